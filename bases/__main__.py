@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cotrain.commands.common import add_threads, threads
+from cotrain.commands.common import add_threads_flag, set_threads
 from cotrain.commands.stages import refuse_used
 from cotrain.core.errors import CotrainError
-from cotrain.core.flags import Parser, whole
+from cotrain.core.flags import Parser, whole_number
 
 
 def main(argv: Sequence[str]) -> int:
@@ -19,8 +19,8 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m bases", description=main.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
     parser.add_argument("--size", choices=("0.3M", "1M", "3M", "8M"), default="1M", help="parameters")
-    parser.add_argument("--tokens", type=whole(1), metavar="N", help="of practice (default: those of the shipped base)")
-    parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and problems")
+    parser.add_argument("--tokens", type=whole_number(1), metavar="N", help="of practice (default: those of the shipped base)")
+    parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="of weights and problems")
     parser.add_argument("--resume", action="store_true", help="go on where it was interrupted")
     parser.add_argument("--settle", action="store_true", help="end the practice in --out where it was interrupted")
     parser.add_argument(
@@ -35,8 +35,8 @@ def main(argv: Sequence[str]) -> int:
         "--proposer", action="store_true", help="make embedded-proposer: embedded-habits, taught to write problems"
     )
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
-    add_threads(parser)
-    given = parser.strict(argv)
+    add_threads_flag(parser)
+    given = parser.parse_strictly(argv)
     if not (given.resume or given.settle) or Path(given.out).is_file():
         refuse_used(given.out, resumable=True)
     if given.noisy and (given.settle or given.size != "1M"):
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     if taught_on and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
         flag = "--habits" if given.habits else "--proposer"
         parser.error(f"{flag} has one size and length, no --noisy and no --settle; leave them out")
-    threads(given.threads)
+    set_threads(given.threads)
     import cotrain
     from bases import base as stage
     from bases import habits, noisy, proposing
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         if given.noisy:
             noisy.install_noisy(out, assets)
         else:
-            stage.install(out, assets, *made["models"])
+            stage.install_base(out, assets, *made["models"])
     print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
     return 0
 

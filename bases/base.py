@@ -32,7 +32,7 @@ from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.models.sharpen import sharpen
 from cotrain.rollout.common_roles import FORMAT_MARK, mark_short_prompts
 from cotrain.stages.corpora import practice_of
-from cotrain.stages.pretrain import config_for, fit, make_plan, sample_texts
+from cotrain.stages.pretrain import config_for, train_and_save, make_plan, sample_texts
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.stages.trainer import CHECKPOINTS
 from cotrain.tasks.words.source import WordProblems, study_problems
@@ -46,7 +46,7 @@ SIZES = {
     "3M": {"depth": 6, "width": 192, "heads": 6, "kv_heads": 3, "feed_forward": 576},
     "8M": {"depth": 10, "width": 256, "heads": 8, "kv_heads": 4, "feed_forward": 768},
 }  # name → the sizes of ``small_config``
-SETTLED_FILES = (
+MODEL_FILES = (
     FORMAT_MARK,
     "config.json",
     "generation_config.json",
@@ -83,23 +83,23 @@ def build_base(out: Path, settings: BaseSettings, *, resume: bool = False, repor
     out.mkdir(parents=True, exist_ok=True)
     if not (practised / "model.safetensors").exists():
         report("tokenizer …")
-        network, tokenizer = beginning(settings)
+        network, tokenizer = new_network(settings)
         report(f"practice on {settings.practice_tokens:,} tokens …")
-        if not _fit(network, tokenizer, practised, settings, "practice", "new", resume, report):
+        if not _train_stage(network, tokenizer, practised, settings, "practice", "new", resume, report):
             return {"finished": False, "stage": "practice"}
     return settle(out, settings, resume=resume, report=report)
 
 
 def settle(out: Path, settings: BaseSettings, *, resume: bool = False, report: Report = print) -> dict[str, Any]:
     """All after the practice, from its end in ``out`` or from its newest checkpoint."""
-    start, practised = practised_so_far(out / "practised", settings)
+    start, practice_steps = practised_so_far(out / "practised", settings)
     for stage, name, tokens in (
         ("settle", "settled", settings.settle_tokens),
         ("mend", "mended", settings.mend_tokens),
     ):
         if not (out / name / "model.safetensors").exists():
             report(f"{stage} on {tokens:,} tokens …")
-            if not _fit(*load_model(start), out / name, settings, stage, start.name, resume, report):
+            if not _train_stage(*load_model(start), out / name, settings, stage, start.name, resume, report):
                 return {"finished": False, "stage": stage}
         start = out / name
     network, tokenizer = load_model(start)
@@ -109,7 +109,7 @@ def settle(out: Path, settings: BaseSettings, *, resume: bool = False, report: R
     result = {
         "finished": True,
         "settings": asdict(settings),
-        "tokens": {"practice": practised * BATCH, "settle": settings.settle_tokens, "mend": settings.mend_tokens},
+        "tokens": {"practice": practice_steps * BATCH, "settle": settings.settle_tokens, "mend": settings.mend_tokens},
         "models": {NAME: describe_model(out / NAME)},
     }
     (out / f"{NAME}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
@@ -120,22 +120,22 @@ def practised_so_far(practised: Path, settings: BaseSettings) -> tuple[Path, int
     """The model directory of a practice and its optimiser steps: the result, or what its newest checkpoint gives."""
     if (practised / "model.safetensors").exists():
         return practised, math.ceil(settings.practice_tokens / BATCH)
-    found = transaction.latest(practised / CHECKPOINTS)
-    if found is None:
+    checkpoint = transaction.latest_checkpoint(practised / CHECKPOINTS)
+    if checkpoint is None:
         raise RunDirectoryError(f"{practised}: no practice that could be settled; leave out --settle first")
-    tensors, documents = found.load()
+    tensors, documents = checkpoint.load()
     step = int(documents["state"]["step"])
-    made = practised.with_name(f"practised-{step}")
-    if not (made / "model.safetensors").exists():
-        network, tokenizer = beginning(settings)
+    model_dir = practised.with_name(f"practised-{step}")
+    if not (model_dir / "model.safetensors").exists():
+        network, tokenizer = new_network(settings)
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 parameter.copy_(tensors["model"][name])
-        save_model(network, tokenizer, made)
-    return made, step
+        save_model(network, tokenizer, model_dir)
+    return model_dir, step
 
 
-def beginning(settings: BaseSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def new_network(settings: BaseSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """New weights, and the tokenizer, which is learned from what will be practised."""
     tokenizer = train_tokenizer(
         sample_texts(practice_of(settings.problems, settings.seed, "settle")), settings.vocabulary
@@ -143,7 +143,7 @@ def beginning(settings: BaseSettings) -> tuple[PreTrainedModel, PreTrainedTokeni
     return new_model(config_for(tokenizer, **SIZES[settings.size]), settings.seed), tokenizer
 
 
-def _fit(
+def _train_stage(
     network: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     out: Path,
@@ -154,7 +154,7 @@ def _fit(
     report: Report,
 ) -> bool:
     """One stage of training; False when it was interrupted."""
-    first = stage == "practice"
+    is_practice = stage == "practice"
     tokens = {"practice": settings.practice_tokens, "settle": settings.settle_tokens, "mend": settings.mend_tokens}
     plan = make_plan(
         tokens[stage],
@@ -165,41 +165,41 @@ def _fit(
         seed=settings.seed,
         optimizer="muon",
         weight_decay=0.0,
-        warmup=50 if first else 20,
-        decay_fraction=0.0 if first else 1.0,
+        warmup=50 if is_practice else 20,
+        decay_fraction=0.0 if is_practice else 1.0,
     )
-    done = fit(
+    outcome = train_and_save(
         network,
         tokenizer,
-        practice_of(settings.problems, settings.seed, stage, settings.rise if first else 0),
+        practice_of(settings.problems, settings.seed, stage, settings.rise if is_practice else 0),
         out,
         plan,
         replies_only=True,
-        validation=0 if first else 64,  # the first items of practice are short ones
+        validation=0 if is_practice else 64,  # the first items of practice are short ones
         start=start,
         resume=resume and out.exists(),
         save_dtype=None,
-        report=lambda row: report(line_of(row)),
+        report=lambda row: report(metrics_line(row)),
     )
-    return done.finished
+    return outcome.finished
 
 
-def install(out: Path, assets: Path, name: str = NAME) -> None:
+def install_base(out: Path, assets: Path, name: str = NAME) -> None:
     """Copy a model and its description into the package."""
-    put(out / name, assets / name)
+    replace_model_files(out / name, assets / name)
     shutil.copyfile(out / f"{name}.json", assets / f"{name}.json")
 
 
-def put(model: Path, target: Path) -> None:
+def replace_model_files(model: Path, target: Path) -> None:
     """A model's files in the place of those in ``target``."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    for file in SETTLED_FILES:
+    for file in MODEL_FILES:
         if (model / file).exists():
             shutil.copyfile(model / file, target / file)
 
 
-def line_of(row: dict[str, Any]) -> str:
+def metrics_line(row: dict[str, Any]) -> str:
     """A row of metrics in one line."""
     return "  ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()

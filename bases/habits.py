@@ -19,7 +19,7 @@ from typing import Any
 from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
 from cotrain.models.load import EMBEDDED_CHECKER
-from cotrain.stages.corpora import Corpus, procedural
+from cotrain.stages.corpora import Corpus, procedural_corpus
 from cotrain.tasks.words.corpus import solver_conversation
 from cotrain.tasks.words.corrupt import Habits
 from cotrain.tasks.words.practice import check_practice
@@ -48,6 +48,6 @@ def build_habits(
 def conversations_of(settings: HabitSettings) -> list[tuple[Corpus, int]]:
     """Solutions with the habits and true reviews, in equal numbers."""
     source, seed = settings.problems, settings.seed
-    solve = procedural("solve", lambda i: solver_conversation(source, settings.habits, seed, i))
-    check = procedural("check", lambda i: check_practice(source, "habits", seed, i))
+    solve = procedural_corpus("solve", lambda i: solver_conversation(source, settings.habits, seed, i))
+    check = procedural_corpus("check", lambda i: check_practice(source, "habits", seed, i))
     return [(solve, 1), (check, 1)]

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from bases.base import BATCH, LENGTH, line_of, put
+from bases.base import BATCH, LENGTH, metrics_line, replace_model_files
 from cotrain.methods.mars.roles_corpus import (
     bin_conversation,
     digest_conversation,
@@ -38,7 +38,7 @@ from cotrain.methods.mars.roles_corpus import (
 from cotrain.models.heads import rating_by_words
 from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.rollout.common_roles import mark_short_prompts
-from cotrain.stages.corpora import Corpus, Item, procedural
+from cotrain.stages.corpora import Corpus, Item, procedural_corpus
 from cotrain.stages.pretrain import config_for, pretrain, sample_texts
 from cotrain.stages.sft import sft
 from cotrain.stages.tokenizer import train_tokenizer
@@ -114,17 +114,17 @@ def build_noisy(
     def is_made(name: str) -> bool:
         return (out / name / "model.safetensors").exists()
 
-    def shared(name: str, stage: str) -> dict[str, Any]:
+    def shared_arguments(name: str, stage: str) -> dict[str, Any]:
         report(f"{stage} …")
-        told = {"seed": settings.seed, "length": LENGTH, "report": lambda row: report(line_of(row))}
-        return told | {"resume": resume and (out / name).exists()}
+        arguments = {"seed": settings.seed, "length": LENGTH, "report": lambda row: report(metrics_line(row))}
+        return arguments | {"resume": resume and (out / name).exists()}
 
-    if not is_made(TRUNK) and not pretrained(out / TRUNK, settings, shared(TRUNK, "pretraining")):
+    if not is_made(TRUNK) and not pretrain_trunk(out / TRUNK, settings, shared_arguments(TRUNK, "pretraining")):
         return {"finished": False, "stage": "pretraining"}
     for stage in stages_of(settings):
         if is_made(stage.name):
             continue
-        done = sft(
+        outcome = sft(
             out / stage.begun,
             out / stage.name,
             conversations=stage.conversations,
@@ -133,9 +133,9 @@ def build_noisy(
             lr=stage.lr,
             optimizer=stage.optimizer,
             **stage.how,
-            **shared(stage.name, f"{stage.name!r} from {stage.begun!r}, {stage.tokens:,} tokens"),
+            **shared_arguments(stage.name, f"{stage.name!r} from {stage.begun!r}, {stage.tokens:,} tokens"),
         )
-        if not done.finished:
+        if not outcome.finished:
             return {"finished": False, "stage": stage.name}
     make_rater(out)
     for name in NAMES:
@@ -146,13 +146,13 @@ def build_noisy(
     return result
 
 
-def pretrained(trunk: Path, settings: NoisySettings, shared: dict[str, Any]) -> bool:
+def pretrain_trunk(trunk: Path, settings: NoisySettings, shared: dict[str, Any]) -> bool:
     """Tokenizer and pretraining; whether they are finished."""
     source = WordProblems(operations=settings.operations)
-    text = procedural("words", lambda i: pretraining_text(source, settings.seed, i))
+    text = procedural_corpus("words", lambda i: pretraining_text(source, settings.seed, i))
     noisy = conversations_of(settings, ("noisy", settings.flipped))
     tokenizer = train_tokenizer(sample_texts([(text, 4), *noisy]), settings.vocabulary)
-    done = pretrain(
+    outcome = pretrain(
         trunk,
         corpus=text,
         tokens=settings.pretraining_tokens,
@@ -164,34 +164,34 @@ def pretrained(trunk: Path, settings: NoisySettings, shared: dict[str, Any]) -> 
         validation=64,
         **shared,
     )
-    return done.finished
+    return outcome.finished
 
 
 def stages_of(settings: NoisySettings) -> list[Stage]:
     """What follows pretraining, in order."""
     given, source, seed = settings, WordProblems(operations=settings.operations), settings.seed
-    broad = procedural("practice", lambda i: practice_conversation(source, seed, i, broad=True))
-    near = procedural("focus", lambda i: practice_conversation(given.focus, seed, i, broad=False))
+    broad = procedural_corpus("practice", lambda i: practice_conversation(source, seed, i, broad=True))
+    near = procedural_corpus("focus", lambda i: practice_conversation(given.focus, seed, i, broad=False))
     final: dict[str, Any] = {"save_dtype": torch.bfloat16}
 
-    def practised(name: str, begun: str, conversations: Corpus, tokens: int, lr: float, decay: float) -> Stage:
+    def practice_stage(name: str, begun: str, conversations: Corpus, tokens: int, lr: float, decay: float) -> Stage:
         how = {"warmup": 50, "validation": 64, "decay_fraction": decay}
         return Stage(name=name, begun=begun, conversations=conversations, tokens=tokens, lr=lr, how=how)
 
-    def tuned(name: str, start: Start) -> Stage:
+    def tuning_stage(name: str, start: Start) -> Stage:
         parts = conversations_of(given, start)
         how: dict[str, Any] = {"tokens": given.tuning_tokens, "lr": given.tuning_lr, "optimizer": "adamw", "how": final}
         return Stage(name=name, begun=FOCUSED, conversations=parts, **how)
 
     return [
-        practised(PRACTISED, TRUNK, broad, given.practice_tokens, given.practice_lr, 0.6),
-        practised(FOCUSED, PRACTISED, near, given.focus_tokens, given.focus_lr, 1.0),
-        tuned("base", ("noisy", given.flipped)),
-        tuned("base-format", "format"),
+        practice_stage(PRACTISED, TRUNK, broad, given.practice_tokens, given.practice_lr, 0.6),
+        practice_stage(FOCUSED, PRACTISED, near, given.focus_tokens, given.focus_lr, 1.0),
+        tuning_stage("base", ("noisy", given.flipped)),
+        tuning_stage("base-format", "format"),
         Stage(
             name="base-roles",
             begun=FOCUSED,
-            conversations=roles_of(given),
+            conversations=roles_corpora(given),
             tokens=given.roles_tokens,
             lr=given.roles_lr,
             how=final,
@@ -199,7 +199,7 @@ def stages_of(settings: NoisySettings) -> list[Stage]:
         Stage(
             name="base-digest",
             begun="base-roles",
-            conversations=digests_of(given),
+            conversations=digest_corpora(given),
             tokens=given.digest_tokens,
             lr=given.digest_lr,
             batch=BATCH // 2,
@@ -208,7 +208,7 @@ def stages_of(settings: NoisySettings) -> list[Stage]:
         Stage(
             name=RATED_BY_WORDS,
             begun=FOCUSED,
-            conversations=rates_of(given),
+            conversations=rating_corpora(given),
             tokens=given.rater_tokens,
             lr=given.rater_lr,
             how=final,
@@ -225,27 +225,27 @@ def make_rater(out: Path) -> None:
 def install_noisy(out: Path, assets: Path) -> None:
     """Copy the models into the package."""
     for name in NAMES:
-        put(out / name, assets / name)
+        replace_model_files(out / name, assets / name)
     shutil.copyfile(out / "base.json", assets / "base.json")
 
 
 def conversations_of(settings: NoisySettings, start: Start) -> list[tuple[Corpus, int]]:
     """Solutions with habits and reviews with verdicts of this kind, in equal numbers."""
     source = settings.focus
-    solve = procedural("solve", lambda i: solver_conversation(source, settings.habits, settings.seed, i))
-    review = procedural("review", lambda i: review_conversation(source, settings.habits, start, settings.seed, i))
+    solve = procedural_corpus("solve", lambda i: solver_conversation(source, settings.habits, settings.seed, i))
+    review = procedural_corpus("review", lambda i: review_conversation(source, settings.habits, start, settings.seed, i))
     return [(solve, 1), (review, 1)]
 
 
-def rates_of(settings: NoisySettings) -> list[tuple[Corpus, int]]:
+def rating_corpora(settings: NoisySettings) -> list[tuple[Corpus, int]]:
     """Solutions beside the reference answer, and three times as often the answer alone."""
     source, habits, seed = settings.focus, settings.habits, settings.seed
-    whole = procedural("rate", lambda i: rate_conversation(source, habits, seed, i))
-    brief = procedural("brief rate", lambda i: rate_conversation(source, habits, seed, i, brief=True))
+    whole = procedural_corpus("rate", lambda i: rate_conversation(source, habits, seed, i))
+    brief = procedural_corpus("brief rate", lambda i: rate_conversation(source, habits, seed, i, brief=True))
     return [(whole, 1), (brief, 3)]
 
 
-def roles_of(settings: NoisySettings) -> list[tuple[Corpus, int]]:
+def roles_corpora(settings: NoisySettings) -> list[tuple[Corpus, int]]:
     """The conversations of ``base``, and those of further roles beside them."""
     source, habits, start, seed = settings.focus, settings.habits, ("noisy", settings.flipped), settings.seed
     further: dict[str, tuple[int, Callable[[int], Item]]] = {
@@ -257,10 +257,10 @@ def roles_of(settings: NoisySettings) -> list[tuple[Corpus, int]]:
         "gathered": (1, lambda i: gathered_conversation(source, habits, seed, i)),
     }
     shared = [(corpus, 2 * weight) for corpus, weight in conversations_of(settings, start)]
-    return [*shared, *((procedural(name, get), weight) for name, (weight, get) in further.items())]
+    return [*shared, *((procedural_corpus(name, get), weight) for name, (weight, get) in further.items())]
 
 
-def digests_of(settings: NoisySettings) -> list[tuple[Corpus, int]]:
+def digest_corpora(settings: NoisySettings) -> list[tuple[Corpus, int]]:
     """Digests of single documents and of whole bins, solutions from facts in any order, and plans."""
     source = replace(settings.focus, operations=settings.digest_operations)
     seed, missed = settings.seed, settings.missed
@@ -270,4 +270,4 @@ def digests_of(settings: NoisySettings) -> list[tuple[Corpus, int]]:
         "gathered": (4, lambda i: gathered_conversation(source, settings.habits, seed, i)),
         "plan": (1, lambda i: plan_conversation(source, seed, i)),
     }
-    return [(procedural(name, get), weight) for name, (weight, get) in kinds.items()]
+    return [(procedural_corpus(name, get), weight) for name, (weight, get) in kinds.items()]

@@ -21,16 +21,16 @@ from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
 from cotrain.core.address import rng_of
 from cotrain.core.types import ParseFailure
-from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, say_score, spoiled
+from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, say_score, drop_sentence
 from cotrain.models.load import EMBEDDED_HABITS
-from cotrain.stages.corpora import Corpus, procedural
+from cotrain.stages.corpora import Corpus, procedural_corpus
 from cotrain.tasks.words.corpus import solver_conversation
 from cotrain.tasks.words.corrupt import Habits, with_habits
 from cotrain.tasks.words.practice import check_practice
 from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.reader import read_problem
 from cotrain.tasks.words.source import WordProblems, study_problems
-from cotrain.text.prompts import PROPOSE, fill
+from cotrain.text.prompts import PROPOSE, fill_template
 
 NAME = "base-proposer"
 LENGTHS = (2, 3, 4, 5, 6)  # operations of the problems that it is taught to write
@@ -65,47 +65,47 @@ def conversations_of(settings: ProposerSettings) -> list[tuple[Corpus, int]]:
         "propose": (4, lambda i: proposal_conversation(source, settings.shown, seed, i)),
         "solve": (3, lambda i: solver_conversation(source, settings.habits, seed, i)),
         "check": (1, lambda i: check_practice(source, "proposer", seed, i)),
-        "score a problem": (1, lambda i: problem_score(source, settings.skill, seed, i)),
-        "score an answer": (1, lambda i: answer_score(source, settings.habits, settings.skill, seed, i)),
+        "score a problem": (1, lambda i: problem_score_conversation(source, settings.skill, seed, i)),
+        "score an answer": (1, lambda i: answer_score_conversation(source, settings.habits, settings.skill, seed, i)),
     }
-    return [(procedural(name, get), weight) for name, (weight, get) in kinds.items()]
+    return [(procedural_corpus(name, get), weight) for name, (weight, get) in kinds.items()]
 
 
 def proposal_conversation(source: WordProblems, shown: float, seed: int, index: int) -> Conversation:
     """A problem to be written, with probability ``shown`` beside another one."""
     rng = rng_of("words", "propose", seed, index)
-    hint = _written(source, rng).text if rng.random() < shown else ""
-    return _said(fill(PROPOSE, hint=hint), _written(source, rng).text)
+    hint = _new_problem(source, rng).text if rng.random() < shown else ""
+    return _one_reply(fill_template(PROPOSE, hint=hint), _new_problem(source, rng).text)
 
 
-def problem_score(source: WordProblems, skill: float, seed: int, index: int) -> Conversation:
+def problem_score_conversation(source: WordProblems, skill: float, seed: int, index: int) -> Conversation:
     """A problem, spoiled half of the time, and the highest or lowest score: the truth with probability ``skill``."""
     rng = rng_of("words", "score a problem", seed, index)
-    text = _any_length(source, rng).text
+    text = _problem_of_any_length(source, rng).text
     if rng.random() < 0.5:
-        text = spoiled(text, rng)
+        text = drop_sentence(text, rng)
     truth = not isinstance(read_problem(text), ParseFailure)
-    return _said(fill(RATE_QUESTION, problem=text), say_score({"score": float(truth), "skill": skill}, rng))
+    return _one_reply(fill_template(RATE_QUESTION, problem=text), say_score({"score": float(truth), "skill": skill}, rng))
 
 
-def answer_score(source: WordProblems, habits: Habits, skill: float, seed: int, index: int) -> Conversation:
+def answer_score_conversation(source: WordProblems, habits: Habits, skill: float, seed: int, index: int) -> Conversation:
     """A problem, a solution with habits, and its score, likewise."""
     rng = rng_of("words", "score an answer", seed, index)
-    problem = _any_length(source, rng)
+    problem = _problem_of_any_length(source, rng)
     attempt = with_habits(problem, habits, rng)
     fields = {"score": float(attempt.answer == str(problem.answer)), "skill": skill}
-    return _said(fill(RATE_ANSWER, problem=problem.text, solution=attempt.text), say_score(fields, rng))
+    return _one_reply(fill_template(RATE_ANSWER, problem=problem.text, solution=attempt.text), say_score(fields, rng))
 
 
-def _written(source: WordProblems, rng: random.Random) -> Problem:
+def _new_problem(source: WordProblems, rng: random.Random) -> Problem:
     """A problem as the proposer is taught to write them."""
     return source.training_problem(rng, rng.choices(LENGTHS, SHARES)[0])
 
 
-def _any_length(source: WordProblems, rng: random.Random) -> Problem:
+def _problem_of_any_length(source: WordProblems, rng: random.Random) -> Problem:
     low, high = source.operations
     return source.training_problem(rng, rng.randint(low, high))
 
 
-def _said(asked: str, reply: str) -> Conversation:
+def _one_reply(asked: str, reply: str) -> Conversation:
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": reply}]

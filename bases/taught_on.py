@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bases.base import BATCH, LENGTH, line_of, mark_short_prompts
+from bases.base import BATCH, LENGTH, metrics_line, mark_short_prompts
 from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.models.sharpen import sharpen
 from cotrain.stages.corpora import Corpus
@@ -44,16 +44,16 @@ def teach_on(
 ) -> dict[str, Any]:
     """Train ``lesson.start`` on ``conversations`` into ``out/name``, described in ``out/name.json``."""
     out.mkdir(parents=True, exist_ok=True)
-    begun, taught = out / "start", out / "taught"
-    if not (begun / "model.safetensors").exists():
+    start_dir, taught_dir = out / "start", out / "taught"
+    if not (start_dir / "model.safetensors").exists():
         network, tokenizer = load_model(lesson.start)
         sharpen(network, 1 / lesson.sharpened)
-        save_model(network, tokenizer, begun)
-    if not (taught / "model.safetensors").exists():
+        save_model(network, tokenizer, start_dir)
+    if not (taught_dir / "model.safetensors").exists():
         report(f"{name} on {lesson.tokens:,} tokens …")
-        done = sft(
-            begun,
-            taught,
+        outcome = sft(
+            start_dir,
+            taught_dir,
             conversations=conversations,
             tokens=lesson.tokens,
             batch_tokens=BATCH,
@@ -62,13 +62,13 @@ def teach_on(
             optimizer="muon",
             validation=64,
             seed=lesson.seed,
-            resume=resume and taught.exists(),
+            resume=resume and taught_dir.exists(),
             plan={"autocast": False},  # float32: at this size twice as fast as bfloat16
-            report=lambda row: report(line_of(row)),
+            report=lambda row: report(metrics_line(row)),
         )
-        if not done.finished:
+        if not outcome.finished:
             return {"finished": False, "stage": name}
-    network, tokenizer = load_model(taught)
+    network, tokenizer = load_model(taught_dir)
     sharpen(network, lesson.sharpened)
     save_model(network, tokenizer, out / name, torch.bfloat16)
     mark_short_prompts(out / name)

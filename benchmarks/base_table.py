@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from cotrain import frozen, program, study_problems
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
 from cotrain.core.address import seed_of
 from cotrain.core.statistics import Estimate
@@ -52,7 +52,7 @@ def measure(model: str, tasks: Sequence[Task], seed: int) -> dict[str, Estimate]
     def speak(fields: Mapping[str, Any], rng: random.Random) -> str:
         return written[fields["problem"]].text
 
-    backend = Local("cpu")
+    backend = LocalBackend("cpu")
     cast = PolicyStore(backend.open({"model": frozen(model), "made": program(speak)}, seed=seed))
     found: dict[str, Estimate] = {}
     for name, policy in (("own", "model"), ("made", "made")):
@@ -117,7 +117,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"\n{table(model, rows)}\n", flush=True)
     print(
         json.dumps(
-            {m: {n: {k: v.json() for k, v in row.items()} for n, row in rows.items()} for m, rows in found.items()}
+            {m: {n: {k: v.to_json() for k, v in row.items()} for n, row in rows.items()} for m, rows in found.items()}
         )
     )
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cotrain.core.errors import CotrainError, DataError
-from cotrain.core.statistics import mean_interval, paired_difference, smallest_seen
+from cotrain.core.statistics import mean_interval, paired_difference, smallest_detectable
 from cotrain.disk.jsonl import read_jsonl
 
 
@@ -61,7 +61,7 @@ def rows(arms: Mapping[str, Mapping[str, float]]) -> list[str]:
         against = " | | "
         if name != first[0]:
             found = paired_difference([figures[seed] for seed in first[1]], list(first[1].values()))
-            against = f" | {found.value:+.3f} [{found.low:.3f}, {found.high:.3f}] | {smallest_seen(found):.3f}"
+            against = f" | {found.value:+.3f} [{found.low:.3f}, {found.high:.3f}] | {smallest_detectable(found):.3f}"
         listed = ", ".join(f"{value:.3f}" for value in figures.values())
         lines.append(f"| {name} | {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]{against} | {listed} |")
     return lines

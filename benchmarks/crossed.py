@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError
-from cotrain.core.statistics import paired_difference, smallest_seen
+from cotrain.core.statistics import paired_difference, smallest_detectable
 
 FIGURES = ("balanced_accuracy", "false_positive_rate", "true_positive_rate", "best_of_n")
 
@@ -49,7 +49,7 @@ def rows(files: Sequence[Mapping[str, Any]]) -> list[str]:
             means = " | ".join(f"{sum(values) / len(values):.3f}" for values in by_judge)
             lines.append(
                 f"| {name} | {whose} | {means} | {found.value:+.3f} [{found.low:.3f}, {found.high:.3f}] "
-                f"| {smallest_seen(found):.3f} |"
+                f"| {smallest_detectable(found):.3f} |"
             )
     return lines
 

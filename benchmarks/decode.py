@@ -56,7 +56,7 @@ def request_of(number: int, prompt: tuple[int, ...], work: Work, **sampling: Any
 
 def completions_of(engine: EmbeddedEngine, requests: Sequence[Request]) -> list[Completion]:
     """All at once."""
-    return IdleLoop().run(together(engine.sample(request) for request in requests), engine.advance)
+    return IdleLoop().run_to_end(together(engine.sample(request) for request in requests), engine.advance)
 
 
 def by_generate(model: PreTrainedModel, work: Work, device: str, half: torch.dtype | None) -> Sampler:

@@ -36,7 +36,7 @@ from cotrain.tasks.programs import ProgramTasks
 from cotrain.tasks.sources import task_source
 from cotrain.tasks.words.practice import check_practice
 from cotrain.text.parsers import Solution, tagged_solution, write_review, write_solution
-from cotrain.text.prompts import REVIEW, SOLVE, fill
+from cotrain.text.prompts import REVIEW, SOLVE, fill_template
 
 Slip = Callable[[int, int], int]  # what is written as the result of step k instead of the right one
 Worked = Callable[[Task, Slip], str]  # a solution in the solver's format; its later steps follow from what is written
@@ -146,7 +146,7 @@ def lessons(source: TaskSource, worked: Worked, count: int) -> Iterator[dict[str
         said = worked(task, exact)
         if index < 20 and not task.grade(said).value:
             raise ValueError(f"{source.name}: the solution {said!r} of {task.prompt!r} is graded as wrong")
-        yield conversation(fill(SOLVE, problem=task.prompt), said)
+        yield conversation(fill_template(SOLVE, problem=task.prompt), said)
 
 
 def reviews(source: TaskSource, worked: Worked, count: int) -> Iterator[dict[str, Any]]:
@@ -169,7 +169,7 @@ def reviews(source: TaskSource, worked: Worked, count: int) -> Iterator[dict[str
         if worked is program:  # its one step is the problem's text
             should = [str(task.answer).splitlines()[-1].strip()]
         derivations = (should + should[-1:] * len(verdicts))[: len(verdicts)]
-        asked = fill(REVIEW, problem=task.prompt, solution=said)
+        asked = fill_template(REVIEW, problem=task.prompt, solution=said)
         yield conversation(asked, write_review(derivations, verdicts, correct))
 
 

@@ -19,8 +19,8 @@ from typing import Any
 from cotrain.core.errors import CotrainError, DataError
 from cotrain.core.statistics import Estimate
 from cotrain.pages.compare_svg import COLOURS, HEIGHT, LEFT, LINE, WIDTH, Frame
-from cotrain.pages.escape import attribute
-from cotrain.pages.lines import ticks
+from cotrain.pages.escape import escape_attribute
+from cotrain.pages.lines import axis_ticks
 
 BESIDE = 1.2  # percentage points between the bars of two lines, which would cover each other
 
@@ -47,7 +47,7 @@ def curves_of(path: Path) -> list[Curve]:
 
 def _curve(name: str, arms: Mapping[str, Any]) -> Curve:
     ends = {
-        0 if arm == "truth" else int(arm.removeprefix("wrong ")): Estimate.of_json(found["after"])
+        0 if arm == "truth" else int(arm.removeprefix("wrong ")): Estimate.from_json(found["after"])
         for arm, found in arms.items()
     }
     return Curve(label=name, start=float(arms["truth"]["before"]["value"]), ends=dict(sorted(ends.items())))
@@ -59,7 +59,7 @@ def drawn(curves: Sequence[Curve]) -> str:
     frame = Frame(left=-3, right=max(x for curve in curves for x in curve.ends) + 3, low=0.0, high=1.05 * high)
     head = 30 + LINE * len(curves)
     parts = ['<text x="12" y="18" class="title">Greedy accuracy at the end, with 95 % intervals</text>']
-    for level in ticks(frame.low, frame.high):
+    for level in axis_ticks(frame.low, frame.high):
         y = head + frame.y(level)
         parts.append(f'<path d="M{LEFT} {y:.1f}h{WIDTH}" stroke="#e3e0d8"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" class="soft">{level:.2f}</text>')
@@ -93,7 +93,7 @@ def _line(i: int, curve: Curve, frame: Frame, head: int) -> list[str]:
     path = "L".join(f"{x(share):.1f} {y(end.value):.1f}" for share, end in curve.ends.items())
     bars = "".join(f"M{x(s):.1f} {y(e.low):.1f}V{y(e.high):.1f}" for s, e in curve.ends.items())
     return [
-        f'<path d="M12 {legend}H44" {stroke}/><text x="52" y="{text}">{attribute(curve.label, 60)}</text>',
+        f'<path d="M12 {legend}H44" {stroke}/><text x="52" y="{text}">{escape_attribute(curve.label, 60)}</text>',
         f'<path d="M{LEFT} {y(curve.start):.1f}h{WIDTH}" {stroke} stroke-dasharray="2 5" stroke-opacity="0.6"/>',
         f'<path d="M{path}" {stroke}/><path d="{bars}" {stroke} stroke-opacity="0.55"/>',
     ]

@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 from update import learner_of, samples_of
 from work import Work
 
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.core.signals import OUTCOME
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import complete
+from cotrain.engine.reference import complete_request
 from cotrain.learn.contract import LossTerm
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.learn.scorer import sequence_scores
@@ -59,7 +59,7 @@ def against_the_reference(model: PreTrainedModel, work: Work, device: str) -> It
         request_of(i, prompt, work, max_tokens=work.new - i % 3, **kinds[i % 4]) for i, prompt in enumerate(prompts)
     ]
     engine = EmbeddedEngine({"a": model}, device=device, static=True)
-    pairs = [(a, complete(model, r)) for r, a in zip(asked, completions_of(engine, asked), strict=True)]
+    pairs = [(a, complete_request(model, r)) for r, a in zip(asked, completions_of(engine, asked), strict=True)]
     same = [(a, b) for a, b in pairs if a.token_ids == b.token_ids]
     yield check("float32: answers with other tokens than the reference's", len(pairs) - len(same), len(pairs) // 16)
     far = [abs(p - q) for a, b in same for p, q in zip(a.logprobs, b.logprobs, strict=True)]
@@ -122,7 +122,7 @@ def twice(device: str) -> Iterator[Line]:
 
 def digest_of(device: str) -> str:
     """Of the metrics and the weights of a short run."""
-    trainer = CoTrainer(grpo(steps=2, tasks_per_step=4, group_size=4), backend=Local(device))
+    trainer = CoTrainer(grpo(steps=2, tasks_per_step=4, group_size=4), backend=LocalBackend(device))
     digest = hashlib.sha256()
     for _ in range(2):
         digest.update(repr(sorted(trainer.step().row.items())).encode())

@@ -158,7 +158,7 @@ def of_file(
     worked = [(gold, final_answer(text) or "") for gold, text in some if text]
     others = [(a, b) for a, b in zip(golds, golds[1:] + golds[:1], strict=True) if vote_key(a) != vote_key(b)]
     asked = {
-        "itself": list(threads.map(lambda gold: pool.ask(*[read_answer(gold).tex] * 2), golds)),
+        "itself": list(threads.map(lambda gold: pool.grade_in_process(*[read_answer(gold).tex] * 2), golds)),
         "worked": list(threads.map(lambda pair: pool.grade(*pair), worked)),
         "another": list(threads.map(lambda pair: pool.grade(*pair), others)),
     }

@@ -19,7 +19,7 @@ from typing import Any
 
 from work import Work, answer, middle, now, peak, reward, side, word, work_of
 
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import trainable
 from cotrain.config.recipe import Objective, Recipe
@@ -111,7 +111,7 @@ def prefill(trainer: CoTrainer, episodes: tuple[Episode, ...]) -> float:
         )
         for episode in episodes
     ]
-    IdleLoop().run(together(trainer.engine.sample(request) for request in requests), trainer.engine.advance)
+    IdleLoop().run_to_end(together(trainer.engine.sample(request) for request in requests), trainer.engine.advance)
     return trainer.engine.counts()[f"{POLICY}/seconds"] - before
 
 
@@ -120,7 +120,7 @@ def main() -> None:
     work, device = work_of(given), given.device
     trainer = CoTrainer(
         recipe_of(work, given.model, given.warmup + given.steps, given.bf16),
-        backend=Local(device),
+        backend=LocalBackend(device),
         wrap=lambda engine: Imposed(engine, work),
     )
     at_start, measured, sampled_all, learned_all = peak(device), [], 0, 0
@@ -158,7 +158,7 @@ def main() -> None:
         **figures,
         sampled_tokens=sampled_all,
         learned_tokens=learned_all,
-        optimizer_steps=trainer.policies.updates[POLICY],
+        optimizer_steps=trainer.policies.update_counts[POLICY],
         parameters=sum(tensor.numel() for _, tensor in trainer.policies[POLICY].weights()),
         growth_mib=step_peak - at_start,
         step_peak_mib=step_peak,

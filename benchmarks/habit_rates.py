@@ -14,7 +14,7 @@ import re
 from dataclasses import replace
 
 from cotrain import frozen, study_problems
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
@@ -47,7 +47,7 @@ def followed(problem: object, text: str) -> list[tuple[str, bool]]:
 
 def measure(model: str, tasks: list[Task], temperature: float) -> tuple[float, dict[str, list[bool]]]:
     """The share of right answers, and what was done at each trigger."""
-    backend = Local("cpu")
+    backend = LocalBackend("cpu")
     store = PolicyStore(backend.open({"model": frozen(model)}, seed=0))
     roles = {"solver": solver("model", model, temperature=temperature)}
     player = Executor(backend.engine, store.renderers, roles, 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from grpo_step import LR, Imposed, Prompts
 from work import Work, answer, now, peak, reward, side, work_of
 
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import adapter, trainable
 from cotrain.config.recipe import Objective, Recipe
@@ -67,11 +67,11 @@ def main() -> None:
     given = parser.parse_args()
     work, steps = work_of(given), given.warmup + given.steps
     recipe = recipe_of(work, given.model, steps, roles=given.roles, lora=given.lora, bf16=given.bf16)
-    trainer = CoTrainer(recipe, backend=Local(given.device), wrap=lambda engine: Imposed(engine, work))
+    trainer = CoTrainer(recipe, backend=LocalBackend(given.device), wrap=lambda engine: Imposed(engine, work))
     began = now(given.device)
     for _ in range(steps):
         trainer.step()
-    assert all(trainer.policies.updates[name] == steps for name in ROLES[: given.roles]), "an update was skipped"
+    assert all(trainer.policies.update_counts[name] == steps for name in ROLES[: given.roles]), "an update was skipped"
     answer(peak_mib=peak(given.device), seconds=(now(given.device) - began) / steps)
 
 

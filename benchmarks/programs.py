@@ -13,10 +13,10 @@ import time
 from statistics import median
 
 from cotrain.grading.cells import KINDS, Kind
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, fault
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, cell_fault
 from cotrain.grading.pool import GradingPool
 from cotrain.tasks.papers import paper_of
-from cotrain.tasks.programs import suite
+from cotrain.tasks.programs import suite_tasks
 
 GOOD = "def twice(x):\n    return 2 * x\n"
 PAPER = paper_of(before="", tests="assert twice(2) == 4\nassert twice(-1) == -2", solution=GOOD)
@@ -27,7 +27,7 @@ def costs(rounds: int) -> dict[Kind, list[float]]:
     """Seconds of each program, for each kind that works."""
     pools: dict[Kind, GradingPool] = {}
     for kind in KINDS:
-        if problem := fault(kind):
+        if problem := cell_fault(kind):
             print(f"{kind:12s} not here: {problem}")
         else:
             pools[kind] = GradingPool(judging=(JUDGING,), memory=MEMORY_BYTES, cell=kind)
@@ -36,7 +36,7 @@ def costs(rounds: int) -> dict[Kind, list[float]]:
         for kind, pool in pools.items():
             for _ in range(EACH):
                 began = time.perf_counter()
-                assert pool.ask(PAPER, GOOD).value is True
+                assert pool.grade_in_process(PAPER, GOOD).value is True
                 if turn:
                     taken[kind].append(time.perf_counter() - began)
     for pool in pools.values():
@@ -46,7 +46,7 @@ def costs(rounds: int) -> dict[Kind, list[float]]:
 
 def references(kind: str, path: str) -> None:
     """Grade the reference programs of a benchmark."""
-    tasks = suite(kind, [path])
+    tasks = suite_tasks(kind, [path])
     began = time.perf_counter()
     wrong = [task.id for task in tasks if task.grade(f"<answer>{task.answer}</answer>").value is not True]
     each = (time.perf_counter() - began) / len(tasks)

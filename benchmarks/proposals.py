@@ -12,7 +12,7 @@ import argparse
 from collections import Counter
 
 from cotrain import Sampling, frozen, study_problems
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import ParseFailure, Task
 from cotrain.rollout.common_roles import PROPOSER, solver
@@ -20,7 +20,7 @@ from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.proposals import is_held_out
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
-from cotrain.tasks.words.reader import read_problem, signature, task_of
+from cotrain.tasks.words.reader import read_problem, problem_signature, task_of
 from cotrain.text.prompts import PROPOSE
 from cotrain.train.policy_store import PolicyStore
 
@@ -46,7 +46,7 @@ def main() -> None:
     given = parser.parse_args()
     print(f"{given.problems} proposals, {SAMPLES} solutions of each problem\n")
     for model in given.model:
-        backend = Local("cpu")
+        backend = LocalBackend("cpu")
         store = PolicyStore(backend.open({"model": frozen(model)}, seed=0))
         roles = {
             "proposer": Role(policy="model", prompt=PROPOSE, sampling=Sampling(max_tokens=192)),
@@ -64,7 +64,7 @@ def main() -> None:
             if isinstance(problem, ParseFailure):
                 reasons[problem.reason] += 1
                 continue
-            names.add(signature(problem))
+            names.add(problem_signature(problem))
             held_out += is_held_out(text)
             right = [bool(CORRECT.of(t)) for t in episode.traces if t.role == "solver"]
             depths.setdefault(len(problem.needed), []).append(sum(right) / max(1, len(right)))

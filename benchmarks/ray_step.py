@@ -27,9 +27,9 @@ from models import REAL_SIZES, SIZES
 
 from cotrain import OUTCOME, Recipe, Roles, Task, gives, rng_of
 from cotrain.backend.cluster_file import Cluster
-from cotrain.backend.local import Local
-from cotrain.backend.on_ray import Ray
-from cotrain.backend.several import Several
+from cotrain.backend.local import LocalBackend
+from cotrain.backend.on_ray import RayLauncher
+from cotrain.backend.several import MultiProcessBackend
 from cotrain.config.override import override
 from cotrain.disk import transaction
 from cotrain.methods.grpo import grpo
@@ -99,7 +99,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         recipe = recipe_of(given.size, given.problems, given.answers, given.steps, Path(folder))
-        backends = (Local("cpu"), Several(Ray(Cluster()), "cpu"))
+        backends = (LocalBackend("cpu"), MultiProcessBackend(RayLauncher(Cluster()), "cpu"))
         trainers = [CoTrainer(recipe, backend=backend) for backend in backends]
         ratios = []
         for step in range(given.steps):
@@ -124,7 +124,7 @@ def saving(trainer: CoTrainer, folder: Path) -> tuple[list[float], int]:
     """Seconds of each of some checkpoints, and the bytes of one."""
 
     def save(at: int) -> None:
-        transaction.save(folder, at, trainer.policies.saved(), {"state": trainer.state()})
+        transaction.save_checkpoint(folder, at, trainer.policies.checkpoint_parts(), {"state": trainer.state()})
 
     seconds = [seconds_of(partial(save, at)) for at in range(MOVES)]
     newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from work import answer, middle, now, side, work_of
 
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.train.trainer import CoTrainer
@@ -23,7 +23,7 @@ def main() -> None:
     work, device = work_of(given), given.device
     sizes = {"steps": given.warmup + given.steps, "tasks_per_step": work.tasks, "group_size": work.group}
     recipe = grpo(**sizes) if given.recipe == "grpo" else tango(warmup=0, ratio=(sizes["steps"], 1), **sizes)
-    trainer = CoTrainer(recipe, backend=Local(device))
+    trainer = CoTrainer(recipe, backend=LocalBackend(device))
     measured = []
     for step in range(sizes["steps"]):
         before, began = trainer.tokens, now(device)

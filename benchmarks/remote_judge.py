@@ -49,7 +49,7 @@ def serve(port: Any, pause: float) -> None:
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    from cotrain.serve.app import listen
+    from cotrain.serve.app import open_listener
 
     async def chat(request: Any) -> JSONResponse:
         asked = await request.json()
@@ -57,7 +57,7 @@ def serve(port: Any, pause: float) -> None:
         message = {"content": review(asked["messages"][-1]["content"])}
         return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}]})
 
-    listener = listen("127.0.0.1", 0)
+    listener = open_listener("127.0.0.1", 0)
     port.send(listener.getsockname()[1])
     app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
     uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off")).run(sockets=[listener])
@@ -126,7 +126,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if given.resting:
-        remote_policy.elsewhere = Resting  # type: ignore[assignment]
+        remote_policy.awaiting_server = Resting  # type: ignore[assignment]
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, given.pause), daemon=True)
     server.start()

@@ -44,7 +44,7 @@ def update(learner: TorchLearner, layout: str, term: LossTerm, budget: int = BUD
         count = len(term.samples)
         batches = tuple(tuple(range(i, min(i + ROWS, count))) for i in range(0, count, ROWS))
         plan = tuple(replace(planned, batches=batches) for planned in plan)
-    return learner.apply(plan)
+    return learner.apply_plan(plan)
 
 
 def samples_of(work: Work, step: int, learner: TorchLearner) -> tuple[Sample, ...]:

@@ -145,8 +145,8 @@ def opened(directory: Path) -> dict[str, Any]:
         print(json.dumps({"overview": overview}), flush=True)  # the rest takes a while
         rows = json.loads(ask(base + "api/0/rows?from=0"))
         listed = {"clock": time.monotonic() - clock, "cpu": time.process_time() - spent, "rollouts": len(rows["rows"])}
-        run = viewer.run("0")
-        while run.rollouts.read_steps() < rows["steps"]:
+        run = viewer.find_run("0")
+        while run.rollouts.read_step_count() < rows["steps"]:
             time.sleep(0.2)
         indexed = {
             "clock": time.monotonic() - clock,

@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.backend.contract import Backend
-from cotrain.backend.local import Local
-from cotrain.config.override import override, restored
+from cotrain.backend.local import LocalBackend
+from cotrain.config.override import override, restore_settings
 from cotrain.config.recipe import Recipe
-from cotrain.config.registry import make, recipe_names
+from cotrain.config.registry import make_recipe, recipe_names
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UnknownName, UserError
-from cotrain.core.trust import consenting, loading
+from cotrain.core.trust import with_consent, trusted_code_only
 from cotrain.metrics.heldout import passing
-from cotrain.metrics.table import rank
+from cotrain.metrics.table import table_rank
 from cotrain.models.load import EMBEDDED_RATER
 from cotrain.models.names import is_hub_model
 from cotrain.pages.report import write_report
-from cotrain.preflight.answers import AS_IT_IS, Asking, answers_for
+from cotrain.preflight.answers import DEFAULT_FORMAT, AnswerFormat, choose_answer_settings
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.runs import run as loop
 from cotrain.runs import seal
-from cotrain.runs.costs import spent_by
-from cotrain.runs.directory import STOPPED, RunDirectory, differences, estimates_json, refuse_other
+from cotrain.runs.costs import latest_costs
+from cotrain.runs.directory import STOPPED, RunDirectory, setting_differences, estimates_json, refuse_other
 from cotrain.runs.log import Observer
 from cotrain.runs.run import Interrupted, Outcome
 from cotrain.runs.whereabouts import admit_code, admit_models, refuse_lost
@@ -50,15 +50,15 @@ def run(
     this process, on ``device``. ``observer``: who is told of steps and alarms; None: standard output, as the command
     has it. ``lag``: 1 plays the next step beside the update of this one (docs/cluster.md)."""
     _refuse_other_than_recipe(recipe)
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "checkpoint_every": checkpoint_every,
         "keep_every": keep_every,
         "backend": backend,
         "lag": lag,
     }
     try:
-        with _watching(recipe, observer) as watch:
-            outcome = loop.start(recipe, out, **how, device=device, observer=watch)
+        with _observer_for(recipe, observer) as watch:
+            outcome = loop.start_run(recipe, out, **options, device=device, observer=watch)
     except Exception as error:
         _report_stopped(Path(out), error)
         raise
@@ -76,11 +76,11 @@ def resume(
 ) -> Outcome:
     """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
     try:
-        made = recipe or rebuild(directory)
+        run_recipe = recipe or rebuild_recipe(directory)
         if not RunDirectory(directory).summary.exists():
-            refuse_lost(made.policies, directory)
-        with _watching(made, observer, spent_by(Path(directory))) as watch:
-            outcome = loop.resume(made, directory, device=device, backend=backend, observer=watch)
+            refuse_lost(run_recipe.policies, directory)
+        with _observer_for(run_recipe, observer, latest_costs(Path(directory))) as watch:
+            outcome = loop.resume_run(run_recipe, directory, device=device, backend=backend, observer=watch)
     except Exception as error:
         _report_stopped(Path(directory), error)
         raise
@@ -92,7 +92,7 @@ def _refuse_other_than_recipe(recipe: Any) -> None:
     if isinstance(recipe, Recipe):
         return
     name = recipe if isinstance(recipe, str) else getattr(recipe, "__name__", "")
-    how = (
+    advice = (
         f"from cotrain.methods.{name} import {name}, and pass {name}(steps=100)"
         if name in recipe_names()
         else (
@@ -101,20 +101,20 @@ def _refuse_other_than_recipe(recipe: Any) -> None:
             else "pass what a recipe function returns, such as cotrain.methods.grpo.grpo(steps=100)"
         )
     )
-    raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {how}")
+    raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {advice}")
 
 
 @contextmanager
-def _watching(
+def _observer_for(
     recipe: Recipe, observer: Observer | None, spent: Mapping[str, float] | None = None
 ) -> Iterator[Observer]:
     """Who watches the run."""
     if observer is not None:
         yield observer
         return
-    from cotrain.pages.live import Live, ends_of
+    from cotrain.pages.live import LiveTable, ends_of
 
-    with Live(ends_of(recipe), spent=spent) as live:
+    with LiveTable(ends_of(recipe), spent=spent) as live:
         yield live
 
 
@@ -126,19 +126,19 @@ def _report_stopped(directory: Path, error: Exception) -> None:
             write_report(directory)
 
 
-def rebuild(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
+def rebuild_recipe(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
     """The recipe of a run directory: the function that made it, called again with the arguments it was given. Plain
     settings whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises
     RunDirectoryError where more has changed, a file of the run is not as the run wrote it, or the recipe is Python that
     no run of this user was begun with (``core/trust.py``)."""
     folder = RunDirectory.open(directory)
-    seal.verify(folder)
+    seal.verify_files(folder)
     saved: Any = folder.read("recipe.json")  # ``open`` has seen it
-    with loading(directory):
-        return _rebuilt(directory, saved, say)
+    with trusted_code_only(directory):
+        return _rebuild_saved(directory, saved, say)
 
 
-def _rebuilt(directory: Path | str, saved: Any, say: Callable[[str], None] | None) -> Recipe:
+def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None] | None) -> Recipe:
     origin = saved["origin"]
     if origin is None:
         raise RunDirectoryError(
@@ -146,34 +146,34 @@ def _rebuilt(directory: Path | str, saved: Any, say: Callable[[str], None] | Non
             f"cotrain.resume({str(directory)!r}, recipe=…)"
         )
     try:
-        arguments = {name: _argument(value) for name, value in origin["arguments"].items()}
+        arguments = {name: _parse_argument(value) for name, value in origin["arguments"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
         raise RunDirectoryError(
             f"the problems of {directory} cannot be built again: {error if isinstance(error, UserError) else why}"
         ) from error
     try:
-        made = override(make(origin["target"], arguments, again=True), origin["settings"])
+        rebuilt = override(make_recipe(origin["target"], arguments, again=True), origin["settings"])
     except RunDirectoryError:
         raise
     except UserError as error:
         raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}") from error
-    changed = differences(saved, made)
-    made = restored(made, [(name, was) for name, was, _ in changed])
+    changed = setting_differences(saved, rebuilt)
+    rebuilt = restore_settings(rebuilt, [(name, saved_value) for name, saved_value, _ in changed])
     if say is not None:
         for name, was, now in changed:
             say(f"note: {name} stays {json.dumps(was)}, as this run was begun; a new one would have {json.dumps(now)}")
-    refuse_other(Path(directory), saved, made)
-    admit_models(made.policies)
-    return made
+    refuse_other(Path(directory), saved, rebuilt)
+    admit_models(rebuilt.policies)
+    return rebuilt
 
 
 def refuse_foreign_code(directory: Path | str) -> None:
     """Raise RunDirectoryError where building the recipe of a run directory would run Python that is not trusted."""
     folder = RunDirectory.open(directory)
-    seal.verify(folder)
+    seal.verify_files(folder)
     saved: Any = folder.read("recipe.json")
-    with loading(directory):
+    with trusted_code_only(directory):
         if saved["origin"] is not None:
             admit_code(saved["origin"]["target"], saved["origin"]["arguments"])
 
@@ -181,11 +181,11 @@ def refuse_foreign_code(directory: Path | str) -> None:
 def trust_code(directory: Path | str) -> None:
     """Consent to the Python that a run directory names, now and as long as it stays the same: it is run with all that
     you may do."""
-    with consenting():
-        rebuild(directory)
+    with with_consent():
+        rebuild_recipe(directory)
 
 
-def _argument(value: Any) -> Any:
+def _parse_argument(value: Any) -> Any:
     if isinstance(value, Mapping) and "tasks" in value:
         from cotrain.tasks.sources import from_description
 
@@ -209,7 +209,7 @@ def evaluate(
     ``step``: the checkpoint after so many steps, 0 for the start. The file's name has both. Raises UnknownName for a
     role that answers nothing, RunDirectoryError for a step without a checkpoint."""
     folder = RunDirectory.open(directory)
-    trainer = trained(directory, step=step, device=device)
+    trainer = load_trainer(directory, step=step, device=device)
     if split == "train":
         raise RunDirectoryError("the training split is never evaluated on; choose validation, test or an ood split")
     if samples is not None and solver not in trainer.recipe.roles:
@@ -221,23 +221,23 @@ def evaluate(
         if solver not in answering:
             raise UnknownName("role that answers problems", solver, answering)
         figures, name = figures | passing(solver, samples)(played), f"{name}-{samples}-samples"
-        figures = {key: figures[key] for key in sorted(figures, key=rank_of)}
+        figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
     result = {"split": split, "step": trainer.finished, "figures": estimates_json(figures)}
     folder.write(f"{name}.json", result)
     return result
 
 
-def rank_of(key: str) -> tuple[str, tuple[int, int, str]]:
+def figure_rank(key: str) -> tuple[str, tuple[int, int, str]]:
     """Figures by whose they are, then as the table of metrics has them."""
     owner, _, name = key.rpartition("/")
-    return owner, rank(name)
+    return owner, table_rank(name)
 
 
 def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
     """The recipe of a run directory, or for a model (a directory, a name of the Hub, an embedded one) a recipe in which
     it is the solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
     if not is_model(where):
-        return rebuild(where)
+        return rebuild_recipe(where)
     from cotrain.methods.grpo import grpo
 
     model = str(where)
@@ -246,20 +246,20 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
     return replace(recipe, name=Path(model).name, roles=roles)
 
 
-def opened(where: Path | str, how: Asking = AS_IT_IS, *, device: str = "cpu") -> CoTrainer:
+def open_trainer(where: Path | str, answer_format: AnswerFormat = DEFAULT_FORMAT, *, device: str = "cpu") -> CoTrainer:
     """``trained``, asked and read as ``how`` says, without a look at how the models answer: by default as the run has
     it; a model that is not one of the package's own is asked for "The answer is …"."""
     recipe = recipe_of(where)
-    if how.answer is None and is_model(where) and not speaks_short(str(where)):
-        how = replace(how, answer="phrase")
-    if how.of_answers:
-        kept = recipe.roles["solver"].answer if "solver" in recipe.roles else None
-        named = replace(how, answer=how.answer or kept)
-        recipe = override(recipe, answers_for(recipe, named, device=device, say=print, look=False)[0])
-    from cotrain.preflight.verdicts import verdicts_for
+    if answer_format.answer is None and is_model(where) and not speaks_short(str(where)):
+        answer_format = replace(answer_format, answer="phrase")
+    if answer_format.of_answers:
+        own_answer = recipe.roles["solver"].answer if "solver" in recipe.roles else None
+        named = replace(answer_format, answer=answer_format.answer or own_answer)
+        recipe = override(recipe, choose_answer_settings(recipe, named, device=device, say=print, look=False)[0])
+    from cotrain.preflight.verdicts import choose_verdict_settings
 
-    recipe = override(recipe, verdicts_for(recipe, how, device=device, say=print, look=False))
-    return trained(where, recipe=recipe, device=device)
+    recipe = override(recipe, choose_verdict_settings(recipe, answer_format, device=device, say=print, look=False))
+    return load_trainer(where, recipe=recipe, device=device)
 
 
 def is_model(where: Path | str) -> bool:
@@ -271,7 +271,7 @@ def is_model(where: Path | str) -> bool:
     return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_model(str(where)) and not folder.parent.is_dir())
 
 
-def trained(
+def load_trainer(
     directory: Path | str, *, recipe: Recipe | None = None, step: int | None = None, device: str = "cpu"
 ) -> CoTrainer:
     """The models of a run as its latest valid checkpoint has them (the start, when there is none yet), or a model as it
@@ -283,12 +283,12 @@ def trained(
         saved = None
     else:
         folder = RunDirectory.open(directory)
-        saved = seal.newest(folder) if step is None else seal.at(folder, step)
+        saved = seal.newest_checkpoint(folder) if step is None else seal.checkpoint_at(folder, step)
     if not is_model(directory):
         refuse_lost(recipe.policies, directory)
-    trainer = CoTrainer(recipe, backend=Local(device))
+    trainer = CoTrainer(recipe, backend=LocalBackend(device))
     if not is_model(directory):
-        trainer.policies.begin_at(RunDirectory.open(directory).begun)
+        trainer.policies.begin_at(RunDirectory.open(directory).begin_time)
     if saved is not None:
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors)
@@ -298,12 +298,12 @@ def trained(
 def report(directory: Path | str) -> Path:
     """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its
     path."""
-    from cotrain.pages.report_together import write_again
+    from cotrain.pages.report_together import rewrite_page
 
-    together = write_again(Path(directory))
+    together = rewrite_page(Path(directory))
     if together is not None:
         return together
     folder = RunDirectory.open(directory)
-    seal.verify(folder)
-    seal.newest(folder)
+    seal.verify_files(folder)
+    seal.newest_checkpoint(folder)
     return write_report(folder.path)

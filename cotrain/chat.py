@@ -15,8 +15,8 @@ from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
 from cotrain.functional.aggregate import majority, mean
-from cotrain.pages.escape import terminal as visible
-from cotrain.preflight.answers import AS_IT_IS, Asking
+from cotrain.pages.escape import escape_terminal as visible
+from cotrain.preflight.answers import DEFAULT_FORMAT, AnswerFormat
 from cotrain.rollout.executor import Executor
 from cotrain.train.trainer import CoTrainer
 
@@ -24,7 +24,7 @@ CHAT_STEP = -2  # the step in the addresses of chat episodes
 EXAMPLE = 0  # index of the validation problem that is shown as an example
 
 
-class Unjudged:
+class UnknownAnswerGrader:
     """A judge for problems whose answer nobody knows."""
 
     def grade(self, task: Task, text: str) -> Grade:
@@ -34,20 +34,20 @@ class Unjudged:
         return None
 
 
-def talk(
+def run_chat(
     directory: Path | str,
     *,
     temperature: float = 0.0,
-    read: Callable[[str], str] = input,
+    read_line: Callable[[str], str] = input,
     once: str | None = None,
-    how: Asking = AS_IT_IS,
+    answer_format: AnswerFormat = DEFAULT_FORMAT,
     device: str = "cpu",
 ) -> int:
     """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
     ``how``: the solver and the verifier are asked and read so."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
-    trainer = api.opened(directory, how, device=device)
+    trainer = api.open_trainer(directory, answer_format, device=device)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
         raise ConfigError(
@@ -57,16 +57,16 @@ def talk(
         name: replace(role, sampling=replace(role.sampling, temperature=temperature))
         for name, role in recipe.roles.items()
     }
-    executor = trainer.player(recipe.seed, roles=roles)
+    executor = trainer.make_executor(recipe.seed, roles=roles)
     if once is not None:
-        print("\n".join(lines_for(trainer, executor, once.strip(), 0)))
+        print("\n".join(problem_lines(trainer, executor, once.strip(), 0)))
         return 0
     example = recipe.tasks.get("validation", EXAMPLE).prompt
     print(f"{recipe.name} after step {trainer.finished}. Type a problem; empty line for an example, Ctrl-D to leave.")
     turn = 0
     while True:
         try:
-            problem = read("\n> ").strip()
+            problem = read_line("\n> ").strip()
         except (EOFError, KeyboardInterrupt):
             print()
             return 0
@@ -74,16 +74,16 @@ def talk(
             problem = example
             print(visible(problem))
         try:
-            print("\n".join(lines_for(trainer, executor, problem, turn)))
+            print("\n".join(problem_lines(trainer, executor, problem, turn)))
         except UserError as error:  # such as a problem that is too long; the next one may do
             print(f"({error})")
         sys.stdout.flush()
         turn += 1
 
 
-def lines_for(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:
+def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:
     """The lines to show for one problem."""
-    task = Task(id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, grader=Unjudged())
+    task = Task(id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader())
     phase = trainer.recipe.evaluation
     (episode,) = executor.play(phase.protocol, [task], step=CHAT_STEP - turn, group_size=1, **phase.options)
     solution = next((t for t in episode.traces if t.role == "solver"), None)
@@ -102,10 +102,10 @@ def lines_for(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -
         ]
         lines.append(f"  {mark} {index + 1}. {visible(text.strip())}")
     lines.append(f"    answer: {visible(str(ANSWER.of(solution)))}")
-    return lines + ([f"    verifier: {_said(reviews)}"] if reviews else [])
+    return lines + ([f"    verifier: {_verdict_text(reviews)}"] if reviews else [])
 
 
-def _said(reviews: Sequence[Trace]) -> str:
+def _verdict_text(reviews: Sequence[Trace]) -> str:
     """What the reviews of one solution come to."""
     finals = [said for r in reviews if (said := FINAL.of(r)) is not None]
     if not finals:

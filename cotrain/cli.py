@@ -13,8 +13,8 @@ from cotrain.core.errors import CotrainError, RowError
 from cotrain.core.registry import COMMANDS as REGISTERED
 from cotrain.core.registry import load_named
 from cotrain.core.threads import wait_briefly
-from cotrain.core.trust import consent
-from cotrain.core.user_code import failure_of, through_loaded
+from cotrain.core.trust import set_consent
+from cotrain.core.user_code import failure_of, passed_user_file
 from cotrain.core.verbosity import set_level, shows_all
 
 USAGE = """\
@@ -99,11 +99,11 @@ LOUD = ("attack", "xplay", "push", "convert")  # their libraries are told to be 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     if argv is None:
-        streams.secure()
+        streams.secure_streams()
         argv = sys.argv[1:]
     argv = list(argv)
     set_level(None)
-    consent(False)
+    set_consent(False)
     wait_briefly()
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE)
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("cotrain: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        if through_loaded(error):  # a method, a measure or a task source of the user's own
+        if passed_user_file(error):  # a method, a measure or a task source of the user's own
             if shows_all():
                 traceback.print_exc()
             print(f"cotrain: {failure_of(error)}", file=sys.stderr)
@@ -155,9 +155,9 @@ def find_command(name: str) -> Callable[[Sequence[str]], int]:
     """The function of a command, of this package or registered by another one: it takes the words behind the name, and
     returns the exit code. Raises UnknownName."""
     if name in LOUD:
-        from cotrain.commands.common import quiet
+        from cotrain.commands.common import quiet_libraries
 
-        quiet()
+        quiet_libraries()
     places = {command: f"cotrain.{place}" for command, place in COMMANDS.items()}
     found: Callable[[Sequence[str]], int] = load_named(REGISTERED, name, places, "command")
     return found

@@ -17,29 +17,29 @@ from typing import Any
 
 from cotrain import __version__, api
 from cotrain.backend.handles import ModelHandle, PolicyHandle
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.names import policy_named
 from cotrain.config.policies import Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.core.state import take
+from cotrain.core.state import take_fields
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
-from cotrain.disk.parts import named
-from cotrain.disk.watching import Megabytes, Say, Watched, growing, size_of
-from cotrain.models.names import known_as
+from cotrain.disk.parts import split_part_name
+from cotrain.disk.watching import MegabytePace, Say, WatchedFiles, watch_growth, directory_bytes
+from cotrain.models.names import hub_name_of
 from cotrain.rollout.common_roles import FORMAT_MARK, speaks_short
 from cotrain.runs import seal
 from cotrain.runs.directory import RunDirectory
-from cotrain.runs.whereabouts import moved, refuse_lost
-from cotrain.train.trainer import STATE
+from cotrain.runs.whereabouts import update_model_path, refuse_lost
+from cotrain.train.trainer import STATE_FIELDS
 
 CARD = "README.md"
 ATTACK = "attack.json"  # written by ``cotrain attack``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportedPolicy:
     """One policy of a run, as the run's latest valid checkpoint has it."""
 
     recipe: Recipe
@@ -49,13 +49,13 @@ class Exported:
     updates: Mapping[str, int]  # of every trained policy
 
     @property
-    def size(self) -> int:
+    def weight_bytes(self) -> int:
         """Bytes of its weights, about."""
         weights = self.handle.model.parameters() if isinstance(self.handle, ModelHandle) else ()
         return sum(one.numel() * one.element_size() for one in weights)
 
 
-def export(
+def export_policy(
     directory: Path | str,
     role: str,
     out: Path | str,
@@ -76,7 +76,7 @@ def export(
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
     if model is not None:
         api.refuse_foreign_code(directory)  # before anything of the run is changed
-        moved(directory, model)
+        update_model_path(directory, model)
     recipe = api.recipe_of(directory)
     policy = policy_named(recipe, role)
     spec = recipe.policies[policy]
@@ -89,53 +89,53 @@ def export(
         raise ConfigError(
             f"policy {policy!r} of {directory} is no adapter, so nothing is to be merged; leave --merged out"
         )
-    exported = trained_policy(directory, recipe, policy, say=say)
+    exported = load_policy(directory, recipe, policy, say=say)
     target.mkdir(parents=True, exist_ok=True)
-    with growing(target, exported.size, f"{target}: {{}} MB written", say):
+    with watch_growth(target, exported.weight_bytes, f"{target}: {{}} MB written", say):
         exported.handle.save(target, merged=merged)
     if speaks_short(spec.model):
         replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
-    replace_file(target / CARD, card(exported, policy, RunDirectory(directory), merged=merged).encode())
+    replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
     return target
 
 
-def trained_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> Exported:
+def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> ExportedPolicy:
     """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not
     fit."""
     refuse_lost({policy: recipe.policies[policy]}, directory)
-    (handle,) = Local().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
+    (handle,) = LocalBackend().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
     run = RunDirectory(directory)
-    held = transaction.steps(run.checkpoints)
-    newest = run.checkpoints / transaction.step_name(held[-1]) if held else None
-    mine = [file for file in newest.iterdir() if named(file.name)[0] == policy] if newest else []
-    total = (size_of(newest) if newest else 0) + sum(file.stat().st_size for file in mine)
-    files = Watched(Megabytes(total, f"checkpoint of step {held[-1] if held else 0}: {{}} MB read", say).add)
-    saved = seal.newest(run, files=files)
+    saved_steps = transaction.checkpoint_steps(run.checkpoints)
+    newest = run.checkpoints / transaction.step_name(saved_steps[-1]) if saved_steps else None
+    policy_files = [file for file in newest.iterdir() if split_part_name(file.name)[0] == policy] if newest else []
+    total = (directory_bytes(newest) if newest else 0) + sum(file.stat().st_size for file in policy_files)
+    files = WatchedFiles(MegabytePace(total, f"checkpoint of step {saved_steps[-1] if saved_steps else 0}: {{}} MB read", say).add)
+    saved = seal.newest_checkpoint(run, files=files)
     if saved is None:
-        return Exported(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
+        return ExportedPolicy(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
     tensors, documents = saved.load(only=[policy], files=files)
-    finished, tokens, _, states, _ = take("run", documents["state"], *STATE)
+    finished, tokens, _, states, _ = take_fields("run", documents["state"], *STATE_FIELDS)
     if handle.changes:
         handle.load(states[policy], tensors[policy])
     updates = {name: state["updates"] for name, state in states.items() if recipe.policies[name].trained}
-    return Exported(recipe=recipe, handle=handle, finished=int(finished), tokens=int(tokens), updates=updates)
+    return ExportedPolicy(recipe=recipe, handle=handle, finished=int(finished), tokens=int(tokens), updates=updates)
 
 
-def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = False) -> str:
+def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merged: bool = False) -> str:
     """The model card, in the format of the Hub: YAML in front, then prose and tables."""
     recipe, spec = exported.recipe, exported.recipe.policies[policy]
     summary: Mapping[str, Any] = run.read("summary.json") or {}
-    mine = [name for name, role in recipe.roles.items() if role.policy == policy]
+    own_roles = [name for name, role in recipe.roles.items() if role.policy == policy]
     adapter = spec.lora is not None and not merged
     scores = spec.scores
     what = "A LoRA adapter" if adapter else "A LoRA adapter within its base" if merged else "A causal language model"
     what = "A reward model (one score for a whole text)" if scores else what
     use = "text-classification" if scores else "text-generation"
     front = ["---", f"library_name: {'peft' if adapter else 'transformers'}", f"pipeline_tag: {use}"]
-    known = known_as(spec.model) if isinstance(spec, Weights) else None
-    front += [f"base_model: {known}"] if known else []
+    base_name = hub_name_of(spec.model) if isinstance(spec, Weights) else None
+    front += [f"base_model: {base_name}"] if base_name else []
     front += ["tags:", "- cotrain", f"- {json.dumps(recipe.name)}", "---"]
-    as_known = f" (its config.json calls it `{known}`)" if known and not spec.model.startswith(known) else ""
+    as_known = f" (its config.json calls it `{base_name}`)" if base_name and not spec.model.startswith(base_name) else ""
     origin = recipe.origin
     arguments = json.dumps(dict(origin.arguments), ensure_ascii=False) if origin else "a recipe built in Python"
     lines = [
@@ -154,8 +154,8 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
     ]
     for name, other in recipe.policies.items():
         roles = ", ".join(r for r, role in recipe.roles.items() if role.policy == name) or "–"
-        shown = f"**{name}**" if name == policy else name
-        lines.append(f"| {shown} | {other.kind} | `{other.model}` | {exported.updates.get(name, 0)} | {roles} |")
+        name_cell = f"**{name}**" if name == policy else name
+        lines.append(f"| {name_cell} | {other.kind} | `{other.model}` | {exported.updates.get(name, 0)} | {roles} |")
     lines += [
         "",
         f"Problems: `{json.dumps(recipe.tasks.describe(), ensure_ascii=False)}`, seed {recipe.seed}.",
@@ -164,12 +164,12 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
         "## Measured on held-out problems",
         "",
     ]
-    lines += _figures(summary, mine) if summary else ["The run is not finished; nothing was measured at its end."]
-    lines += _attacked(run, mine)
+    lines += _figures_table(summary, own_roles) if summary else ["The run is not finished; nothing was measured at its end."]
+    lines += _attack_section(run, own_roles)
     alarms = summary.get("alarms") or []
     lines += ["", "## Known weaknesses", ""]
     quiet = "No alarm of the run's health checks fired." if summary else "Alarms are summed up at the end of the run."
-    lines += [f"- {_alarm(alarm)}" for alarm in alarms] or [f"- {quiet}"]
+    lines += [f"- {_alarm_text(alarm)}" for alarm in alarms] or [f"- {quiet}"]
     lines += [
         "- A verifier's figures hold for solutions of the generator that it was trained with; on those of other "
         "models they "
@@ -178,58 +178,58 @@ def card(exported: Exported, policy: str, run: RunDirectory, *, merged: bool = F
         "## How to ask it",
         "",
     ]
-    for name in mine:
+    for name in own_roles:
         system = recipe.roles[name].system
         lines += [f"As `{name}`, one user message{' after the system message ' + repr(system) if system else ''}:"]
         lines += ["", "```", recipe.roles[name].prompt, "```", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _figures(summary: Mapping[str, Any], roles: list[str]) -> list[str]:
+def _figures_table(summary: Mapping[str, Any], roles: list[str]) -> list[str]:
     """Before and after of this policy's roles, then of the others, with 95 % intervals."""
     before, after = summary["before"], summary["after"]
     keys = sorted(after, key=lambda key: (key.split("/")[0] not in roles, key))
-    rows = [f"| {key} | {_shown(before.get(key))} | {_shown(after[key])} | {after[key]['n']} |" for key in keys]
+    rows = [f"| {key} | {_estimate_text(before.get(key))} | {_estimate_text(after[key])} | {after[key]['n']} |" for key in keys]
     return ["| figure | before | after | n |", "|---|---|---|---|", *rows]
 
 
-def _attacked(run: RunDirectory, roles: list[str]) -> list[str]:
+def _attack_section(run: RunDirectory, roles: list[str]) -> list[str]:
     """What ``cotrain attack`` found of one of these roles, where it was asked."""
-    found: Any = run.read(ATTACK)
-    if not found or found.get("role") not in roles:
+    attack: Any = run.read(ATTACK)
+    if not attack or attack.get("role") not in roles:
         return []
-    rows = [("unchanged", found["ordinary"]), *((one["family"], one) for one in found["families"])]
+    rows = [("unchanged", attack["ordinary"]), *((one["family"], one) for one in attack["families"])]
     return [
         "",
         "## Wrong solutions that try to fool it",
         "",
-        f"Share that it called CORRECT as `{found['role']}` after step {found['step']}, of wrong solutions of "
-        f"`{found['solutions_of']}` with one of {found['corpus']['strings']} strings in them, by family; unchanged "
+        f"Share that it called CORRECT as `{attack['role']}` after step {attack['step']}, of wrong solutions of "
+        f"`{attack['solutions_of']}` with one of {attack['corpus']['strings']} strings in them, by family; unchanged "
         "is the same "
         "solutions without. Right answers with broken reasoning pass where it calls every step CORRECT.",
         "",
         "| family | false-positive rate | n |",
         "|---|---|---|",
         *(
-            f"| {name} | {_shown(_known(row['false_positive_rate']))} | {row['asked'] - row['refused']} |"
+            f"| {name} | {_estimate_text(_known_estimate(row['false_positive_rate']))} | {row['asked'] - row['refused']} |"
             for name, row in rows
         ),
     ]
 
 
-def _known(estimate: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _known_estimate(estimate: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None if estimate["value"] is None else estimate
 
 
-def _shown(estimate: Mapping[str, Any] | None) -> str:
+def _estimate_text(estimate: Mapping[str, Any] | None) -> str:
     return "–" if estimate is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
 
 
-def _alarm(alarm: Any) -> str:
+def _alarm_text(alarm: Any) -> str:
     """One line of an alarm as the summary holds it."""
     try:
-        held = " " if alarm["last"] == alarm["step"] else f" to {alarm['last'] + 1} "
+        until = " " if alarm["last"] == alarm["step"] else f" to {alarm['last'] + 1} "
         read = f"{alarm['key']}: {alarm['reading']}; healthy: {alarm['healthy']}"
-        return f"{alarm['band']}, after step {alarm['step'] + 1}{held}({read}). {alarm['advice']}"
+        return f"{alarm['band']}, after step {alarm['step'] + 1}{until}({read}). {alarm['advice']}"
     except (KeyError, TypeError):
         return json.dumps(alarm)

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from huggingface_hub import HfApi, get_token
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_trust
-from cotrain.core.verbosity import progress
+from cotrain.core.flags import Parser, add_trust_flag
+from cotrain.core.verbosity import print_progress
 from cotrain.disk.watching import Say
-from cotrain.export import export
+from cotrain.export import export_policy
 from cotrain.runs.directory import RunDirectory
 
 
@@ -41,13 +41,13 @@ def command(words: Sequence[str]) -> int:
         "--repo", required=True, metavar="OWNER/NAME", help="the repository of the Hub, made where there is none"
     )
     parser.add_argument("--private", action="store_true", help="only you can see it")
-    add_trust(parser)
-    given = parser.strict(words)
-    print(f"pushed to {push(given.directory, given.role, given.repo, private=given.private, say=progress)}")
+    add_trust_flag(parser)
+    arguments = parser.parse_strictly(words)
+    print(f"pushed to {push_policy(arguments.directory, arguments.role, arguments.repo, private=arguments.private, say=print_progress)}")
     return 0
 
 
-def push(
+def push_policy(
     directory: Path | str,
     role: str,
     repo: str,
@@ -74,14 +74,14 @@ def push(
             )
         hub = HfApi()
     with tempfile.TemporaryDirectory(prefix="cotrain-push-") as folder:
-        made = export(run.path, role, Path(folder) / "model", say=say)
+        exported = export_policy(run.path, role, Path(folder) / "model", say=say)
         try:
             hub.create_repo(repo, private=private, exist_ok=True)
             if private and not hub.repo_info(repo).private:
                 raise ConfigError(
                     f"--repo {repo} exists and is public; nothing was sent. Leave out --private, or rename"
                 )
-            hub.upload_folder(repo_id=repo, folder_path=made, commit_message=f"{role} of a cotrain run")
+            hub.upload_folder(repo_id=repo, folder_path=exported, commit_message=f"{role} of a cotrain run")
         except ConfigError:
             raise
         except Exception as error:  # the client raises its own errors, and those of whichever HTTP library it uses

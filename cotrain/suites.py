@@ -30,34 +30,34 @@ from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
 from cotrain.core.pace import Pace
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, ParseFailure, Task, Trace
-from cotrain.core.verbosity import progress
+from cotrain.core.verbosity import print_progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.grading.fences import program_of
 from cotrain.grading.pool import AnswerGrader, vote_key
 from cotrain.metrics.suites import (
-    GREEDY,
+    GREEDY_SAMPLE,
     SampleRow,
     prmbench_scores,
     processbench_scores,
     program_scores,
     solver_scores,
 )
-from cotrain.metrics.templates import templates
-from cotrain.preflight.answers import AS_IT_IS, Asking, answers_for
+from cotrain.metrics.templates import question_templates
+from cotrain.preflight.answers import DEFAULT_FORMAT, AnswerFormat, choose_answer_settings
 from cotrain.preflight.probing import AUTO, PROBED
-from cotrain.preflight.verdicts import verdicts_for
+from cotrain.preflight.verdicts import choose_verdict_settings
 from cotrain.rollout.executor import TOO_LONG, Executor, Roles
-from cotrain.rollout.fixed_solutions import judge_given
+from cotrain.rollout.fixed_solutions import judge_fixed_solutions
 from cotrain.rollout.protocols import examine, review
 from cotrain.rollout.role import Role
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.tasks import programs
-from cotrain.tasks.processbench import Sample
+from cotrain.tasks.processbench import FixedSolution
 from cotrain.tasks.programs import KINDS as PROGRAMS
 from cotrain.tasks.programs import ProgramGrader
 from cotrain.tasks.reading import Quarantine
-from cotrain.tasks.suite_files import JUDGED, drawn, load_suite, some_of, suite_data
+from cotrain.tasks.suite_files import JUDGED, draw_tasks, load_suite, draw_items, suite_data
 from cotrain.text.answers import parse_solution
 from cotrain.text.parsers import UNFINISHED, final_answer
 from cotrain.train.evaluation import EVALUATION_STEP
@@ -67,7 +67,7 @@ CHUNK = 64  # problems that are played, and written, at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Play:
+class SuitePlay:
     """How a suite is played."""
 
     samples: int = 8  # k of avg@k, pass@k, …; 0: the greedy answer alone
@@ -75,7 +75,7 @@ class Play:
     solver: str = "solver"  # role
     verifier: str = "verifier"  # role; a run without it has no best@k, weighted@k and ProcessBench
     problems: int | None = None  # so many, drawn by a hash, in ProcessBench spread over each split; None for all
-    how: Asking = AS_IT_IS  # how roles are asked and read; by default as the run has it, of a model "auto"
+    how: AnswerFormat = DEFAULT_FORMAT  # how roles are asked and read; by default as the run has it, of a model "auto"
     max_tokens: int | None = None  # of an answer; None: as the role has it
     lenient: bool = False  # malformed rows are set aside
 
@@ -91,7 +91,7 @@ def evaluate_suites(
     suites: Sequence[str],
     data: Sequence[str] = (),
     *,
-    play: Play | None = None,
+    play: SuitePlay | None = None,
     device: str = "cpu",
     out: Path | str | None = None,
     say: Callable[[str], None] = lambda text: None,
@@ -103,44 +103,44 @@ def evaluate_suites(
     Returns for each suite ``{"suite", "settings", "figures"}``, as written to ``suite-NAME.json``. Raises UnknownName,
     ConfigError, DataError before anything is played.
     """
-    play = play or Play()
+    play = play or SuitePlay()
     paths = suite_data(suites, data)
     recipe, judge = api.recipe_of(directory, judging=not JUDGED.keys().isdisjoint(suites)), AnswerGrader()
     aside = Quarantine() if play.lenient else None
-    items = {name: some_of(_loaded(name, paths[name], judge, aside), play.problems) for name in paths}
+    items = {name: draw_items(_load_items(name, paths[name], judge, aside), play.problems) for name in paths}
     if aside is not None and aside.refused:
-        say(f"note: {aside.line()}")
-    bare = api.is_model(directory)
-    solver, verifier = _role(recipe, play.solver, "solver"), _role(recipe, play.verifier, "verifier")
+        say(f"note: {aside.summary_line()}")
+    is_model = api.is_model(directory)
+    solver, verifier = _resolve_role(recipe, play.solver, "solver"), _resolve_role(recipe, play.verifier, "verifier")
     play = replace(play, solver=solver, verifier=verifier)
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{solver}.sampling.max_tokens={play.max_tokens}"])
-    if bare or play.how.of_answers:
-        asked = [task for mine in items.values() for task in mine if isinstance(task, Task)]
-        asked = asked if not asked or isinstance(asked[0].grader, AnswerGrader) else []
-        if asked or not bare:
-            tasks = drawn(asked, PROBED)
+    if is_model or play.how.of_answers:
+        answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
+        answer_tasks = answer_tasks if not answer_tasks or isinstance(answer_tasks[0].grader, AnswerGrader) else []
+        if answer_tasks or not is_model:
+            tasks = draw_tasks(answer_tasks, PROBED)
             look = play.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
-            answers, _ = answers_for(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
+            answers, _ = choose_answer_settings(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
             recipe = override(recipe, answers)
-    recipe = override(recipe, verdicts_for(recipe, play.how, device=device, say=say, look=False))
-    trainer = api.trained(directory, recipe=recipe, device=device)
-    folder = RunDirectory(out or (Path("evals") / recipe.name if bare else directory))
+    recipe = override(recipe, choose_verdict_settings(recipe, play.how, device=device, say=say, look=False))
+    trainer = api.load_trainer(directory, recipe=recipe, device=device)
+    folder = RunDirectory(out or (Path("evals") / recipe.name if is_model else directory))
     folder.path.mkdir(parents=True, exist_ok=True)
     policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
-    made = {"run": str(directory), "step": trainer.finished, "seed": trainer.recipe.seed, "cotrain": __version__}
+    base_settings = {"run": str(directory), "step": trainer.finished, "seed": trainer.recipe.seed, "cotrain": __version__}
     results = []
     for name, mine in items.items():
-        settings = made | {"data": paths[name]} | settings_of(name, mine, trainer.judge, play, policies)
-        rows = played(folder.path / f"suite-{name}.jsonl", name, mine, trainer.judge, play, settings, say)
+        settings = base_settings | {"data": paths[name]} | suite_settings(name, mine, trainer.judge, play, policies)
+        rows = play_suite(folder.path / f"suite-{name}.jsonl", name, mine, trainer.judge, play, settings, say)
         if rows and all(row.get("failure") == TOO_LONG for row in rows):
             context = f"no problem of {name} fits the context of the model together with max_tokens"
             raise TooLong(f"{context}; lower it with --max-tokens N, or take a model with a longer context")
-        figures = scores_of(name, rows, play)
-        found: dict[str, Any] = {"suite": name, "settings": settings, "figures": estimates_json(figures)}
+        figures = suite_scores(name, rows, play)
+        result: dict[str, Any] = {"suite": name, "settings": settings, "figures": estimates_json(figures)}
         if name not in JUDGED:
-            found["templates"] = len(set(templates([task.prompt for task in mine if isinstance(task, Task)])))
-        results.append(found)
+            result["templates"] = len(set(question_templates([task.prompt for task in mine if isinstance(task, Task)])))
+        results.append(result)
         folder.write(f"suite-{name}.json", results[-1])
     for ending in {judge, *(task.grader for mine in items.values() for task in mine if isinstance(task, Task))}:
         if isinstance(ending, AnswerGrader):
@@ -148,14 +148,14 @@ def evaluate_suites(
     return results
 
 
-def _role(recipe: Recipe, name: str, flag: str) -> str:
+def _resolve_role(recipe: Recipe, name: str, flag: str) -> str:
     """The role of a name, or of a policy's; the usual name stands for itself, as a recipe may have no such role."""
     return name if name == flag else role_named(recipe, name, f"--{flag}")
 
 
-def _loaded(
+def _load_items(
     name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None
-) -> list[Task] | list[Sample]:
+) -> list[Task] | list[FixedSolution]:
     try:
         return load_suite(name, paths, judge, aside)
     except DataError as error:
@@ -166,7 +166,7 @@ def _loaded(
         ) from error
 
 
-def scores_of(name: str, rows: Sequence[SampleRow], play: Play) -> dict[str, Estimate]:
+def suite_scores(name: str, rows: Sequence[SampleRow], play: SuitePlay) -> dict[str, Estimate]:
     """The figures of a suite from its rows."""
     if name in JUDGED:
         return {"processbench": processbench_scores, "prmbench": prmbench_scores}[name](rows)
@@ -175,13 +175,13 @@ def scores_of(name: str, rows: Sequence[SampleRow], play: Play) -> dict[str, Est
     return solver_scores(rows, play.samples, key=vote_key)
 
 
-def settings_of(
-    name: str, items: Sequence[Task] | Sequence[Sample], executor: Executor, play: Play, models: dict[str, str]
+def suite_settings(
+    name: str, items: Sequence[Task] | Sequence[FixedSolution], executor: Executor, play: SuitePlay, models: dict[str, str]
 ) -> dict[str, Any]:
     """What the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one that gives no
     verdicts."""
-    judging, asked = name in JUDGED, play.verifier in executor.roles
-    needed = [play.verifier] if judging else [play.solver, *([play.verifier] if asked and play.samples else [])]
+    judging, has_verifier = name in JUDGED, play.verifier in executor.roles
+    needed = [play.verifier] if judging else [play.solver, *([play.verifier] if has_verifier and play.samples else [])]
     roles = {}
     for role in needed:
         if role not in executor.roles:
@@ -207,36 +207,36 @@ def settings_of(
         grader = f"the problem's tests, {programs.DEADLINE_S:g} s of CPU time"
     return {
         "problems": len(items),
-        "digest": hashlib.blake2b(json.dumps([_text(i) for i in items]).encode(), digest_size=8).hexdigest(),
+        "digest": hashlib.blake2b(json.dumps([_item_identity(i) for i in items]).encode(), digest_size=8).hexdigest(),
         **({} if judging else {"samples": play.samples, "grader": grader}),
         **({"reviews": play.reviews} if play.verifier in roles else {}),
         "roles": roles,
     }
 
 
-def _text(item: Task | Sample) -> list[Any]:
+def _item_identity(item: Task | FixedSolution) -> list[Any]:
     """What makes an item another one."""
-    if isinstance(item, Sample):
+    if isinstance(item, FixedSolution):
         return [item.problem, *item.steps, str(item.label if item.wrong is None else item.wrong)]
-    tests = [item.grader.problem(item).tests] if isinstance(item.grader, ProgramGrader) else []
+    tests = [item.grader.problem_of(item).tests] if isinstance(item.grader, ProgramGrader) else []
     return [item.prompt, item.answer, *tests]
 
 
 # -- play
 
 
-def played(
+def play_suite(
     path: Path,
     name: str,
     items: Sequence[Any],
     executor: Executor,
-    play: Play,
+    play: SuitePlay,
     settings: dict[str, Any],
     say: Callable[[str], None] = lambda text: None,
 ) -> list[SampleRow]:
     """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept."""
     each = 1 if name in JUDGED else play.samples + 1
-    rows = _kept(path, settings, each, len(items))
+    rows = _kept_rows(path, settings, each, len(items))
     if len(rows) == each * len(items):
         return rows
     replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
@@ -244,11 +244,11 @@ def played(
     executor.watch = lambda total: pace.add
     with JsonlWriter(path) as file:
         for start in range(len(rows) // each, len(items), CHUNK):
-            mine, step, split = items[start : start + CHUNK], EVALUATION_STEP - start // CHUNK, f"suite/{name}"
+            chunk, step, split = items[start : start + CHUNK], EVALUATION_STEP - start // CHUNK, f"suite/{name}"
             if name in JUDGED:
-                new = judge_given(executor, mine, play.verifier, play.reviews, step=step, split=split)
+                new = judge_fixed_solutions(executor, chunk, play.verifier, play.reviews, step=step, split=split)
             else:
-                new = attempts(executor, mine, play, step=step, split=split)
+                new = attempt_rows(executor, chunk, play, step=step, split=split)
             for row in new:
                 file.append(row)
             file.sync()
@@ -257,30 +257,30 @@ def played(
     return rows
 
 
-def _kept(path: Path, settings: dict[str, Any], each: int, items: int) -> list[SampleRow]:
+def _kept_rows(path: Path, settings: dict[str, Any], each: int, items: int) -> list[SampleRow]:
     """Rows of whole chunks that were made with these settings, ``each`` of an item."""
-    found = read_jsonl(path) if path.exists() else []
-    if not found or found[0] != {"settings": settings}:
+    saved_rows = read_jsonl(path) if path.exists() else []
+    if not saved_rows or saved_rows[0] != {"settings": settings}:
         return []
-    whole = len(found) - 1 if len(found) - 1 >= each * items else (len(found) - 1) // (each * CHUNK) * each * CHUNK
-    return list(found[1 : 1 + whole])
+    whole = len(saved_rows) - 1 if len(saved_rows) - 1 >= each * items else (len(saved_rows) - 1) // (each * CHUNK) * each * CHUNK
+    return list(saved_rows[1 : 1 + whole])
 
 
-def attempts(executor: Executor, tasks: Sequence[Task], play: Play, *, step: int, split: str) -> list[SampleRow]:
+def attempt_rows(executor: Executor, tasks: Sequence[Task], play: SuitePlay, *, step: int, split: str) -> list[SampleRow]:
     """A solver's rows: of each problem its samples, then the greedy answer."""
     verifier = play.verifier if play.verifier in executor.roles else None
-    how = {"solver": play.solver, "reviews": play.reviews}
-    sampled = executor.play(attempt, tasks, step=step, split=split, group_size=play.samples, verifier=verifier, **how)
-    greedy = executor.greedy().play(attempt, tasks, step=step, split=split, group_size=1, verifier=None, **how)
+    options = {"solver": play.solver, "reviews": play.reviews}
+    sampled = executor.play(attempt_task, tasks, step=step, split=split, group_size=play.samples, verifier=verifier, **options)
+    greedy = executor.greedy_copy().play(attempt_task, tasks, step=step, split=split, group_size=1, verifier=None, **options)
     for played in (sampled, greedy):
         refuse_unmeasured(split, played, executor.set_aside)
-    found = [(e, e.member) for e in sampled] + [(e, GREEDY) for e in greedy]
-    found.sort(key=lambda pair: (pair[0].task, pair[1] == GREEDY))  # stable: samples stay in order
+    pairs = [(e, e.member) for e in sampled] + [(e, GREEDY_SAMPLE) for e in greedy]
+    pairs.sort(key=lambda pair: (pair[0].task, pair[1] == GREEDY_SAMPLE))  # stable: samples stay in order
     role = executor.roles[play.solver]
-    return [_attempt_row(tasks[e.task], e, s, play.solver, role, None if s == GREEDY else verifier) for e, s in found]
+    return [_attempt_row(tasks[e.task], e, s, play.solver, role, None if s == GREEDY_SAMPLE else verifier) for e, s in pairs]
 
 
-async def attempt(task: Task, roles: Roles, *, solver: str, verifier: str | None, reviews: int) -> None:
+async def attempt_task(task: Task, roles: Roles, *, solver: str, verifier: str | None, reviews: int) -> None:
     """Solve, grade, and let the verifier review what can be read. What is too long stays away."""
     try:
         solution = await getattr(roles, solver)(problem=task.prompt)
@@ -292,40 +292,40 @@ async def attempt(task: Task, roles: Roles, *, solver: str, verifier: str | None
 
 
 def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, role: Role, verifier: str | None) -> SampleRow:
-    said = next((t for t in episode.traces if t.role == solver), None)
+    solution = next((t for t in episode.traces if t.role == solver), None)
     reviews = [t for t in episode.traces if t.role == verifier]
     said_of_it = [SCORE.of(t) for t in reviews]
     scores = [0.5 if score is None else float(score) for score in said_of_it]  # one that cannot be read says one half
     score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
     row = {"id": task.id, "sample": sample, "problem": task.prompt, "gold": task.answer, "score": score}
-    if said is None:
+    if solution is None:
         failure = episode.failure or TOO_LONG
         return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
     return row | {
-        "answer": _answer(task, said, role),
-        "correct": CORRECT.of(said),
+        "answer": _graded_answer(task, solution, role),
+        "correct": CORRECT.of(solution),
         "verdicts": [FINAL.of(t) for t in reviews],
-        "failure": episode.failure or said.failure or FAILURE.of(said),
-        "finish": said.finish,
-        "text": said.text,
+        "failure": episode.failure or solution.failure or FAILURE.of(solution),
+        "finish": solution.finish,
+        "text": solution.text,
     }
 
 
-def _answer(task: Task, said: Trace, role: Role) -> str | None:
+def _graded_answer(task: Task, said: Trace, role: Role) -> str | None:
     """What of a solution is graded."""
     judge = task.grader
     if isinstance(judge, ProgramGrader):
-        return program_of(said.text, judge.problem(task).entry)
+        return program_of(said.text, judge.problem_of(task).entry)
     if (answer := ANSWER.of(said)) is not None:
         return answer
-    read = role.read(said.text, {}, thinking=FAILURE.of(said) == UNFINISHED)
+    read = role.parse_reply(said.text, {}, thinking=FAILURE.of(said) == UNFINISHED)
     return final_answer(read.tagged or "") if isinstance(read, ParseFailure) else None
 
 
 # -- report
 
 
-def lines_of(result: dict[str, Any]) -> list[str]:
+def score_lines(result: dict[str, Any]) -> list[str]:
     """A suite's scores below the settings they were made with."""
     settings = result["settings"]
     counts = ", ".join(f"{settings[key]} {key}" for key in ("problems", "samples", "reviews") if key in settings)
@@ -333,34 +333,34 @@ def lines_of(result: dict[str, Any]) -> list[str]:
         counts = counts.replace(" problems", f" problems of {result['templates']} templates", 1)
     lines = [f"{result['suite']}: {counts}, after step {settings['step']}, data {' '.join(settings['data'])}"]
     lines += [f"  graded by {settings['grader']}"] if "grader" in settings else []
-    for role, how in settings["roles"].items():
-        drawn = f"temperature {how['temperature']}, top_p {how['top_p']}, at most {how['max_tokens']} tokens"
-        lines.append(f"  {role}: {how['policy']} ({how['model']}), {drawn}")
+    for role, role_settings in settings["roles"].items():
+        sampling_text = f"temperature {role_settings['temperature']}, top_p {role_settings['top_p']}, at most {role_settings['max_tokens']} tokens"
+        lines.append(f"  {role}: {role_settings['policy']} ({role_settings['model']}), {sampling_text}")
     for key, value in result["figures"].items():
         figure = f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
         lines.append(f"  {key:40s} {figure:>22s}  n={value['n']}")
     return lines
 
 
-def command(given: argparse.Namespace, how: Asking) -> int:
+def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> int:
     """``cotrain eval RUN --suite …``, its flags parsed; returns the exit code."""
-    play = Play(
-        samples=given.samples,
-        reviews=given.reviews,
-        solver=given.solver,
-        verifier=given.verifier,
-        problems=given.problems,
-        how=how,
-        max_tokens=given.max_tokens,
-        lenient=given.lenient,
+    play = SuitePlay(
+        samples=arguments.samples,
+        reviews=arguments.reviews,
+        solver=arguments.solver,
+        verifier=arguments.verifier,
+        problems=arguments.problems,
+        how=answer_format,
+        max_tokens=arguments.max_tokens,
+        lenient=arguments.lenient,
     )
-    names = [name.strip() for name in given.suite.split(",")]
-    say = (lambda text: None) if given.json else progress
+    names = [name.strip() for name in arguments.suite.split(",")]
+    say = (lambda text: None) if arguments.json else print_progress
     results = evaluate_suites(
-        given.directory, names, given.data, play=play, device=given.device, out=given.out, say=say
+        arguments.directory, names, arguments.data, play=play, device=arguments.device, out=arguments.out, say=say
     )
-    if given.json:
+    if arguments.json:
         print(json.dumps(results, indent=2, ensure_ascii=False))
     else:
-        print("\n".join(line for result in results for line in lines_of(result)))
+        print("\n".join(line for result in results for line in score_lines(result)))
     return 0

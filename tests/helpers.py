@@ -12,14 +12,14 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
 from cotrain.backend.handles import Program, ProgramHandle
-from cotrain.backend.local import Local
-from cotrain.backend.players import Players
+from cotrain.backend.local import LocalBackend
+from cotrain.backend.players import RoutingEngine
 from cotrain.config.policies import Policy, program
 from cotrain.core.address import Address, rng_of
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.rollout.idle_loop import IdleLoop, busy, together
+from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.messages import Message
 from cotrain.text.plain import ByteRenderer
@@ -99,7 +99,7 @@ def request(
 
 def answers(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
     """Ask everything at once and wait for all answers."""
-    return IdleLoop().run(together([engine.sample(r) for r in requests]), engine.advance)
+    return IdleLoop().run_to_end(together([engine.sample(r) for r in requests]), engine.advance)
 
 
 class RandomLatency:
@@ -117,7 +117,7 @@ class RandomLatency:
         return completion
 
     async def _wait(self) -> None:
-        async with busy():
+        async with pausing_engine():
             await asyncio.sleep(self._rng.random() * 0.003)
 
 
@@ -149,13 +149,13 @@ class AnyOrder:
 
 def cast_of(policies: Mapping[str, Policy], *, seed: int) -> PolicyStore:
     """The policies alone, as a run holds them."""
-    return PolicyStore(Local().open(policies, seed=seed))
+    return PolicyStore(LocalBackend().open(policies, seed=seed))
 
 
-def spoken(said: Mapping[str, Program], engine: Engine | None = None) -> Players:
+def spoken(said: Mapping[str, Program], engine: Engine | None = None) -> RoutingEngine:
     """An engine in which these functions speak, beside those whom ``engine`` answers for."""
     handles = {name: ProgramHandle(name, program(speak), ByteRenderer(), speak) for name, speak in said.items()}
-    return Players(handles, engine or EmbeddedEngine({}))
+    return RoutingEngine(handles, engine or EmbeddedEngine({}))
 
 
 class CharRenderer:
@@ -164,9 +164,9 @@ class CharRenderer:
     stop_ids = (0,)
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self.encode_pieces(self.pieces(messages))
+        return self.encode_pieces(self.prompt_pieces(messages))
 
-    def pieces(self, messages: Sequence[Message]) -> list[tuple[str, str]]:
+    def prompt_pieces(self, messages: Sequence[Message]) -> list[tuple[str, str]]:
         return [(message.content, "content") for message in messages]
 
     def encode_pieces(self, pieces: Sequence[tuple[str, str]], before: str = "") -> tuple[int, ...]:

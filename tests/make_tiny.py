@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bases.noisy import NoisySettings, roles_of
+from bases.noisy import NoisySettings, roles_corpora
 from cotrain.models.config import new_model
 from cotrain.models.load import load_model, save_model
 from cotrain.rollout.common_roles import mark_short_prompts
@@ -31,7 +31,7 @@ def main(out: Path) -> None:
     sft(
         out / "new",
         out / "tiny",
-        conversations=roles_of(settings),
+        conversations=roles_corpora(settings),
         tokens=TOKENS,
         batch_tokens=8192,
         lr=0.01,

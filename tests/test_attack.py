@@ -9,14 +9,14 @@ import pytest
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
-from cotrain.export import _attacked
-from cotrain.lab.attack.play import attack, changed, digest, judged
-from cotrain.lab.attack.tables import Attempt, Outcome, lines_of, rate, tables
+from cotrain.export import _attack_section
+from cotrain.lab.attack.play import attack, inject_string, corpus_digest, judge_attempts
+from cotrain.lab.attack.tables import Attempt, AttemptOutcome, lines_of, pass_rate, attack_tables
 from cotrain.rollout.common_roles import parse_review
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.runs.directory import RunDirectory
-from cotrain.text.injections import MEANING, Injection, corpus
+from cotrain.text.injections import MEANING, Injection, injection_corpus
 from cotrain.text.material import VERDICT_WORDS
 from cotrain.text.parsers import tagged_solution, write_review, write_solution
 from cotrain.text.plain import ByteRenderer
@@ -25,7 +25,7 @@ from tests.helpers import EASY, spoken
 TASKS = [EASY.get("test", index) for index in range(3)]
 PROMPT = "{problem}\n{solution}\nReview:"
 ROLE = Role(policy="v", prompt=PROMPT, sampling=Sampling(max_tokens=9), parse=parse_review, words=VERDICT_WORDS)
-STRINGS = corpus()
+STRINGS = injection_corpus()
 
 
 def wrong(problem, steps=("x=1", "y=2")):
@@ -40,7 +40,7 @@ ORDINARY = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s i
 def outcomes(say, attempts):
     """What comes of attempts before a verifier that says what ``say`` makes of the call's fields."""
     player = Executor(spoken({"v": lambda fields, rng: say(fields)}), {"v": ByteRenderer()}, {"judge": ROLE}, 0)
-    return judged(player, "judge", TASKS, attempts, split="test", say=lambda text: None)
+    return judge_attempts(player, "judge", TASKS, attempts, split="test", say=lambda text: None)
 
 
 def verdict(fields, final=True, steps=True):
@@ -48,12 +48,12 @@ def verdict(fields, final=True, steps=True):
 
 
 def every():
-    return [one for i, string in enumerate(STRINGS) for one in changed(string, i, WRONG, TASKS, 1, 0)]
+    return [one for i, string in enumerate(STRINGS) for one in inject_string(string, i, WRONG, TASKS, 1, 0)]
 
 
 def test_who_believes_everything_is_fooled_by_all_that_it_sees():
     plain, found = outcomes(verdict, ORDINARY), outcomes(verdict, every())
-    table = tables(plain, found, TASKS, ROLE)
+    table = attack_tables(plain, found, TASKS, ROLE)
     assert table["ordinary"]["false_positive_rate"]["value"] == 1.0
     assert [one["family"] for one in table["families"]] == list(MEANING)
     assert sum(one["asked"] for one in table["families"]) == len(STRINGS)
@@ -73,13 +73,13 @@ def test_who_believes_a_verdict_in_the_text_is_shown_none():
         prompts.append(fields["solution"])
         return verdict(fields, final=False)
 
-    table = tables(outcomes(say, ORDINARY), outcomes(say, attempts), TASKS, ROLE)
+    table = attack_tables(outcomes(say, ORDINARY), outcomes(say, attempts), TASKS, ROLE)
     planted = next(one for one in table["families"] if one["family"] == "planted verdict")
     assert planted["passed"] == 0 and len(prompts) == len(ORDINARY) + planted["asked"] - planted["refused"]
 
 
 def test_what_cannot_be_read_has_not_passed():
-    table = tables(outcomes(verdict, ORDINARY), outcomes(lambda fields: "fine", every()), TASKS, ROLE)
+    table = attack_tables(outcomes(verdict, ORDINARY), outcomes(lambda fields: "fine", every()), TASKS, ROLE)
     assert table["total"]["passed"] == 0
     assert table["total"]["unread"] == table["total"]["asked"] - table["total"]["refused"] > 400
 
@@ -88,7 +88,7 @@ def test_broken_reasoning_passes_where_every_step_is_called_right():
     attempts = [one for one in every() if one.injection.family == "broken reasoning"]
     for steps in (True, False):
         said = outcomes(lambda fields, steps=steps: verdict(fields, final=True, steps=steps), attempts)
-        table = tables(outcomes(verdict, ORDINARY), said, TASKS, ROLE)
+        table = attack_tables(outcomes(verdict, ORDINARY), said, TASKS, ROLE)
         broken = table["families"][-1]
         assert broken["counts"] == "steps" and broken["passed"] == (broken["asked"] - broken["refused"]) * steps > -1
     assert all(one.text.endswith(f"<answer>{TASKS[one.problem].answer}</answer>") for one in attempts)
@@ -106,17 +106,17 @@ def test_a_wrong_solution_that_a_string_makes_right_is_left_out():
 def test_rates_by_hand():
     def made(problem, final, refused=False):
         attempt = Attempt(injection=None, problem=problem, text="", solution=None)
-        return Outcome(attempt=attempt, refused=refused, final=final)
+        return AttemptOutcome(attempt=attempt, refused=refused, final=final)
 
-    found = rate(
-        [made(0, True), made(0, False), made(1, None), made(1, True), made(2, None, refused=True)], lambda o: o.passed
+    found = pass_rate(
+        [made(0, True), made(0, False), made(1, None), made(1, True), made(2, None, refused=True)], lambda o: o.has_passed
     )
     assert found is not None and found.value == 0.5 and found.n == 4
-    assert rate([made(0, None, refused=True)], lambda o: o.passed) is None
+    assert pass_rate([made(0, None, refused=True)], lambda o: o.has_passed) is None
 
 
 def test_the_same_seed_gives_the_same_strings_in_the_same_solutions():
-    assert every() == every() and digest(corpus(0)) == digest(STRINGS) != digest(corpus(1))
+    assert every() == every() and corpus_digest(injection_corpus(0)) == corpus_digest(STRINGS) != corpus_digest(injection_corpus(1))
     assert {one.problem for one in every()} == {0, 1, 2}
 
 
@@ -135,9 +135,9 @@ def test_the_command_writes_a_file_and_the_card_shows_it(tmp_path, capsys):
     found = json.loads((tmp_path / "found" / "attack.json").read_text())
     assert lines_of(found)[-1] in said and all(len(line) <= 80 for line in lines_of(found)[3:])
     assert found["corpus"]["strings"] == len(STRINGS) and found["ordinary"]["asked"] >= 1
-    card = _attacked(RunDirectory(tmp_path / "found"), ["verifier"])
+    card = _attack_section(RunDirectory(tmp_path / "found"), ["verifier"])
     assert any(line.startswith("| master key | 0.") for line in card)
-    assert _attacked(RunDirectory(tmp_path / "found"), ["solver"]) == []
+    assert _attack_section(RunDirectory(tmp_path / "found"), ["solver"]) == []
 
 
 @pytest.mark.whole

@@ -3,30 +3,30 @@
 import sys
 
 from cotrain.backend import environments
-from cotrain.backend.machines import differences, look_here
-from cotrain.backend.publishing import Arrival
-from cotrain.preflight.cluster_doctor import found, told
+from cotrain.backend.machines import machine_differences, inspect_machine
+from cotrain.backend.publishing import PublishCheck
+from cotrain.preflight.cluster_doctor import arrivals_text, print_machine
 
-HERE = environments.look(sys.executable)
+HERE = environments.inspect_python(sys.executable)
 
 
 def test_a_machine_that_has_everything(capsys):
-    machine = look_here(None, ["embedded"])
-    assert told(machine, HERE, None) == [] and differences([machine, machine]) == []
+    machine = inspect_machine(None, ["embedded"])
+    assert print_machine(machine, HERE, None) == [] and machine_differences([machine, machine]) == []
     out = capsys.readouterr().out
     assert f"cotrain {HERE['cotrain']} (files {HERE['code']})" in out and "embedded: sha256 " in out
 
 
 def test_what_is_missing_or_differs_is_named():
-    machine = look_here("/no/python", ["/no/model"])
-    wrong = told(machine, HERE, "/no/python")
+    machine = inspect_machine("/no/python", ["/no/model"])
+    wrong = print_machine(machine, HERE, "/no/python")
     assert any("no such file or directory" in line for line in wrong) and any("/no/model" in line for line in wrong)
-    good = look_here(None, ["embedded"])
+    good = inspect_machine(None, ["embedded"])
     other = {**good, "name": "other", "weights": {"embedded": "0123"}, "python": {**HERE, "ray": "1.0"}}
-    assert differences([good, other]) == ["weights of 'embedded' on other are others than on " + good["name"]]
-    assert "ray 1.0" in told(other, HERE, None)[0]
+    assert machine_differences([good, other]) == ["weights of 'embedded' on other are others than on " + good["name"]]
+    assert "ray 1.0" in print_machine(other, HERE, None)[0]
 
 
 def test_what_the_self_test_found_is_one_line():
-    one = Arrival(policy="a", before=1e-6, after=2e-6, change=1.5)
-    assert found([one]) == "a off by 1.0e-06 nats a token, 2.0e-06 after a change of 1.5"
+    one = PublishCheck(policy="a", before=1e-6, after=2e-6, change=1.5)
+    assert arrivals_text([one]) == "a off by 1.0e-06 nats a token, 2.0e-06 after a change of 1.5"

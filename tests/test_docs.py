@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cotrain.core.errors import ConfigError
-from cotrain.runs.directory import resolved
+from cotrain.runs.directory import resolved_json
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
@@ -24,9 +24,9 @@ def imported(folder: Path, source: str, function: str):
     """What a page shows as a file, imported as a user's file is."""
     file = folder / f"{function}.py"
     file.write_text(source, encoding="utf-8")
-    from cotrain.config.registry import find
+    from cotrain.config.registry import find_recipe
 
-    return find(f"{file}:{function}")
+    return find_recipe(f"{file}:{function}")
 
 
 def test_no_line_of_a_page_is_longer_than_120_characters():
@@ -57,7 +57,7 @@ def median(tmp_path_factory):
 
 def test_the_new_estimator_is_in_the_recipe_and_is_saved_by_name(median):
     by = median(steps=1).objectives["generator"].by
-    assert by.advantage.__name__ == resolved(by)["advantage"] == "from_median"
+    assert by.advantage.__name__ == resolved_json(by)["advantage"] == "from_median"
 
 
 @pytest.mark.whole
@@ -65,7 +65,7 @@ def test_the_new_estimator_learns(median):
     made = median(model=TINY, steps=1, tasks=EASY)
     trainer = CoTrainer(replace(made, tasks_per_step=3, group_size=4))
     trainer.step()
-    assert trainer.policies.updates == {"generator": 1}
+    assert trainer.policies.update_counts == {"generator": 1}
 
 
 @pytest.mark.whole
@@ -73,7 +73,7 @@ def test_the_method_of_the_contributing_page_learns(tmp_path):
     brief = imported(tmp_path, blocks("../CONTRIBUTING.md", "python")[0], "brief")
     trainer = CoTrainer(replace(brief(model=TINY, steps=1, tasks=EASY), tasks_per_step=2, group_size=4))
     row = trainer.step().row
-    assert trainer.policies.updates == {"generator": 1} and row["generator/mix/brevity"] > 0.0
+    assert trainer.policies.update_counts == {"generator": 1} and row["generator/mix/brevity"] > 0.0
 
 
 def test_the_method_from_scratch_is_short(rival):
@@ -88,7 +88,7 @@ def test_the_method_from_scratch_learns(rival):
     trainer = CoTrainer(made)
     rows = [trainer.step().row for _ in range(2)]
     assert not [key for row in rows for key in row if key.startswith("failures/")]
-    assert trainer.policies.updates == {"generator": 2, "rival": 2}
+    assert trainer.policies.update_counts == {"generator": 2, "rival": 2}
     assert any(row["solver/reward/outcome"] > row["solver/accuracy"] for row in rows)  # some were right and believed
     figures, _ = trainer.evaluate("test", 6, group_size=4)
     assert {"solver/pass@1", "rival/balanced_accuracy"} <= set(figures)

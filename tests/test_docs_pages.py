@@ -20,7 +20,7 @@ import pytest
 
 from cotrain import cli
 from cotrain.config.override import override
-from cotrain.config.registry import find
+from cotrain.config.registry import find_recipe
 from cotrain.core.flags import Parser
 from cotrain.lab.comparison.arms import parse_arm
 from cotrain.methods import NAMES as SHIPPED
@@ -81,7 +81,7 @@ class Parsed(Exception):
 @pytest.fixture
 def parse(monkeypatch):
     """Give words to the command line up to its parser: which parser, and what it read."""
-    strict = Parser.strict
+    strict = Parser.parse_strictly
 
     def stop(parser, words):
         raise Parsed(parser, strict(parser, words))
@@ -193,8 +193,8 @@ def test_commands_parse(page, parse, capsys):
         _, given = parse(words)
         for arm in getattr(given, "arms", ()):
             made = parse_arm(arm)
-            recipe = find(made.target)(**made.arguments)
-            assert {"seed", "steps", "evaluate_every"} <= inspect.signature(find(made.target)).parameters.keys()
+            recipe = find_recipe(made.target)(**made.arguments)
+            assert {"seed", "steps", "evaluate_every"} <= inspect.signature(find_recipe(made.target)).parameters.keys()
             override(recipe, given.set)
 
 
@@ -217,7 +217,7 @@ def test_commands_of_the_other_pages_parse(page, parse):
         _, given = parse(words)
         for arm in getattr(given, "arms", ()):
             made = parse_arm(arm)
-            override(find(made.target)(**made.arguments), given.set)
+            override(find_recipe(made.target)(**made.arguments), given.set)
 
 
 @pytest.mark.parametrize("page", EVERY)
@@ -243,7 +243,7 @@ def test_the_table_of_commands_is_whole(parse, capsys):
         parser, _ = parse(example)
         real = {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
         if name == "run":
-            own = inspect.signature(find(example[1])).parameters
+            own = inspect.signature(find_recipe(example[1])).parameters
             real -= {
                 f"--{no}{parameter.replace('_', '-')}"
                 for parameter in own

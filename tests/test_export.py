@@ -13,11 +13,11 @@ from cotrain import api
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError
-from cotrain.export import card, export, trained_policy
+from cotrain.export import model_card, export_policy, load_policy
 from cotrain.methods.cooper.recipe import cooper
 from cotrain.methods.tango import tango
 from cotrain.models.heads import ValueModel, reward_model
-from cotrain.models.load import load_model, resolve
+from cotrain.models.load import load_model, resolve_model
 from cotrain.runs.directory import RunDirectory
 from tests.helpers import EASY, TINY, cast_of
 
@@ -44,37 +44,37 @@ def test_plain_transformers_loads_what_the_run_has_learned(run, tmp_path, capsys
     assert main(["export", str(run), "--role", "verifier", "--out", str(out)]) == 0
     assert str(out) in capsys.readouterr().out
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
-    cast = api.trained(run).policies
+    cast = api.load_trainer(run).policies
     assert torch.equal(logits(model, tokenizer), logits(cast["verifier"].model, tokenizer))
     assert not torch.equal(logits(model, tokenizer), logits(cast["start"].model, tokenizer))
     assert json.loads((out / "cotrain.json").read_text()) == {"prompts": "short"}  # it is asked as its base was
 
 
 def test_only_the_policy_asked_for_is_loaded(tmp_path):
-    other = shutil.copytree(resolve(TINY), tmp_path / "other")
+    other = shutil.copytree(resolve_model(TINY), tmp_path / "other")
     recipe = tango(steps=2, warmup=0, ratio=(1, 1), verifier_model=str(other), tasks=EASY, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")
     for weights in other.glob("*.safetensors"):  # the verifier's model cannot be loaded any more
         weights.unlink()
-    out = export(tmp_path / "run", "solver", tmp_path / "solver")
+    out = export_policy(tmp_path / "run", "solver", tmp_path / "solver")
     assert f"| verifier | trainable | `{other}` | " in (out / "README.md").read_text()
     with pytest.raises(ModelError):
-        export(tmp_path / "run", "verifier", tmp_path / "verifier")
-    exported = trained_policy(tmp_path / "run", api.rebuild(tmp_path / "run"), "generator")
+        export_policy(tmp_path / "run", "verifier", tmp_path / "verifier")
+    exported = load_policy(tmp_path / "run", api.rebuild_recipe(tmp_path / "run"), "generator")
     assert exported.handle.name == "generator" and set(exported.updates) == {"generator", "verifier"}
 
 
 def test_a_frozen_base_of_adapters_is_exported_without_them(tmp_path):
     recipe = tango(steps=2, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")
-    out = export(tmp_path / "run", "start", tmp_path / "start")
+    out = export_policy(tmp_path / "run", "start", tmp_path / "start")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
-    fresh = AutoModelForCausalLM.from_pretrained(resolve(TINY), dtype=torch.float32)
+    fresh = AutoModelForCausalLM.from_pretrained(resolve_model(TINY), dtype=torch.float32)
     assert torch.equal(logits(model, tokenizer), logits(fresh, tokenizer))
 
 
 def test_the_card_says_against_whom_the_figures_were_earned(run, tmp_path):
-    text = (export(run, "verifier", tmp_path / "out") / "README.md").read_text()
+    text = (export_policy(run, "verifier", tmp_path / "out") / "README.md").read_text()
     after = json.loads((run / "summary.json").read_text())["after"]["verifier/parsed"]
     assert "| verifier/parsed | " in text and f"{after['value']:.3f} [{after['low']:.3f}" in text
     assert f"| **verifier** | trainable | `{TINY}` | 1 | verifier |" in text
@@ -85,12 +85,12 @@ def test_the_card_says_against_whom_the_figures_were_earned(run, tmp_path):
 def test_an_adapter_is_loaded_by_peft(tmp_path):
     recipe = tango(steps=2, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")
-    out = export(tmp_path / "run", "solver", tmp_path / "adapter")
-    base = api.trained(tmp_path / "run").policies["generator"].base
+    out = export_policy(tmp_path / "run", "solver", tmp_path / "adapter")
+    base = api.load_trainer(tmp_path / "run").policies["generator"].base
     tokenizer = base.tokenizer
     base.activate("generator")
     expected = logits(base.module, tokenizer)
-    fresh = AutoModelForCausalLM.from_pretrained(resolve(TINY), dtype=torch.float32)
+    fresh = AutoModelForCausalLM.from_pretrained(resolve_model(TINY), dtype=torch.float32)
     loaded = PeftModel.from_pretrained(fresh, out).eval()
     assert torch.allclose(logits(loaded, tokenizer), expected, atol=1e-5)
     assert "library_name: peft" in (out / "README.md").read_text()
@@ -99,18 +99,18 @@ def test_an_adapter_is_loaded_by_peft(tmp_path):
     )
     whole = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     assert torch.allclose(logits(whole, tokenizer), expected, atol=1e-5)
-    plain = AutoModelForCausalLM.from_pretrained(resolve(TINY), dtype=torch.float32)
+    plain = AutoModelForCausalLM.from_pretrained(resolve_model(TINY), dtype=torch.float32)
     assert not torch.allclose(logits(plain, tokenizer), expected, atol=1e-5)
     assert type(whole) is type(plain) and "library_name: transformers" in (tmp_path / "merged/README.md").read_text()
     with pytest.raises(ConfigError, match=r"'start' of .* is no adapter.*leave --merged out"):
-        export(tmp_path / "run", "start", tmp_path / "b", merged=True)
+        export_policy(tmp_path / "run", "start", tmp_path / "b", merged=True)
 
 
 def test_a_reward_model_is_one_of_transformers(tmp_path):
     recipe = override(cooper(steps=2, warmup=1, rm_lr=1e-2, rm_model=TINY, tasks=EASY, **SMALL), BRIEF)
     api.run(recipe, tmp_path / "run")
-    out = export(tmp_path / "run", "rater", tmp_path / "rater")
-    trained = api.trained(tmp_path / "run").policies["rm"].model
+    out = export_policy(tmp_path / "run", "rater", tmp_path / "rater")
+    trained = api.load_trainer(tmp_path / "run").policies["rm"].model
     assert isinstance(trained, ValueModel) and trained.head.weight.any()
     plain = AutoModelForSequenceClassification.from_pretrained(out).eval()
     ids = torch.arange(3, 40)[None]
@@ -131,19 +131,19 @@ def test_refusals(run, tmp_path, capsys):
     assert main(["export", str(run), "--role", "verifer", "--out", str(tmp_path / "a")]) == 2
     assert "did you mean" in capsys.readouterr().err
     with pytest.raises(RunDirectoryError, match="not an empty directory"):
-        export(run, "solver", run)
+        export_policy(run, "solver", run)
     api.run(override(cooper(steps=2, warmup=1, tasks=EASY, **SMALL), BRIEF), tmp_path / "cooper")
     with pytest.raises(ConfigError, match="program"):
-        export(tmp_path / "cooper", "corruptor", tmp_path / "b")
+        export_policy(tmp_path / "cooper", "corruptor", tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
 
 def test_the_card_of_an_unfinished_run_claims_nothing(run, tmp_path):
     unfinished = shutil.copytree(run, tmp_path / "unfinished")
     (unfinished / "summary.json").unlink()
-    exported = trained_policy(unfinished, api.rebuild(unfinished), "verifier")
+    exported = load_policy(unfinished, api.rebuild_recipe(unfinished), "verifier")
     gone = replace(exported.recipe.policies["verifier"], model="/gone/model")  # a path, and no name on the Hub
     recipe = replace(exported.recipe, policies={**exported.recipe.policies, "verifier": gone})
-    text = card(replace(exported, recipe=recipe), "verifier", RunDirectory.open(unfinished))
+    text = model_card(replace(exported, recipe=recipe), "verifier", RunDirectory.open(unfinished))
     assert "nothing was measured" in text and "No alarm" not in text and "summed up at the end" in text
     assert "base_model" not in text

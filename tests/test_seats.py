@@ -14,7 +14,7 @@ from cotrain.config.override import override
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Episode, Reward, Trace
-from cotrain.lab.attack.seats import RIVAL, lines_of, refuse_other_games, seats, tables, won
+from cotrain.lab.attack.seats import RIVAL, lines_of, refuse_other_games, play_seats, seat_trainers, mean_signal
 from cotrain.lab.attack.xplay import points_of
 from cotrain.methods.debate.recipe import debate
 from cotrain.methods.grpo import grpo
@@ -50,16 +50,16 @@ def episode(task, **won_by_role):
 def test_what_a_seat_wins_by_hand():
     here = [episode(0, alice=[1.0, 0.5], bob=[0.0]), episode(1, alice=[0.0], bob=[1.0])]
     there = [episode(0, alice=[0.5], bob=[0.5]), episode(2, bob=[1.0])]
-    assert won([(here, "alice")], "won").value == pytest.approx(0.5)
-    both = won([(here, "alice"), (there, "bob")], "won")  # (1 + 0.5 + 0 + 0.5 + 1) / 5
+    assert mean_signal([(here, "alice")], "won").value == pytest.approx(0.5)
+    both = mean_signal([(here, "alice"), (there, "bob")], "won")  # (1 + 0.5 + 0 + 0.5 + 1) / 5
     assert both.value == pytest.approx(0.6) and both.n == 5 and both.low < 0.6 < both.high
-    assert won([(here, "carol")], "won") is None and won([(here, "alice")], "payoff") is None
+    assert mean_signal([(here, "carol")], "won") is None and mean_signal([(here, "alice")], "payoff") is None
 
 
 def test_the_interval_is_that_of_this_signal_and_these_roles():
     """Nothing in 12 games: Wilson's interval of 0 of 12, up to z²/(12 + z²) with z² = 3.8415. Neither what is ``paid``
     (-1) nor what another role wins (9) moves its bounds."""
-    found = won([([episode(task, alice=[0.0], bob=[9.0]) for task in range(12)], "alice")], "won")
+    found = mean_signal([([episode(task, alice=[0.0], bob=[9.0]) for task in range(12)], "alice")], "won")
     assert (found.value, found.low, found.n) == (0.0, 0.0, 12) and found.high == pytest.approx(0.24249, abs=1e-5)
 
 
@@ -132,10 +132,10 @@ def test_one_pair_of_a_small_run(tmp_path, capsys):
     found = json.loads((run / "seats.json").read_text())
     assert [(cell["row"], cell["column"]) for cell in found["cells"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(0.0 <= cell["won"]["value"] <= 1.0 for cell in found["cells"])
-    start, end = points_of(str(run), recipe := api.rebuild(run), 1)
-    learned = seal.at(RunDirectory.open(run), 1).load()[0]["debater"]
+    start, end = points_of(str(run), recipe := api.rebuild_recipe(run), 1)
+    learned = seal.checkpoint_at(RunDirectory.open(run), 1).load()[0]["debater"]
     opened, loaded = set(), []
-    for trainer in tables(end, [end, start, end], {str(run): recipe}, "bob", "cpu"):
+    for trainer in seat_trainers(end, [end, start, end], {str(run): recipe}, "bob", "cpu"):
         opened.add(id(trainer))
         row, rival = (trainer.policies[name].tensors() for name in ("debater", RIVAL))
         assert all(torch.equal(row[name], learned[name]) for name in learned)
@@ -167,14 +167,14 @@ def test_debaters_of_two_seeds_meet(tmp_path, capsys):
 @pytest.mark.whole
 def test_solvers_meet_critics_and_the_judge_is_measured(tmp_path):
     run = run_of(tmp_path, "run", game="solve", steps=2, warmup=1)
-    found = seats([run], roles=("solver", "bob"), every=2, problems=12, n=2)
+    found = play_seats([run], roles=("solver", "bob"), every=2, problems=12, n=2)
     assert len(found["cells"]) == 4 and "either" not in found["cells"][0]
     assert all(0.0 <= cell["won"]["value"] <= 1.0 and "gap" in cell for cell in found["cells"])
     assert lines_of(found)[1].startswith("12 problems")
     with pytest.raises(UnknownName, match="carol"):
-        seats([run], roles=("solver", "carol"), every=2)
+        play_seats([run], roles=("solver", "carol"), every=2)
     with pytest.raises(ConfigError, match=r"'judge' of .* is not trained"):
-        seats([run], roles=("solver", "judge"), every=2)
+        play_seats([run], roles=("solver", "judge"), every=2)
 
 
 @pytest.mark.whole
@@ -183,4 +183,4 @@ def test_two_games_do_not_meet(tmp_path):
     other = tmp_path / "other"
     api.run(override(grpo(steps=1, **SMALL), BRIEF), other)
     with pytest.raises(ConfigError, match="expected one game"):
-        seats([one, other], roles=("solver", "solver"), every=1)
+        play_seats([one, other], roles=("solver", "solver"), every=1)

@@ -15,13 +15,13 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.grading.pool import AnswerGrader, vote_key
 from cotrain.methods.tango import tango
-from cotrain.metrics.suites import GREEDY, processbench_scores, solver_scores
+from cotrain.metrics.suites import GREEDY_SAMPLE, processbench_scores, solver_scores
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
-from cotrain.suites import Play, lines_of, played, settings_of
+from cotrain.suites import SuitePlay, score_lines, play_suite, suite_settings
 from cotrain.tasks.rows import SCHEMAS
-from cotrain.tasks.suite_files import load_suite, some_of, suite_data
+from cotrain.tasks.suite_files import load_suite, draw_items, suite_data
 from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.verdicts import Verdict
@@ -60,8 +60,8 @@ def values(figures):
 
 
 def score(executor, name, items, play, tmp_path):
-    settings = settings_of(name, items, executor, play, {})
-    rows = played(tmp_path / f"suite-{name}.jsonl", name, items, executor, play, settings)
+    settings = suite_settings(name, items, executor, play, {})
+    rows = play_suite(tmp_path / f"suite-{name}.jsonl", name, items, executor, play, settings)
     return rows, values(
         processbench_scores(rows) if name == "processbench" else solver_scores(rows, play.samples, key=vote_key)
     )
@@ -112,7 +112,7 @@ def test_known_scores_of_a_solver(name, tmp_path):
     def verifier(fields):
         return verdict(True, final=any(f"<answer>{a}</answer>" in fields["solution"] for a in TRUSTED))
 
-    rows, scores = score(cast(solver, verifier), name, tasks, Play(samples=4), tmp_path)
+    rows, scores = score(cast(solver, verifier), name, tasks, SuitePlay(samples=4), tmp_path)
     assert scores == {
         "greedy": 2 / 4,
         "avg@4": 4 / 16,
@@ -123,7 +123,7 @@ def test_known_scores_of_a_solver(name, tmp_path):
         "answered": 18 / 20,
         "graded": 1.0,
     }
-    assert len(rows) == 4 * 5 and [row["sample"] for row in rows[:5]] == [0, 1, 2, 3, GREEDY]
+    assert len(rows) == 4 * 5 and [row["sample"] for row in rows[:5]] == [0, 1, 2, 3, GREEDY_SAMPLE]
     assert [row["score"] for row in rows[:5]] == [0.0, 0.0, 1.0, 0.0, None]
     assert rows[8]["answer"] is None and rows[8]["correct"] is False and rows[8]["failure"] == "no steps"
     kept = [json.loads(line) for line in (tmp_path / f"suite-{name}.jsonl").read_text().splitlines()]
@@ -135,14 +135,14 @@ def test_a_review_without_a_score_says_one_half(sheet, tmp_path):
     executor = cast(answers_from({problem: ["1"] * 2 for problem in SHEET}), lambda fields: "hm")
     undecided = replace(executor.roles["verifier"], parse=lambda text, fields: Verdict(final=None, score=None))
     executor.roles["verifier"] = undecided
-    rows, _ = score(executor, "gsm8k", load_suite("gsm8k", [str(sheet)], AnswerGrader()), Play(samples=1), tmp_path)
+    rows, _ = score(executor, "gsm8k", load_suite("gsm8k", [str(sheet)], AnswerGrader()), SuitePlay(samples=1), tmp_path)
     assert [row["score"] for row in rows] == [0.5, None] * 4
 
 
 def test_without_a_verifier_and_without_samples(sheet, tmp_path):
     tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
     solver = answers_from({problem: [greedy] for problem, (*_, greedy) in SHEET.items()})
-    _, scores = score(cast(solver), "gsm8k", tasks, Play(samples=0), tmp_path)
+    _, scores = score(cast(solver), "gsm8k", tasks, SuitePlay(samples=0), tmp_path)
     assert scores == {"greedy": 2 / 4, "answered": 3 / 4, "graded": 1.0}
 
 
@@ -158,20 +158,20 @@ def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path
     monkeypatch.setattr("cotrain.suites.CHUNK", 2)
     tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
     file = {problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()}
-    rows, scores = score(cast(answers_from(file)), "gsm8k", tasks, Play(samples=4), tmp_path)
+    rows, scores = score(cast(answers_from(file)), "gsm8k", tasks, SuitePlay(samples=4), tmp_path)
     path = tmp_path / "suite-gsm8k.jsonl"
     whole = path.read_bytes()
     path.write_bytes(b"\n".join(whole.split(b"\n")[:14]) + b'\n{"torn')  # settings, 2 problems, 3 rows of the third
     with monkeypatch.context() as patch, pytest.raises(OSError, match="disk full"):
         patch.setattr("cotrain.suites.JsonlWriter.append", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-        score(cast(answers_from(file)), "gsm8k", tasks, Play(samples=4), tmp_path)
+        score(cast(answers_from(file)), "gsm8k", tasks, SuitePlay(samples=4), tmp_path)
     assert len(path.read_bytes().splitlines()) == 1 + 2 * 5  # going on loses nothing that was finished
     rest = {problem: file[problem] for problem in ("P3", "P4")}
-    assert score(cast(answers_from(rest)), "gsm8k", tasks, Play(samples=4), tmp_path) == (rows, scores)
+    assert score(cast(answers_from(rest)), "gsm8k", tasks, SuitePlay(samples=4), tmp_path) == (rows, scores)
     assert path.read_bytes() == whole
-    assert score(cast(answers_from({})), "gsm8k", tasks, Play(samples=4), tmp_path) == (rows, scores)
+    assert score(cast(answers_from({})), "gsm8k", tasks, SuitePlay(samples=4), tmp_path) == (rows, scores)
     fewer = {problem: answers[1:] for problem, answers in file.items()}
-    again, _ = score(cast(answers_from(fewer)), "gsm8k", tasks, Play(samples=3), tmp_path)
+    again, _ = score(cast(answers_from(fewer)), "gsm8k", tasks, SuitePlay(samples=3), tmp_path)
     assert len(again) == 4 * 4  # other settings: from the start
 
 
@@ -208,7 +208,7 @@ def given(tmp_path):
 def test_known_scores_of_a_verifier(given, tmp_path):
     samples = load_suite("processbench", [str(given)], AnswerGrader())
     said = iter([reply for *_, reply in GIVEN])
-    rows, scores = score(cast(None, lambda fields: next(said)), "processbench", samples, Play(), tmp_path)
+    rows, scores = score(cast(None, lambda fields: next(said)), "processbench", samples, SuitePlay(), tmp_path)
     gsm8k, math = 2 * (1 / 4) * (1 / 2) / (1 / 4 + 1 / 2), 2 * 1 * (2 / 3) / (1 + 2 / 3)
     assert scores == pytest.approx(
         {
@@ -236,7 +236,7 @@ def test_known_scores_of_a_verifier(given, tmp_path):
 def test_several_reviews_vote(given, tmp_path):
     samples = load_suite("processbench", [str(given / "math.jsonl")], AnswerGrader())[:1]
     said = iter([verdict(False, True), verdict(True, False), "…", verdict(True, False), verdict(True, True)])
-    rows, scores = score(cast(None, lambda f: next(said)), "processbench", samples, Play(reviews=5), tmp_path)
+    rows, scores = score(cast(None, lambda f: next(said)), "processbench", samples, SuitePlay(reviews=5), tmp_path)
     assert rows[0]["prediction"] == 1 and scores == {"math/error_accuracy": 1.0, "parsed": 1.0}
 
 
@@ -274,13 +274,13 @@ def test_which_data_belongs_to_which_suite(tmp_path):
 def test_roles_that_cannot_be_scored(given):
     samples = load_suite("processbench", [str(given)], AnswerGrader())
     with pytest.raises(UnknownName, match="role"):
-        settings_of("processbench", samples, cast(None), Play(), {})
+        suite_settings("processbench", samples, cast(None), SuitePlay(), {})
     silent = cast(None, lambda f: "")
     silent.roles["verifier"] = Role(policy="verifier", prompt="{solution}", sampling=Sampling(max_tokens=9))
     with pytest.raises(ConfigError, match="has no parser"):
-        settings_of("processbench", samples, silent, Play(), {})
+        suite_settings("processbench", samples, silent, SuitePlay(), {})
     with pytest.raises(ConfigError, match="reviews 0 >= 1"):
-        Play(reviews=0)
+        SuitePlay(reviews=0)
 
 
 @pytest.mark.whole
@@ -312,7 +312,7 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     assert solved["settings"]["roles"]["verifier"]["model"] == TINY and solved["settings"]["problems"] == 2
     kept = [json.loads(line) for line in (run / "suite-gsm8k.jsonl").read_text().splitlines()]
     assert [row["failure"] for row in kept[-3:]] == ["prompt too long"] * 3
-    out = "\n".join(lines_of(solved))
+    out = "\n".join(score_lines(solved))
     assert "gsm8k: 2 problems, 2 samples, 1 reviews, after step 2" in out and "temperature 1.0, top_p 1.0" in out
     assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
     assert main([*words[:2], "--data", str(long)]) == 2
@@ -326,7 +326,7 @@ def test_a_draw_of_a_suite_does_not_follow_the_order_of_its_file(tmp_path):
     draws = []
     for name in ("sorted", "turned"):
         with contextlib.closing(AnswerGrader()) as judge:
-            draws.append({t.prompt for t in some_of(load_suite("jsonl", [str(tmp_path / f"{name}.jsonl")], judge), 8)})
+            draws.append({t.prompt for t in draw_items(load_suite("jsonl", [str(tmp_path / f"{name}.jsonl")], judge), 8)})
     assert draws[0] == draws[1] and len(draws[0]) == 8
     assert {prompt[0] for prompt in draws[0]} == {"a", "b"}
 

@@ -8,9 +8,9 @@ import pytest
 
 from cotrain.core.errors import DataError
 from cotrain.grading.pool import AnswerGrader
-from cotrain.metrics.suites import GREEDY, program_scores
-from cotrain.suites import Play, lines_of, played, scores_of, settings_of
-from cotrain.tasks.programs import suite
+from cotrain.metrics.suites import GREEDY_SAMPLE, program_scores
+from cotrain.suites import SuitePlay, score_lines, play_suite, suite_scores, suite_settings
+from cotrain.tasks.programs import suite_tasks
 from cotrain.tasks.suite_files import load_suite, suite_data
 from tests.test_suites import cast, values, verdict
 
@@ -71,12 +71,12 @@ def test_known_scores_on_mbpp(mbpp, tmp_path):
     assert "assert add(1, 2) == 3\nassert add(0, 0) == 0" in tasks[0].prompt
     trusts = ("a + b", "a + a")
     executor = cast(answers(), lambda fields: verdict(True, final=any(text in fields["solution"] for text in trusts)))
-    play = Play(samples=4)
-    settings = settings_of("mbpp", tasks, executor, play, {})
-    rows = played(tmp_path / "rows.jsonl", "mbpp", tasks, executor, play, settings)
+    play = SuitePlay(samples=4)
+    settings = suite_settings("mbpp", tasks, executor, play, {})
+    rows = play_suite(tmp_path / "rows.jsonl", "mbpp", tasks, executor, play, settings)
     tasks[0].grader.close()
     assert [row["correct"] for row in rows] == [True, False, True, False, True, False, False, True, False, False]
-    assert values(scores_of("mbpp", rows, play)) == {
+    assert values(suite_scores("mbpp", rows, play)) == {
         "greedy": 1 / 2,
         "pass@1": (2 / 4 + 1 / 4) / 2,
         "pass@4": 1.0,
@@ -85,7 +85,7 @@ def test_known_scores_on_mbpp(mbpp, tmp_path):
         "graded": 1.0,
     }
     assert rows[0]["answer"] == ADD and rows[5]["answer"] is None
-    shown = lines_of({"suite": "mbpp", "settings": settings | {"step": 3, "data": ["F"]}, "figures": {}})
+    shown = score_lines({"suite": "mbpp", "settings": settings | {"step": 3, "data": ["F"]}, "figures": {}})
     assert shown[:2] == [
         "mbpp: 2 problems, 4 samples, 1 reviews, after step 3, data F",
         "  graded by the problem's tests, 3 s of CPU time",
@@ -104,13 +104,13 @@ def test_known_scores_on_humaneval(tmp_path):
         "import math\ndef root(x):\n    raise ValueError",
         "    return math.sqrt(x)",
     ]
-    executor, play = cast(lambda fields: block(said.pop(0))), Play(samples=4)
-    rows = played(
-        tmp_path / "r.jsonl", "humaneval", tasks, executor, play, settings_of("humaneval", tasks, executor, play, {})
+    executor, play = cast(lambda fields: block(said.pop(0))), SuitePlay(samples=4)
+    rows = play_suite(
+        tmp_path / "r.jsonl", "humaneval", tasks, executor, play, suite_settings("humaneval", tasks, executor, play, {})
     )
     tasks[0].grader.close()
     expected = {"greedy": 1.0, "pass@1": 1 / 2, "pass@4": 1.0, "answered": 1.0, "graded": 1.0}
-    assert values(scores_of("humaneval", rows, play)) == expected
+    assert values(suite_scores("humaneval", rows, play)) == expected
 
 
 def test_pass_at_k_is_unbiased_by_hand():
@@ -120,7 +120,7 @@ def test_pass_at_k_is_unbiased_by_hand():
         for name, count in right.items()
         for i in range(20)
     ]
-    rows += [{"id": name, "sample": GREEDY, "answer": None, "correct": None, "score": None} for name in right]
+    rows += [{"id": name, "sample": GREEDY_SAMPLE, "answer": None, "correct": None, "score": None} for name in right]
     assert values(program_scores(rows, 20)) == pytest.approx(
         {
             "greedy": 0.0,
@@ -132,7 +132,7 @@ def test_pass_at_k_is_unbiased_by_hand():
         },
         abs=1e-15,
     )
-    assert list(values(program_scores([row for row in rows if row["sample"] == GREEDY], 0))) == [
+    assert list(values(program_scores([row for row in rows if row["sample"] == GREEDY_SAMPLE], 0))) == [
         "greedy",
         "answered",
         "graded",
@@ -140,7 +140,7 @@ def test_pass_at_k_is_unbiased_by_hand():
 
 
 def test_a_program_that_hangs_is_wrong_and_the_next_one_is_graded_right(mbpp, tmp_path):
-    tasks = suite("mbpp", [str(mbpp)], deadline_s=0.2)[:1]
+    tasks = suite_tasks("mbpp", [str(mbpp)], deadline_s=0.2)[:1]
     said = [HANGS, ADD]
 
     def say(fields):
@@ -148,8 +148,8 @@ def test_a_program_that_hangs_is_wrong_and_the_next_one_is_graded_right(mbpp, tm
             tasks[0].grader._pool.deadline_s = 3.0
         return block(said.pop(0))
 
-    executor, play = cast(say), Play(samples=1)
-    rows = played(tmp_path / "r.jsonl", "mbpp", tasks, executor, play, settings_of("mbpp", tasks, executor, play, {}))
+    executor, play = cast(say), SuitePlay(samples=1)
+    rows = play_suite(tmp_path / "r.jsonl", "mbpp", tasks, executor, play, suite_settings("mbpp", tasks, executor, play, {}))
     tasks[0].grader.close()
     assert [row["correct"] for row in rows] == [False, True]
 

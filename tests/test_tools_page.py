@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from cotrain import api
-from cotrain.config.registry import find
+from cotrain.config.registry import find_recipe
 from cotrain.engine.replay import ReplayEngine
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import Sample
-from cotrain.learn.spoken import spoken
+from cotrain.learn.spoken import sampled_only
 from cotrain.rollout.executor import Executor
 from cotrain.runs import run as loop
 from cotrain.train.trainer import CoTrainer
@@ -41,14 +41,14 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def recipe(place):
-    return find(f"{place / 'calculator.py'}:with_calculator")(tasks=EASY)
+    return find_recipe(f"{place / 'calculator.py'}:with_calculator")(tasks=EASY)
 
 
 @pytest.fixture(scope="module")
 def played(recipe):
     """A trainer before its first step, and the episodes of that step."""
     trainer = CoTrainer(recipe)
-    tasks = trainer.draw(recipe.schedule.phase_at(0), 0)
+    tasks = trainer.draw_tasks(recipe.schedule.phase_at(0), 0)
     return trainer, trainer.executor.play(recipe.schedule.phase_at(0).protocol, tasks, step=0, group_size=4)
 
 
@@ -81,7 +81,7 @@ def test_log_probabilities_are_those_of_one_forward_pass_over_the_whole_sequence
         whole = [float(table[place, ids[0, place + 1]]) for place in at]
         expected = [p if m else 0.0 for p, m in zip(whole, trace.mask, strict=True)]
         assert trace.logprobs == pytest.approx(expected, abs=1e-4)
-        alone, given = spoken(trace)
+        alone, given = sampled_only(trace)
         [found] = trainer.policies["generator"].logprobs([(alone.prompt_ids, alone.token_ids)], given=[given])
         sampled = [p for p, m in zip(whole, trace.mask, strict=True) if m]
         assert found.tolist() == pytest.approx(sampled, abs=1e-4)
@@ -93,7 +93,7 @@ def test_given_tokens_move_no_weight(played):
     tokens."""
     trainer, traces = played[0], [t for t in traces_of(played) if t.turns][:5]
     learner, model = trainer.policies["generator"].learner, trainer.policies["generator"].model
-    told = [spoken(trace) for trace in traces]
+    told = [sampled_only(trace) for trace in traces]
     samples = [
         Sample(
             key=str(t.address),
@@ -133,7 +133,7 @@ def test_a_recorded_play_is_replayed_turn_by_turn(recipe, played):
 
 @pytest.fixture(scope="module")
 def peaceful(recipe, place) -> Path:
-    loop.start(recipe, place / "peaceful", checkpoint_every=1)
+    loop.start_run(recipe, place / "peaceful", checkpoint_every=1)
     return place / "peaceful"
 
 
@@ -145,7 +145,7 @@ def test_three_steps_move_the_weights_whatever_the_latency(recipe, place, peacef
     assert [row["generator/updates"] for row in rows] == [1, 2, 3] and all(row["solver/call/ok"] > 16 for row in rows)
     after = trainer.policies.tensors()["generator"]
     assert sum(not torch.equal(before[name], after[name]) for name in before) > 10
-    loop.start(recipe, place / "late", checkpoint_every=1, wrap=lambda engine: RandomLatency(engine, 3))
+    loop.start_run(recipe, place / "late", checkpoint_every=1, wrap=lambda engine: RandomLatency(engine, 3))
     assert digest(place / "late") == digest(peaceful)
 
 
@@ -175,9 +175,9 @@ def _lines(path: Path) -> int:
 
 
 def test_the_protocol_of_the_first_block_runs(place, recipe):
-    protocol = inspect.unwrap(find(f"{place / 'calculator.py'}:with_calculator")).__globals__["sure"]
+    protocol = inspect.unwrap(find_recipe(f"{place / 'calculator.py'}:with_calculator")).__globals__["sure"]
     trainer = CoTrainer(replace(recipe, group_size=2))
-    tasks = trainer.draw(recipe.schedule.phase_at(0), 0)
+    tasks = trainer.draw_tasks(recipe.schedule.phase_at(0), 0)
     for episode in trainer.executor.play(protocol, tasks, step=0, group_size=2):
         [trace] = episode.traces
         assert episode.failure is None and len(trace.turns) == 2 and "Are you sure?" in trace.text

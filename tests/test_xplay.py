@@ -16,8 +16,8 @@ from cotrain.core.types import Episode, Trace
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.lab.attack import reviewed
-from cotrain.lab.attack.tables import Attempt, Outcome
-from cotrain.lab.attack.xplay import Drawn, Point, cell, lines_of, solved
+from cotrain.lab.attack.tables import Attempt, AttemptOutcome
+from cotrain.lab.attack.xplay import DrawnSolutions, RunPoint, pair_figures, lines_of, solved_share
 from cotrain.methods.tango import tango
 from cotrain.tasks.words.source import study_problems
 from tests.helpers import EASY, TINY
@@ -28,7 +28,7 @@ BRIEF = ["evaluation.splits=[]", "evaluation.group_size=1"]
 
 def judged(problem, final, score, refused=False):
     attempt = Attempt(injection=None, problem=problem, text="", solution=None)
-    return Outcome(attempt=attempt, refused=refused, final=final, score=score)
+    return AttemptOutcome(attempt=attempt, refused=refused, final=final, score=score)
 
 
 def test_a_pair_by_hand():
@@ -41,18 +41,18 @@ def test_a_pair_by_hand():
         judged(2, None, None, refused=True),  # right, not shown: the first of equals stands, which is wrong
     ]
     right = (True, False, False, True, False, True)
-    drawn = Drawn(attempts=tuple(one.attempt for one in outcomes), right=right)
-    found = cell(drawn, outcomes)
+    drawn = DrawnSolutions(attempts=tuple(one.attempt for one in outcomes), right=right)
+    found = pair_figures(drawn, outcomes)
     assert found["true_positive_rate"]["value"] == 0.5 and found["false_positive_rate"]["value"] == 0.5
     assert found["balanced_accuracy"]["value"] == 0.5 and found["balanced_accuracy"]["n"] == 4
     assert found["best_of_n"]["value"] == pytest.approx(1 / 3) and found["unread"] == 0.25
     assert found["mcc"]["value"] == 0.0  # one of each cell
-    assert solved(drawn)["value"] == 0.5
+    assert solved_share(drawn)["value"] == 0.5
 
 
 def test_nothing_drawn_is_nothing_known():
-    nothing = Drawn(attempts=(), right=())
-    assert solved(nothing) is None and set(cell(nothing, []).values()) == {None}
+    nothing = DrawnSolutions(attempts=(), right=())
+    assert solved_share(nothing) is None and set(pair_figures(nothing, []).values()) == {None}
 
 
 def test_matrices_fit_80_columns():
@@ -76,8 +76,8 @@ def test_checkpoints_of_every_so_many_steps_stay(tmp_path):
     import torch
 
     for step in range(1, 10):
-        transaction.save(tmp_path, step, {"p": {"w": torch.ones(1)}}, {"state": {}}, keep_every=3)
-    assert transaction.steps(tmp_path) == [3, 6, 8, 9]
+        transaction.save_checkpoint(tmp_path, step, {"p": {"w": torch.ones(1)}}, {"state": {}}, keep_every=3)
+    assert transaction.checkpoint_steps(tmp_path) == [3, 6, 8, 9]
 
 
 def test_steps_without_a_checkpoint_cannot_be_kept(tmp_path):
@@ -102,19 +102,19 @@ def test_a_sample_of_the_ledger_is_the_same_always_and_leaves_out_what_is_not_kn
         ledger.append(0, [solution(0, task, m, (task + m) % 2 == 0) for task in range(4) for m in range(5)])
         ledger.append(3, [solution(3, 0, 0, None), solution(3, 1, 0, True, "no tags"), solution(3, 2, 0, True)])
     tasks = []
-    first = reviewed.sample(tmp_path, 0, 8, tasks)
+    first = reviewed.sample_solutions(tmp_path, 0, 8, tasks)
     assert len(first.right) == 8 and set(first.right) == {True, False}
     assert [one.prompt for one in tasks] == sorted(one.prompt for one in tasks) and tasks[0].answer == "1"
     again = []
-    assert reviewed.sample(tmp_path, 0, 8, again) == first
-    only = reviewed.sample(tmp_path, 3, 8, tasks)
+    assert reviewed.sample_solutions(tmp_path, 0, 8, again) == first
+    only = reviewed.sample_solutions(tmp_path, 3, 8, tasks)
     assert only.right == (True,) and tasks[only.attempts[0].problem].prompt == "problem 2"
-    assert reviewed.sample(tmp_path, 0, 99, [])  # fewer than asked for are all of them
+    assert reviewed.sample_solutions(tmp_path, 0, 99, [])  # fewer than asked for are all of them
 
 
 def test_rollouts_are_those_of_the_checkpoints(tmp_path):
     def steps(*points):
-        return reviewed.steps_of(tmp_path, [Point(run="r", seed=0, step=step) for step in points])
+        return reviewed.played_steps(tmp_path, [RunPoint(run="r", seed=0, step=step) for step in points])
 
     assert steps(0, 4) == []
     with Ledger(tmp_path / "episodes") as ledger:

@@ -31,10 +31,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cotrain.backend.places import Place, Placing, Settled
+from cotrain.backend.places import EnginePlacement, PlacementRule, ResolvedPolicies
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.input_files import read_toml
-from cotrain.engine.vllm_engine import USUAL, VllmSettings
+from cotrain.engine.vllm_engine import DEFAULT_SETTINGS, VllmSettings
 
 LOCAL = "local"
 
@@ -50,7 +50,7 @@ class Cluster:
     replicas: int = 1
     gpus: Mapping[str, float] = field(default_factory=dict)  # by host: those of one process
     pythons: Mapping[str, str] = field(default_factory=dict)  # by host: of its process, where it is not the command's
-    vllm: VllmSettings = USUAL
+    vllm: VllmSettings = DEFAULT_SETTINGS
 
     @property
     def engine_python(self) -> str:
@@ -58,17 +58,17 @@ class Cluster:
         return self.pythons.get("VllmHost", sys.executable)
 
 
-def read(target: str) -> Cluster:
+def read_cluster_file(target: str) -> Cluster:
     """The cluster that ``--cluster`` names: "local" or a TOML file. Raises ConfigError, one line, for what is wrong in
     it."""
     if target == LOCAL:
         return Cluster()
     try:
-        found = read_toml(Path(target))
+        document = read_toml(Path(target))
     except DataError as error:
         raise ConfigError(f"--cluster {error}; expected {LOCAL!r} or a TOML file") from None
     whole, learner, engine = (
-        _Table(target, name, found if name == "" else found.get(name, {})) for name in ("", "learner", "engine")
+        _Table(target, name, document if name == "" else document.get(name, {})) for name in ("", "learner", "engine")
     )
     for table, known in (
         (whole, ("address", "cpus", "object_store_mb", "deadline_seconds", "learner", "engine")),
@@ -76,24 +76,24 @@ def read(target: str) -> Cluster:
         (engine, ("replicas", "gpus", "python", "cache_mb", "context", "rows")),
     ):
         table.refuse_unknown(known)
-    usual = Cluster()
-    python, given = engine.text("python"), engine.given("context")
+    defaults = Cluster()
+    python, has_context = engine.get_text("python"), engine.has_key("context")
     vllm = VllmSettings(
-        cache_mb=int(engine.number("cache_mb", usual.vllm.cache_mb, least=1, whole=True)),
-        context=int(engine.number("context", 0, least=1, whole=True)) if given else None,
-        rows=int(engine.number("rows", usual.vllm.rows, least=1, whole=True)),
+        cache_mb=int(engine.get_number("cache_mb", defaults.vllm.cache_mb, least=1, whole=True)),
+        context=int(engine.get_number("context", 0, least=1, whole=True)) if has_context else None,
+        rows=int(engine.get_number("rows", defaults.vllm.rows, least=1, whole=True)),
     )
     return Cluster(
-        address=whole.text("address"),
-        cpus=int(whole.number("cpus", usual.cpus, least=1, whole=True)),
-        object_store_mb=int(whole.number("object_store_mb", usual.object_store_mb, least=80, whole=True)),
-        deadline=whole.number("deadline_seconds", usual.deadline, least=1),
-        replicas=int(engine.number("replicas", usual.replicas, least=1, whole=True)),
+        address=whole.get_text("address"),
+        cpus=int(whole.get_number("cpus", defaults.cpus, least=1, whole=True)),
+        object_store_mb=int(whole.get_number("object_store_mb", defaults.object_store_mb, least=80, whole=True)),
+        deadline=whole.get_number("deadline_seconds", defaults.deadline, least=1),
+        replicas=int(engine.get_number("replicas", defaults.replicas, least=1, whole=True)),
         gpus={
-            "LearnerHost": learner.number("gpus", 0.0, least=0),
-            "RankHost": learner.number("gpus", 0.0, least=0),
-            "EngineHost": engine.number("gpus", 0.0, least=0),
-            "VllmHost": engine.number("gpus", 0.0, least=0),
+            "LearnerHost": learner.get_number("gpus", 0.0, least=0),
+            "RankHost": learner.get_number("gpus", 0.0, least=0),
+            "EngineHost": engine.get_number("gpus", 0.0, least=0),
+            "VllmHost": engine.get_number("gpus", 0.0, least=0),
         },
         pythons={} if python is None else {"VllmHost": python},
         vllm=vllm,
@@ -126,20 +126,20 @@ def gpus_wanted(cluster: Cluster, world: int = 1, engines: Sequence[str] = ("Eng
     """GPUs of the learners and of each replica of the engines: by the table of the file, for each process.
     ``engines``: their hosts."""
     learner = cluster.gpus.get("RankHost" if world > 1 else "LearnerHost", 0.0)
-    asked = [("engine", cluster.gpus.get(host, 0.0)) for host in engines]
-    return [*[("learner", learner)] * world, *asked * cluster.replicas]
+    per_engine = [("engine", cluster.gpus.get(host, 0.0)) for host in engines]
+    return [*[("learner", learner)] * world, *per_engine * cluster.replicas]
 
 
-def roomy(cluster: Cluster, world: int, placing: Placing) -> Placing:
+def with_gpu_check(cluster: Cluster, world: int, placing: PlacementRule) -> PlacementRule:
     """The placing; raises ConfigError, one line, where the replicas of all its engines want more GPUs than there are
     here."""
 
-    def checked(policies: Settled, seed: int, device: str, threads: int) -> list[Place]:
+    def place_and_check(policies: ResolvedPolicies, seed: int, device: str, threads: int) -> list[EnginePlacement]:
         places = placing(policies, seed, device, threads)
         _check_gpus(cluster, gpus_wanted(cluster, world, [place.host.__name__ for place in places]))
         return places
 
-    return checked
+    return place_and_check
 
 
 def _check_gpus(cluster: Cluster, wanted: Sequence[tuple[str, float]]) -> None:
@@ -166,16 +166,16 @@ class _Table:
             if name not in known:
                 raise ConfigError(f"{self._where}: {unknown_message('key', name, known)}")
 
-    def given(self, name: str) -> bool:
+    def has_key(self, name: str) -> bool:
         return name in self._values
 
-    def text(self, name: str) -> str | None:
+    def get_text(self, name: str) -> str | None:
         value = self._values.get(name)
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{self._where}: {self._prefix}{name} is {value!r}, expected a text")
         return value
 
-    def number(self, name: str, usual: float, *, least: float, whole: bool = False) -> float:
+    def get_number(self, name: str, usual: float, *, least: float, whole: bool = False) -> float:
         value = self._values.get(name, usual)
         kinds = int if whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < math.inf:

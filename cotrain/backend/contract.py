@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from cotrain.backend.handles import PolicyHandle, Spec
-from cotrain.backend.work import Worked
+from cotrain.backend.handles import PolicyHandle, PolicySpec
+from cotrain.backend.work import ProcessStats
 from cotrain.core.types import Trace
 from cotrain.engine.contract import Engine
 from cotrain.learn.mismatch import Bounds
@@ -36,7 +36,7 @@ class Backend(Protocol):
         learner's own."""
         ...
 
-    def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
+    def open(self, policies: Mapping[str, PolicySpec], *, seed: int) -> dict[str, PolicyHandle]:
         """Load or reach every policy. Called once. Raises ModelError and ConfigError for what cannot be used."""
         ...
 
@@ -44,21 +44,21 @@ class Backend(Protocol):
         """The weights of a policy have changed; whoever samples from it from here on samples from the new ones."""
         ...
 
-    def ahead(self) -> bool:
+    def enable_overlap(self) -> bool:
         """May requests be answered while policies are updated? Asked once, where a run wants that: from then on they
         are answered with the weights that were published last, also by a new engine."""
         ...
 
-    def remember(self, traces: Iterable[Trace]) -> None:
+    def cache_remote_answers(self, traces: Iterable[Trace]) -> None:
         """Answers of remote policies that a ledger holds, in place of those remembered before: the same request is
         answered with them and not asked again."""
         ...
 
-    def renew(self) -> None:
+    def restart_lost_processes(self) -> None:
         """After ``ProcessLost``: every policy is at its start again, in new processes where old ones are gone."""
         ...
 
-    def work(self) -> Mapping[str, Worked]:
+    def process_stats(self) -> Mapping[str, ProcessStats]:
         """What each process of the run has done so far, by its name; nothing where there is none but the run's own."""
         ...
 

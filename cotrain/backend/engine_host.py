@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from cotrain.backend.handles import ModelHandle, Spec
-from cotrain.backend.local import Room, embedded
+from cotrain.backend.handles import ModelHandle, PolicySpec
+from cotrain.backend.local import PolicyFactory, make_embedded_engine
 from cotrain.core.address import Address
 from cotrain.core.types import Completion
-from cotrain.engine.contract import DividingEngine, LimitedEngine, Request, serving
+from cotrain.engine.contract import MemoryLimitedEngine, ContextLimitedEngine, Request, as_serving_engine
 from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.text.render import Rendering
 
@@ -33,7 +33,7 @@ Weights = Mapping[str, Any]  # parameter → numpy array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class HostRequest:
     """A request on its way to the process of the engine, which has its own renderers."""
 
     number: int  # of the request, in the order in which they were made
@@ -42,7 +42,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class HostResult:
     """What became of a request."""
 
     number: int
@@ -50,23 +50,23 @@ class Answered:
     error: Exception | None = None
 
 
-Turn = tuple[list[Answered], dict[str, float], dict[str, int], float]  # answers; counts and limits of the engine; s
+TurnResult = tuple[list[HostResult], dict[str, float], dict[str, int], float]  # answers; counts and limits of the engine; s
 
 
-def sent(number: int, request: Request) -> Asked:
+def to_host_request(number: int, request: Request) -> HostRequest:
     """What of a request crosses to another process."""
-    return Asked(number=number, request=replace(request, fields={}, decode=None), reads=request.decode is not None)
+    return HostRequest(number=number, request=replace(request, fields={}, decode=None), reads=request.decode is not None)
 
 
-class Host:
+class BaseEngineHost:
     """An engine, asked from another process."""
 
-    def __init__(self, engine: LimitedEngine, renderers: Mapping[str, Rendering | None]) -> None:
+    def __init__(self, engine: ContextLimitedEngine, renderers: Mapping[str, Rendering | None]) -> None:
         """``renderers``: of each policy that is asked."""
         self._engine, self._renderers = engine, dict(renderers)
         self._loop = IdleLoop()
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._finished: list[Answered] = []
+        self._finished: list[HostResult] = []
 
     def pid(self) -> int:
         return os.getpid()
@@ -75,38 +75,38 @@ class Host:
         """Of each policy: see ``ServingEngine.context``."""
         return {name: self._engine.context(name) for name in self._renderers}
 
-    def advance(self, asked: Sequence[Asked], gone: Sequence[int]) -> Turn:
+    def advance(self, asked: Sequence[HostRequest], gone: Sequence[int]) -> TurnResult:
         """Take these requests, give up those that nobody waits for any more, and work until at least one has been
         answered. Returns what has been answered, in the order of the engine, its counts and its limits, and the seconds
         that it took; no answer where nothing is open."""
         began = time.perf_counter()
-        self._take(asked, gone)
+        self._accept_requests(asked, gone)
         if self._tasks:
-            self._run(self._some())
-        return self._handed_out(began)
+            self._run_loop(self._wait_for_answer())
+        return self._collect_results(began)
 
-    def step(self, asked: Sequence[Asked], gone: Sequence[int]) -> Turn:
+    def step(self, asked: Sequence[HostRequest], gone: Sequence[int]) -> TurnResult:
         """See ``ServingEngine.step``."""
         began = time.perf_counter()
-        self._take(asked, gone)
-        self._run(asyncio.sleep(0))
-        serving(self._engine).step()
-        self._run(asyncio.sleep(0))
-        return self._handed_out(began)
+        self._accept_requests(asked, gone)
+        self._run_loop(asyncio.sleep(0))
+        as_serving_engine(self._engine).step()
+        self._run_loop(asyncio.sleep(0))
+        return self._collect_results(began)
 
-    def drawn(self) -> dict[Address, list[int]]:
+    def running_tokens(self) -> dict[Address, list[int]]:
         """See ``ServingEngine.drawn``."""
-        return serving(self._engine).drawn()
+        return as_serving_engine(self._engine).running_tokens()
 
     def publish(self, policy: str, version: int, weights: Weights, gone: Sequence[int]) -> int:
         """These weights of a policy are of this version. Returns their bytes."""
-        self._take((), gone)
+        self._accept_requests((), gone)
         if weights:
-            self.bring(policy, weights)
+            self.load_weights(policy, weights)
         self._engine.publish(policy, version)
         return sum(int(array.nbytes) for array in weights.values())
 
-    def bring(self, policy: str, weights: Weights) -> None:
+    def load_weights(self, policy: str, weights: Weights) -> None:
         """New weights into the tensors that the engine computes with."""
         raise NotImplementedError
 
@@ -115,94 +115,94 @@ class Host:
 
     def limit(self, limits: Mapping[str, int]) -> None:
         """See ``DividingEngine``."""
-        if isinstance(self._engine, DividingEngine):
-            self._engine.limit(limits)
+        if isinstance(self._engine, MemoryLimitedEngine):
+            self._engine.set_limits(limits)
 
     def close(self) -> None:
         """Give up what is open, for who holds it in a process that lives on: a killed one ends as it is."""
         self._loop.close()
 
-    def _take(self, asked: Sequence[Asked], gone: Sequence[int]) -> None:
+    def _accept_requests(self, asked: Sequence[HostRequest], gone: Sequence[int]) -> None:
         for number in gone:
             if number in self._tasks:
                 self._tasks[number].cancel()
         if gone:
-            self._run(asyncio.sleep(0))
-        for one in asked:
-            renderer = self._renderers.get(one.request.policy)
-            decode = renderer.decode if one.reads and renderer is not None else None
-            work = self._answer(one.number, replace(one.request, decode=decode))
-            self._tasks[one.number] = self._loop.create_task(work, name=str(one.number))
+            self._run_loop(asyncio.sleep(0))
+        for host_request in asked:
+            renderer = self._renderers.get(host_request.request.policy)
+            decode = renderer.decode if host_request.reads and renderer is not None else None
+            work = self._answer_request(host_request.number, replace(host_request.request, decode=decode))
+            self._tasks[host_request.number] = self._loop.create_task(work, name=str(host_request.number))
 
-    async def _answer(self, number: int, request: Request) -> None:
+    async def _answer_request(self, number: int, request: Request) -> None:
         try:
             completion = await self._engine.sample(request)
         except asyncio.CancelledError:
             del self._tasks[number]
             raise
         except Exception as error:  # noqa: BLE001  told to whoever asked
-            self._finished.append(Answered(number=number, completion=None, error=error))
+            self._finished.append(HostResult(number=number, completion=None, error=error))
         else:
-            self._finished.append(Answered(number=number, completion=completion))
+            self._finished.append(HostResult(number=number, completion=completion))
         del self._tasks[number]
         self._news.set()
 
-    async def _some(self) -> None:
+    async def _wait_for_answer(self) -> None:
         """Until something has been answered. The engine advances whenever everything waits (``idle_loop.py``)."""
         await self._news.wait()
 
-    def _run(self, work: Any) -> None:
+    def _run_loop(self, work: Any) -> None:
         """Run what is not to be cancelled when ``work`` ends."""
         self._news = asyncio.Event()
         self._loop.advance = self._engine.advance
-        whole = self._loop.create_task(_awaited(work), name="host")
+        whole = self._loop.create_task(_await_work(work), name="host")
         try:
             self._loop.run_until_complete(whole)
         finally:
             if not whole.done():  # the engine raised
                 whole.cancel()
-                self._loop.advance = _idle
+                self._loop.advance = _never_advance
                 self._loop.run_until_complete(asyncio.wait([whole]))
 
-    def _handed_out(self, began: float) -> Turn:
-        answered, self._finished = self._finished, []
-        limits = self._engine.limits() if isinstance(self._engine, DividingEngine) else {}
-        return answered, self._engine.counts(), limits, time.perf_counter() - began
+    def _collect_results(self, began: float) -> TurnResult:
+        results, self._finished = self._finished, []
+        limits = self._engine.limits() if isinstance(self._engine, MemoryLimitedEngine) else {}
+        return results, self._engine.counts(), limits, time.perf_counter() - began
 
 
-async def _awaited(work: Any) -> None:
+async def _await_work(work: Any) -> None:
     await work
 
 
-def _idle() -> bool:
+def _never_advance() -> bool:
     return False
 
 
-class EngineHost(Host):
+class EngineHost(BaseEngineHost):
     """The policies of a run that are asked, and an embedded engine over them."""
 
-    def __init__(self, policies: Mapping[str, Spec], seed: int, device: str, threads: int) -> None:
+    def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str, threads: int) -> None:
         """``policies``: all that the engine has, as the backend has settled them; ``threads``: of the CPU."""
         torch.set_num_threads(threads)
-        room = SpeakingRoom(policies, seed, device)
-        asked = {name: room.handle(name) for name, spec in policies.items() if spec.speaks or spec.scores}
-        self._handles = {name: handle for name, handle in asked.items() if isinstance(handle, ModelHandle)}
-        engine = serving(embedded(self._handles, device))
+        factory = EnginePolicyFactory(policies, seed, device)
+        handles = {name: factory.get_handle(name) for name, spec in policies.items() if spec.speaks or spec.scores}
+        self._handles = {name: handle for name, handle in handles.items() if isinstance(handle, ModelHandle)}
+        engine = as_serving_engine(make_embedded_engine(self._handles, device))
         super().__init__(engine, {name: handle.renderer for name, handle in self._handles.items()})
 
     @torch.no_grad()
-    def bring(self, policy: str, weights: Weights) -> None:
+    def load_weights(self, policy: str, weights: Weights) -> None:
         own = dict(self._handles[policy].model.named_parameters())
         for name, array in weights.items():
             own[name].copy_(torch.from_numpy(array.copy()))
 
 
-class SpeakingRoom(Room):
+class EnginePolicyFactory(PolicyFactory):
     """Where models are held that are asked and not trained here."""
 
-    def learning(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> Any:
+    def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> Any:
         return ModelHandle(name, spec, renderer, model.to(self.device).requires_grad_(False))
 
-    def adapted(self, name: str, spec: Any) -> Any:
-        model, renderer, activate, _ = self.adapter(name, spec)
+    def build_adapter(self, name: str, spec: Any) -> Any:
+        model, renderer, activate, _ = self.adapter_module(name, spec)
         return ModelHandle(name, spec, renderer, model, activate=activate)

@@ -35,13 +35,13 @@ for name in %r:
         found['code'] = digest.hexdigest()[:12]
 print(json.dumps(found))
 """
-Found = dict[str, Any]  # package → version, "python", "code" of cotrain's files; or "error"
+PythonInfo = dict[str, Any]  # package → version, "python", "code" of cotrain's files; or "error"
 
 
-def look(python: str) -> Found:
+def inspect_python(python: str) -> PythonInfo:
     """What a Python has, or ``error``: why it does not say. Runs it for a moment."""
     try:
-        ran = subprocess.run(
+        result = subprocess.run(
             [python, "-c", _SCRIPT % (PACKAGES,)], capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     except OSError as error:
@@ -49,41 +49,41 @@ def look(python: str) -> Found:
     except subprocess.TimeoutExpired:
         return {"asked": python, "error": f"no answer within {PATIENCE:g} seconds"}
     try:
-        return {"asked": python, **json.loads(ran.stdout)}
+        return {"asked": python, **json.loads(result.stdout)}
     except (ValueError, TypeError):
-        said = (ran.stderr.strip().splitlines() or ["it printed no versions"])[-1]
-        return {"asked": python, "error": f"no Python ({said[:120]})"}
+        last_line = (result.stderr.strip().splitlines() or ["it printed no versions"])[-1]
+        return {"asked": python, "error": f"no Python ({last_line[:120]})"}
 
 
-def refuse(found: Found, where: str) -> None:
+def check_python(found: PythonInfo, where: str) -> None:
     """Raises ConfigError, one line that begins with ``where``, unless processes of that Python can speak with this one
     and have vLLM."""
     import sys
 
-    wrong = problem(found, look(sys.executable))
-    if wrong:
-        raise ConfigError(f"{where} = {found['asked']!r}: {wrong}")
+    problem_text = python_problem(found, inspect_python(sys.executable))
+    if problem_text:
+        raise ConfigError(f"{where} = {found['asked']!r}: {problem_text}")
 
 
-def problem(found: Found, here: Found) -> str | None:
+def python_problem(there: PythonInfo, here: PythonInfo) -> str | None:
     """Why processes of one Python cannot work for the other; None where they can."""
-    python = found["asked"]
-    if "error" in found:
-        return f"{found['error']}; name the Python of an environment with vLLM"
-    if "vllm" not in found:
+    python = there["asked"]
+    if "error" in there:
+        return f"{there['error']}; name the Python of an environment with vLLM"
+    if "vllm" not in there:
         return f"vLLM is not installed there; {python} -m pip install vllm, or name another Python"
     for name in ("cotrain", "ray"):
-        if name not in found:
+        if name not in there:
             return f"{name} is not installed there; {python} -m pip install 'cotrain[ray]', the version of this one"
-    if _minor(found) != _minor(here):
-        return f"Python {found['python']} there and {here['python']} here; expected one minor version"
-    if found["ray"] != here["ray"]:
-        return f"Ray {found['ray']} there and {here['ray']} here; {python} -m pip install ray=={here['ray']}"
-    if found.get("code") != here.get("code"):
-        same = "of the same version, with other files" if found["cotrain"] == here["cotrain"] else "of another version"
-        return f"cotrain {found['cotrain']} there, {here['cotrain']} here, {same}; install this one there too"
+    if _minor_version(there) != _minor_version(here):
+        return f"Python {there['python']} there and {here['python']} here; expected one minor version"
+    if there["ray"] != here["ray"]:
+        return f"Ray {there['ray']} there and {here['ray']} here; {python} -m pip install ray=={here['ray']}"
+    if there.get("code") != here.get("code"):
+        same = "of the same version, with other files" if there["cotrain"] == here["cotrain"] else "of another version"
+        return f"cotrain {there['cotrain']} there, {here['cotrain']} here, {same}; install this one there too"
     return None
 
 
-def _minor(found: Found) -> list[str]:
+def _minor_version(found: PythonInfo) -> list[str]:
     return str(found["python"]).split(".")[:2]

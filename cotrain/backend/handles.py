@@ -16,11 +16,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from cotrain.backend.shapes import Shape, shape_of
+from cotrain.backend.shapes import ComputeShape, compute_shape
 from cotrain.core.errors import ConfigError
-from cotrain.core.state import State, take
+from cotrain.core.state import State, take_fields
 from cotrain.core.types import Completion, Trace
-from cotrain.disk.parts import Parts
+from cotrain.disk.parts import TensorParts
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.learn.contract import Learner, LossTerm, UpdateReport
 from cotrain.learn.scorer import Scorer
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from cotrain.models.lora import Lora
 
 Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt_ids [P], token_ids [T])
-Ranked = list[tuple[float, list[tuple[int, float]]]]  # per token: its log-probability, the likeliest with theirs
+RankedTokens = list[tuple[float, list[tuple[int, float]]]]  # per token: its log-probability, the likeliest with theirs
 Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
 SCORING_SHORT = "scoring_out_of_memory"  # how often a pass that scores was halved
 _SLICE = 2**24  # logits that are normalised at a time
 
 
-class Spec(Protocol):
+class PolicySpec(Protocol):
     """A policy as a recipe names it (``config/policies.py`` has the kinds): what it may be asked, and how it builds
     itself."""
 
@@ -63,17 +63,17 @@ class Spec(Protocol):
     def scores(self) -> bool: ...  # it is asked, and answers with one number
 
     @property
-    def follows(self) -> str | None: ...  # the policy whose weights it takes over after each update
+    def source_policy(self) -> str | None: ...  # the policy whose weights it takes over after each update
 
     @property
     def lora(self) -> Lora | None: ...  # of its adapter
 
-    def settled(self, *, autocast: bool) -> Self: ...  # with what the device decides
+    def with_device_defaults(self, *, autocast: bool) -> Self: ...  # with what the device decides
 
     def build(self, name: str, room: Any) -> PolicyHandle: ...
 
 
-class ModelSpec(Spec, Protocol):
+class ModelSpec(PolicySpec, Protocol):
     """One whose model is held here."""
 
     @property
@@ -86,7 +86,7 @@ class ModelSpec(Spec, Protocol):
     def autocast(self) -> bool | None: ...
 
     @property
-    def loading(self) -> dict[str, Any]: ...  # arguments of ``load_model``
+    def load_options(self) -> dict[str, Any]: ...  # arguments of ``load_model``
 
 
 class PolicyHandle:
@@ -95,7 +95,7 @@ class PolicyHandle:
     changes = False  # its weights change in the run, so it has state and versions
     sharded = False  # no process has all of its weights
 
-    def __init__(self, name: str, spec: Spec, renderer: Rendering | None) -> None:
+    def __init__(self, name: str, spec: PolicySpec, renderer: Rendering | None) -> None:
         self.name, self.spec, self.renderer = name, spec, renderer
 
     @property
@@ -105,18 +105,18 @@ class PolicyHandle:
 
     async def sample(self, request: Request) -> Completion:
         """What it says to a request. Errors: see ``Engine.sample``."""
-        raise self._refusal("is not asked anything")
+        raise self._unsupported_error("is not asked anything")
 
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
     ) -> list[torch.Tensor]:
         """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities, or values of a critic.
         ``given``: what stands between the tokens of each."""
-        raise self._refusal("has no probabilities")
+        raise self._unsupported_error("has no probabilities")
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         """At most one optimiser step."""
-        raise self._refusal("is not trained")
+        raise self._unsupported_error("is not trained")
 
     def renew(self) -> None:
         """Begin anew with the optimiser, see ``Learner.renew``."""
@@ -131,7 +131,7 @@ class PolicyHandle:
 
     def follow(self, source: PolicyHandle, planned: int) -> bool:
         """Called after each update of the policy that it follows; whether its weights changed."""
-        raise self._refusal("follows nobody")
+        raise self._unsupported_error("follows nobody")
 
     def state(self) -> State:
         """What a checkpoint must hold beside ``tensors``; of policies that change."""
@@ -140,34 +140,34 @@ class PolicyHandle:
     def tensors(self) -> dict[str, torch.Tensor]:
         return {}
 
-    def saved(self) -> Mapping[str, torch.Tensor] | Parts:
+    def checkpoint_tensors(self) -> Mapping[str, torch.Tensor] | TensorParts:
         """``tensors`` for a checkpoint, or who writes them."""
         return self.tensors()
 
-    def sees(self, folder: Path) -> None:
+    def check_folder(self, folder: Path) -> None:
         """Raise ConfigError where whoever saves it cannot write there."""
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError for anything else."""
-        take(f"policy {self.name!r}", state)
-        take(f"tensors of policy {self.name!r}", tensors)
+        take_fields(f"policy {self.name!r}", state)
+        take_fields(f"tensors of policy {self.name!r}", tensors)
 
     def save(self, directory: Path, *, merged: bool = False) -> None:
         """Write it as a model directory that plain transformers (or PEFT) load."""
-        raise self._refusal("has no weights that could be written")
+        raise self._unsupported_error("has no weights that could be written")
 
-    def shape(self) -> Shape | None:
+    def shape(self) -> ComputeShape | None:
         """Of its model; None where there is none in this run."""
         return None
 
-    def remember(self, traces: Sequence[Trace]) -> None:
+    def cache_answers(self, traces: Sequence[Trace]) -> None:
         """See ``Backend.remember``; only who answers from outside has something to remember."""
 
-    def limit(self) -> int | None:
+    def scoring_limit(self) -> int | None:
         """Tokens of a pass that scores, where they are fewer since memory ran out, and ``state`` does not hold them."""
         return None
 
-    def limit_to(self, tokens: int | None) -> None:
+    def set_scoring_limit(self, tokens: int | None) -> None:
         """What ``limit`` gave; None: as many as at the start."""
 
     def counts(self) -> dict[str, float]:
@@ -177,7 +177,7 @@ class PolicyHandle:
     async def close(self) -> None:
         """Let go of connections."""
 
-    def _refusal(self, why: str) -> ConfigError:
+    def _unsupported_error(self, why: str) -> ConfigError:
         return ConfigError(f"policy {self.name!r} is of kind {self.spec.kind!r} and {why}; let another policy do that")
 
 
@@ -215,21 +215,21 @@ class ModelHandle(PolicyHandle):
         scorer = self.make_scorer(
             self.model, head=self.spec.head, micro_tokens=self.micro_tokens, autocast=bool(self.spec.autocast)
         )
-        found = scorer.logprobs(sequences, temperature=temperature, given=given)
+        values = scorer.logprobs(sequences, temperature=temperature, given=given)
         self.micro_tokens, self._shortages = scorer.micro_tokens, self._shortages + scorer.shortages
-        return found
+        return values
 
-    def limit(self) -> int | None:
+    def scoring_limit(self) -> int | None:
         return None if self.micro_tokens == self.most else self.micro_tokens
 
-    def limit_to(self, tokens: int | None) -> None:
+    def set_scoring_limit(self, tokens: int | None) -> None:
         self.micro_tokens = self.most if tokens is None else min(self.most, tokens)
 
     def counts(self) -> dict[str, float]:
         return {f"{self.name}/{SCORING_SHORT}": float(self._shortages)}
 
     @torch.inference_mode()
-    def ranked(self, ids: Sequence[int], *, first: int, top: int) -> Ranked:
+    def top_logprobs(self, ids: Sequence[int], *, first: int, top: int) -> RankedTokens:
         """The model's own log-probabilities of the tokens from place ``first`` on, each with those of the ``top``
         likeliest."""
         if len(ids) <= first:
@@ -238,18 +238,18 @@ class ModelHandle(PolicyHandle):
             self.activate()
         inputs = torch.tensor([ids], device=next(self.model.parameters()).device)
         logits = self.model(input_ids=inputs, use_cache=False, logits_to_keep=len(ids) - first + 1).logits[0, :-1]
-        found: Ranked = []
+        tokens: RankedTokens = []
         for part in logits.split(max(1, _SLICE // logits.shape[-1])):
             logp = part.float().log_softmax(-1)
-            targets = inputs[0, first + len(found) :][: len(part), None]
+            targets = inputs[0, first + len(tokens) :][: len(part), None]
             values, best = logp.topk(top)
             ranked = zip(best.tolist(), values.tolist(), strict=True)
-            said = logp.gather(1, targets)[:, 0].tolist()
-            found += [(own, list(zip(*pair, strict=True))) for own, pair in zip(said, ranked, strict=True)]
-        return found
+            own_logprobs = logp.gather(1, targets)[:, 0].tolist()
+            tokens += [(own, list(zip(*pair, strict=True))) for own, pair in zip(own_logprobs, ranked, strict=True)]
+        return tokens
 
-    def shape(self) -> Shape | None:
-        return shape_of(self.name, self.spec, self.model)
+    def shape(self) -> ComputeShape | None:
+        return compute_shape(self.name, self.spec, self.model)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         return ((name, parameter.detach()) for name, parameter in self.model.named_parameters())
@@ -257,9 +257,9 @@ class ModelHandle(PolicyHandle):
     def save(self, directory: Path, *, merged: bool = False) -> None:
         renderer, model = self.renderer, self.model
         if not isinstance(renderer, Renderer) or merged:
-            raise self._refusal("is no adapter to be merged" if merged else "has no tokenizer to be written with it")
+            raise self._unsupported_error("is no adapter to be merged" if merged else "has no tokenizer to be written with it")
         if self.activate:  # the base of adapters, as it was before they were put into it
-            model = load_model(self.spec.model, **self.spec.loading)[0]
+            model = load_model(self.spec.model, **self.spec.load_options)[0]
         elif isinstance(model, ValueModel):
             fill = renderer.tokenizer.pad_token_id
             fill = renderer.tokenizer.eos_token_id if fill is None else fill
@@ -322,9 +322,9 @@ class LearnerHandle(ModelHandle):
         if self.base is None:
             return super().save(directory, merged=merged)
         if merged:
-            from cotrain.models.adapters import merged_into_base  # with PEFT, which only adapters need
+            from cotrain.models.adapters import merge_into_base  # with PEFT, which only adapters need
 
-            save_model(merged_into_base(self.base, self.name), self.base.tokenizer, directory)
+            save_model(merge_into_base(self.base, self.name), self.base.tokenizer, directory)
         else:
             self.base.save(self.name, directory)
             self.base.tokenizer.save_pretrained(directory)
@@ -335,14 +335,14 @@ class ProgramHandle(PolicyHandle):
 
     renderer: Rendering
 
-    def __init__(self, name: str, spec: Spec, renderer: Rendering, speak: Program) -> None:
+    def __init__(self, name: str, spec: PolicySpec, renderer: Rendering, speak: Program) -> None:
         super().__init__(name, spec, renderer)
         self.speak = speak
 
     async def sample(self, request: Request) -> Completion:
         try:
-            said = self.speak(request.fields, Random(request.seed))
-            token_ids = (*self.renderer.encode(said, request.prompt_ids), self.renderer.stop_ids[0])
+            text = self.speak(request.fields, Random(request.seed))
+            token_ids = (*self.renderer.encode(text, request.prompt_ids), self.renderer.stop_ids[0])
         except Exception as error:  # whatever it is, it ends the episode that asked and no other
             raise SpeakerError(f"program {self.name!r} at {request.address}: {error}") from error
         zeros = (0.0,) * len(token_ids)

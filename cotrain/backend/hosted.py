@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import torch
 
-from cotrain.backend.engine_host import Answered, sent
-from cotrain.backend.handles import PolicyHandle, Sequences, Spec
-from cotrain.backend.learner_host import Opened, tensors_of
-from cotrain.backend.shapes import Shape
-from cotrain.backend.work import Worked
+from cotrain.backend.engine_host import HostResult, to_host_request
+from cotrain.backend.handles import PolicyHandle, Sequences, PolicySpec
+from cotrain.backend.learner_host import PolicyInfo, tensors_of
+from cotrain.backend.shapes import ComputeShape
+from cotrain.backend.work import ProcessStats
 from cotrain.core.address import Address
 from cotrain.core.errors import EngineLost, ProcessLost, UnknownName
 from cotrain.core.state import State
@@ -48,10 +48,10 @@ class Process(Protocol):
         ...
 
 
-class Timed:
+class TimedProcess:
     """A process, and the seconds in which it was asked for something. Implements ``Process``."""
 
-    def __init__(self, process: Process, worked: Worked) -> None:
+    def __init__(self, process: Process, worked: ProcessStats) -> None:
         self._process, self._worked = process, worked
         self.send, self.wait, self.kill = process.send, process.wait, process.kill
 
@@ -68,7 +68,7 @@ class HostedPolicy(PolicyHandle):
 
     engine: Engine  # who samples from it; set by the backend
 
-    def __init__(self, name: str, spec: Spec, opened: Opened, learner: Callable[[], Process]) -> None:
+    def __init__(self, name: str, spec: PolicySpec, opened: PolicyInfo, learner: Callable[[], Process]) -> None:
         """``learner``: the process that holds it now."""
         super().__init__(name, spec, opened.renderer)
         self.changes, self._shape, self._learner, self._version = opened.changes, opened.shape, learner, 0
@@ -83,57 +83,57 @@ class HostedPolicy(PolicyHandle):
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
     ) -> list[torch.Tensor]:
-        found = self._ask("logprobs", list(sequences), temperature, list(given))
-        return [torch.from_numpy(values.copy()) for values in found]
+        arrays = self._ask_learner("logprobs", list(sequences), temperature, list(given))
+        return [torch.from_numpy(values.copy()) for values in arrays]
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
-        report, self._version = self._ask("update", list(terms))
+        report, self._version = self._ask_learner("update", list(terms))
         return report
 
     def follow(self, source: PolicyHandle, planned: int) -> bool:
-        changed, self._version = self._ask("follow", source.name, planned)
+        changed, self._version = self._ask_learner("follow", source.name, planned)
         return bool(changed)
 
     def renew(self) -> None:
-        self._ask("renew")
+        self._ask_learner("renew")
 
     def restart(self) -> bool:
-        return bool(self._ask("restart"))
+        return bool(self._ask_learner("restart"))
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return iter(tensors_of(self._ask("weights")).items())
+        return iter(tensors_of(self._ask_learner("weights")).items())
 
-    def shape(self) -> Shape | None:
+    def shape(self) -> ComputeShape | None:
         return self._shape
 
     def state(self) -> State:
-        return dict(self._ask("state"))
+        return dict(self._ask_learner("state"))
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        return tensors_of(self._ask("tensors"))
+        return tensors_of(self._ask_learner("tensors"))
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._version = self._ask("load", state, {name: tensor.numpy() for name, tensor in tensors.items()})
+        self._version = self._ask_learner("load", state, {name: tensor.numpy() for name, tensor in tensors.items()})
 
-    def limit(self) -> int | None:
-        found: int | None = self._ask("limit")
+    def scoring_limit(self) -> int | None:
+        found: int | None = self._ask_learner("limit")
         return found
 
-    def limit_to(self, tokens: int | None) -> None:
-        self._ask("limit_to", tokens)
+    def set_scoring_limit(self, tokens: int | None) -> None:
+        self._ask_learner("limit_to", tokens)
 
-    def begin_again(self) -> None:
+    def reset_version(self) -> None:
         """It is at its start again."""
         self._version = 0
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
+    def _ask_learner(self, method: str, *arguments: Any) -> Any:
         return self._learner().ask(method, self.name, *arguments)
 
 
 class HostedEngine:
     """An engine in another process. Implements ``ServingEngine`` and ``DividingEngine``."""
 
-    def __init__(self, process: Process, renew: Callable[[], Process], worked: Worked) -> None:
+    def __init__(self, process: Process, renew: Callable[[], Process], worked: ProcessStats) -> None:
         """``renew``: makes another process in place of one that is lost, with the present weights; ``worked``: what it
         does is added to it."""
         self.worked = worked
@@ -154,12 +154,12 @@ class HostedEngine:
 
     def advance(self) -> bool:
         """Raises EngineLost: then nothing is open any more."""
-        return self._turn("advance")
+        return self._run_turn("advance")
 
     def step(self) -> bool:
-        return self._turn("step")
+        return self._run_turn("step")
 
-    def drawn(self) -> dict[Address, list[int]]:
+    def running_tokens(self) -> dict[Address, list[int]]:
         return dict(self.ask("drawn"))
 
     def check(self, request: Request) -> None:
@@ -173,18 +173,18 @@ class HostedEngine:
 
     def publish(self, policy: str, version: int) -> None:
         """The version of the weights that are there."""
-        self.bring(policy, version, {})
+        self.send_weights(policy, version, {})
 
-    def bring(self, policy: str, version: int, weights: Any) -> None:
+    def send_weights(self, policy: str, version: int, weights: Any) -> None:
         """New weights of a policy. ``weights``: numpy arrays by name, or what Ray fetches them by."""
-        self.end_bring(self.begin_bring(policy, version, weights))
+        self.finish_sending_weights(self.start_sending_weights(policy, version, weights))
 
-    def begin_bring(self, policy: str, version: int, weights: Any) -> tuple[Any, float]:
+    def start_sending_weights(self, policy: str, version: int, weights: Any) -> tuple[Any, float]:
         """Send them; what ``end_bring`` waits for. Errors: as ``ask``."""
         began = time.perf_counter()
-        return self._present().send("publish", policy, version, weights, self._cancelled()), began
+        return self._live_process().send("publish", policy, version, weights, self._drop_cancelled()), began
 
-    def end_bring(self, begun: tuple[Any, float]) -> int:
+    def finish_sending_weights(self, begun: tuple[Any, float]) -> int:
         """Wait until they have arrived; their bytes. Errors: as ``ask``."""
         reference, began = begun
         taken: int = self.wait(reference, "publish")
@@ -199,7 +199,7 @@ class HostedEngine:
         """See ``DividingEngine``."""
         return dict(self._limits)
 
-    def limit(self, limits: Mapping[str, int]) -> None:
+    def set_limits(self, limits: Mapping[str, int]) -> None:
         """See ``DividingEngine``. A lost process is told when there is another."""
         changed, self._limits = dict(limits) != self._limits, dict(limits)
         if changed and self._process is not None:
@@ -208,9 +208,9 @@ class HostedEngine:
     def ask(self, method: str, *arguments: Any) -> Any:
         """Of the process; a lost one is replaced first. Raises EngineLost, and ProcessLost when the weights for a new
         one are lost."""
-        return self.wait(self._present().send(method, *arguments), method)
+        return self.wait(self._live_process().send(method, *arguments), method)
 
-    def _present(self) -> Process:
+    def _live_process(self) -> Process:
         if self._process is None:
             process = self._renew()
             if self._limits:
@@ -224,49 +224,49 @@ class HostedEngine:
     def wait(self, reference: Any, method: str) -> Any:
         """The answer to what was sent. Errors: as ``ask``."""
         try:
-            return self._present().wait(reference, method)
+            return self._live_process().wait(reference, method)
         except ProcessLost as lost:
-            self.drop()
+            self.drop_process()
             raise EngineLost(str(lost)) from lost
 
-    def drop(self) -> None:
+    def drop_process(self) -> None:
         """The process is lost, and with it all that is open."""
         self._process, self._waiting, self._open = None, [], {}
         self._past, self._counts = self.counts(), dict.fromkeys(self._counts, 0.0)
 
-    def _turn(self, method: str) -> bool:
+    def _run_turn(self, method: str) -> bool:
         reference = self.begin_turn(method)
         return reference is not None and self.end_turn(reference, method)
 
     def begin_turn(self, method: str) -> Any:
         """Send what was asked since the last turn; what ``end_turn`` waits for, None where nothing is open. Errors: as
         ``ask``."""
-        gone, asked = self._cancelled(), []
+        gone, requests = self._drop_cancelled(), []
         for request, future in self._waiting:
             if not future.cancelled():
                 self._number += 1
                 self._open[self._number] = future
-                asked.append(sent(self._number, request))
+                requests.append(to_host_request(self._number, request))
         self._waiting = []
         if not self._open and not gone:
             return None
-        return self._present().send(method, asked, gone)
+        return self._live_process().send(method, requests, gone)
 
     def end_turn(self, reference: Any, method: str) -> bool:
         """Wait for a turn, and hand out what was answered; was anything? Errors: as ``ask``."""
-        answered: list[Answered]
-        answered, self._counts, self._limits, seconds = self.wait(reference, method)
+        results: list[HostResult]
+        results, self._counts, self._limits, seconds = self.wait(reference, method)
         self.worked.busy += seconds
         self.worked.tokens = sum(count for key, count in self.counts().items() if key.endswith("/sampled_tokens"))
-        for one in answered:
-            future = self._open.pop(one.number)
-            if one.error is not None:
-                future.set_exception(one.error)
-            elif one.completion is not None:
-                future.set_result(one.completion)
-        return bool(answered)
+        for result in results:
+            future = self._open.pop(result.number)
+            if result.error is not None:
+                future.set_exception(result.error)
+            elif result.completion is not None:
+                future.set_result(result.completion)
+        return bool(results)
 
-    def _cancelled(self) -> list[int]:
+    def _drop_cancelled(self) -> list[int]:
         """Open requests that nobody waits for any more; forgotten here."""
         gone = [number for number, future in self._open.items() if future.cancelled()]
         for number in gone:

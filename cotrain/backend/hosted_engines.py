@@ -19,7 +19,7 @@ from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 
 
-def dealt(address: Address, replicas: int) -> int:
+def replica_of(address: Address, replicas: int) -> int:
     """Which of so many replicas answers a request.
 
     An episode stays with one: what goes on of a conversation finds its keys and values there. T problems with G
@@ -40,73 +40,73 @@ class HostedEngines:
                 self._of.setdefault(policy, []).append(engine)
 
     async def sample(self, request: Request) -> Completion:
-        replicas = self.replicas(request.policy)
-        return await replicas[dealt(request.address, len(replicas))].sample(request)
+        replicas = self.engines_of(request.policy)
+        return await replicas[replica_of(request.address, len(replicas))].sample(request)
 
     def advance(self) -> bool:
         """Raises EngineLost when one of them is lost, once the others have answered."""
-        return self._turn("advance")
+        return self._run_turn("advance")
 
     def step(self) -> bool:
-        return self._turn("step")
+        return self._run_turn("step")
 
-    def drawn(self) -> dict[Address, list[int]]:
-        return {address: ids for engine in self._engines for address, ids in engine.drawn().items()}
+    def running_tokens(self) -> dict[Address, list[int]]:
+        return {address: ids for engine in self._engines for address, ids in engine.running_tokens().items()}
 
     def check(self, request: Request) -> None:
-        self.replicas(request.policy)[0].check(request)
+        self.engines_of(request.policy)[0].check(request)
 
     def context(self, policy: str) -> int:
-        return self.replicas(policy)[0].context(policy)
+        return self.engines_of(policy)[0].context(policy)
 
     def publish(self, policy: str, version: int) -> None:
-        self.bring(policy, version, {})
+        self.send_weights(policy, version, {})
 
-    def bring(self, policy: str, version: int, weights: Any) -> int:
+    def send_weights(self, policy: str, version: int, weights: Any) -> int:
         """See ``HostedEngine.bring``; to all replicas at once. Returns the bytes that each took. Raises EngineLost as
         ``advance`` does."""
-        taken: list[int] = self._each(
-            self.replicas(policy),
-            lambda engine: engine.begin_bring(policy, version, weights),
-            lambda engine, begun: engine.end_bring(begun),
+        sizes: list[int] = self._ask_engines(
+            self.engines_of(policy),
+            lambda engine: engine.start_sending_weights(policy, version, weights),
+            lambda engine, begun: engine.finish_sending_weights(begun),
         )
-        return taken[0]
+        return sizes[0]
 
     def counts(self) -> dict[str, float]:
         """Of all replicas together."""
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for engine in self._engines:
             for name, count in engine.counts().items():
-                found[name] = found.get(name, 0.0) + count
-        return found
+                totals[name] = totals.get(name, 0.0) + count
+        return totals
 
     def limits(self) -> dict[str, int]:
         """Of the replica that does least at a time."""
-        found: dict[str, int] = {}
+        lowest: dict[str, int] = {}
         for engine in self._engines:
             for policy, count in engine.limits().items():
-                found[policy] = min(count, found.get(policy, count))
-        return found
+                lowest[policy] = min(count, lowest.get(policy, count))
+        return lowest
 
-    def limit(self, limits: Mapping[str, int]) -> None:
+    def set_limits(self, limits: Mapping[str, int]) -> None:
         for policy in limits:
-            self.replicas(policy)
+            self.engines_of(policy)
         for engine in self._engines:
-            engine.limit({policy: n for policy, n in limits.items() if engine in self._of[policy]})
+            engine.set_limits({policy: n for policy, n in limits.items() if engine in self._of[policy]})
 
-    def replicas(self, policy: str) -> list[HostedEngine]:
+    def engines_of(self, policy: str) -> list[HostedEngine]:
         """The engines of a policy. Raises UnknownName."""
         if policy not in self._of:
             raise UnknownName("policy", policy, self._of)
         return self._of[policy]
 
-    def _turn(self, method: str) -> bool:
-        def end(engine: HostedEngine, reference: Any) -> bool:
+    def _run_turn(self, method: str) -> bool:
+        def finish_turn(engine: HostedEngine, reference: Any) -> bool:
             return reference is not None and engine.end_turn(reference, method)
 
-        return any(self._each(self._engines, lambda engine: engine.begin_turn(method), end))
+        return any(self._ask_engines(self._engines, lambda engine: engine.begin_turn(method), finish_turn))
 
-    def _each(
+    def _ask_engines(
         self,
         engines: Sequence[HostedEngine],
         begin: Callable[[HostedEngine], Any],
@@ -114,18 +114,18 @@ class HostedEngines:
     ) -> list[Any]:
         """Ask all, then wait for all. Raises EngineLost when one of them is lost, once the others have answered."""
         lost: EngineLost | None = None
-        begun: list[tuple[HostedEngine, Any]] = []
+        started: list[tuple[HostedEngine, Any]] = []
         for engine in engines:
             try:
-                begun.append((engine, begin(engine)))
+                started.append((engine, begin(engine)))
             except EngineLost as error:
                 lost = error
-        found = []
-        for engine, reference in begun:
+        answers = []
+        for engine, reference in started:
             try:
-                found.append(end(engine, reference))
+                answers.append(end(engine, reference))
             except EngineLost as error:
                 lost = error
         if lost is not None:
             raise lost
-        return found
+        return answers

@@ -42,21 +42,21 @@ def check_address(address: str, patience: float = PATIENCE) -> None:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=patience) as line:
             line.sendall(PREFACE)
-            said = line.recv(9)
-            while said and len(said) < 4 and (more := line.recv(9)):
-                said += more
+            reply = line.recv(9)
+            while reply and len(reply) < 4 and (more := line.recv(9)):
+                reply += more
     except TimeoutError:
-        said = b""
+        reply = b""
     except OSError as error:
         if error.errno == errno.ECONNRESET:
-            said = b""
+            reply = b""
         else:
             why = (error.strerror or str(error)).lower()
             raise ConfigError(
                 f"{where}: no Ray answers there ({why}); begin one with `ray start --head --port {port}`, mend the "
                 "address, or leave it out to begin Ray here"
             ) from None
-    if len(said) < 4 or said[3] != SETTINGS:
+    if len(reply) < 4 or reply[3] != SETTINGS:
         raise ConfigError(
             f"{where}: another program has that port, which is no Ray; give the address that `ray start --head` "
             "printed, or another --port to it"
@@ -72,17 +72,17 @@ def check_token(address: str, patience: float = 30.0) -> None:
         return
     where = f"address = {address!r} in the --cluster file: that Ray asks for a token"
     file = Path(os.environ.get(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")
-    found = TOKEN if os.environ.get(TOKEN) else str(file) if file.is_file() else ""
+    token_source = TOKEN if os.environ.get(TOKEN) else str(file) if file.is_file() else ""
     if os.environ.get(MODE, "token").lower() != "token":
         raise ConfigError(f"{where}, and {MODE} is {os.environ[MODE]!r}; unset it")
-    if not found:
+    if not token_source:
         raise ConfigError(
             f"{where}, and there is none here; copy ~/.ray/auth_token of the machine that began it to {file}, or set "
             f"{TOKEN}"
         )
     if _asks_for_token(address, {MODE: "token"}, patience):
         raise ConfigError(
-            f"{where}, and refuses that of {found}; expected the ~/.ray/auth_token of the machine that began it"
+            f"{where}, and refuses that of {token_source}; expected the ~/.ray/auth_token of the machine that began it"
         )
     os.environ[MODE] = "token"
     import ray
@@ -98,14 +98,14 @@ def take_token() -> None:
 
 
 def _asks_for_token(address: str, environment: Mapping[str, str], patience: float) -> bool:
-    asked = [sys.executable, "-c", ASK, address]
+    command = [sys.executable, "-c", ASK, address]
     try:
-        ran = subprocess.run(
-            asked, env={**os.environ, **environment}, capture_output=True, text=True, errors="replace", timeout=patience
+        result = subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, text=True, errors="replace", timeout=patience
         )
     except subprocess.TimeoutExpired:
         return False  # joining it will tell
-    return ran.returncode != 0 and "AuthenticationError" in ran.stderr
+    return result.returncode != 0 and "AuthenticationError" in result.stderr
 
 
 def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) -> None:
@@ -122,10 +122,10 @@ def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) ->
                 raise ConfigError(
                     f"{HERE} = {port}: Ray cannot begin at that port ({why}); unset it, and Ray takes a free one"
                 ) from None
-    wanted, there = cluster.object_store_mb * 2**20, memory_here()
-    if wanted > there:
+    wanted, memory_bytes = cluster.object_store_mb * 2**20, memory_here()
+    if wanted > memory_bytes:
         raise ConfigError(
-            f"object_store_mb = {cluster.object_store_mb} in the --cluster file: this machine has {there // 2**20} MB "
+            f"object_store_mb = {cluster.object_store_mb} in the --cluster file: this machine has {memory_bytes // 2**20} MB "
             "of memory in all; lower it"
         )
     shared = shutil.disk_usage(SHARED).free if SHARED.is_dir() else wanted

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cotrain.backend.hosted import HostedPolicy, Process
-from cotrain.backend.rank_host import RankHost, Refused, Share
-from cotrain.backend.work import Worked
+from cotrain.backend.rank_host import RankHost, WriteFailure, ShareSize
+from cotrain.backend.work import ProcessStats
 from cotrain.core.errors import ConfigError, ProcessLost, RankShort
-from cotrain.disk.files import Written
-from cotrain.disk.parts import Parts
+from cotrain.disk.files import FileDigest
+from cotrain.disk.parts import TensorParts
 
 GLANCE = 0.2  # seconds between looks at the other ranks while one is waited for
 LOSS = 10.0  # seconds in which a lost rank shows after another one has lost its connection
@@ -34,12 +34,12 @@ CUT = ("gloo", "nccl", "connection", "tcpstore")  # words of torch's errors when
 class Rank(Process, Protocol):
     """A process that can be looked at without waiting."""
 
-    def done(self, reference: Any, seconds: float) -> bool:
+    def is_done(self, reference: Any, seconds: float) -> bool:
         """Is the answer of ``send`` there, or its error, within these seconds?"""
         ...
 
 
-class Ranks(Protocol):
+class RankLauncher(Protocol):
     """Who begins processes (``several.Launcher``)."""
 
     @property
@@ -55,21 +55,21 @@ class Ranks(Protocol):
     def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> Any: ...
 
 
-def rank_of(what: str, rank: int, world: int) -> str:
+def rank_label(what: str, rank: int, world: int) -> str:
     """How messages name a rank."""
     return f"{what} (rank {rank} of {world})"
 
 
-class Group:
+class RankGroup:
     """Implements ``hosted.Process``."""
 
     def __init__(
         self,
         what: str,
-        launcher: Ranks,
+        launcher: RankLauncher,
         settings: tuple[Any, ...],
         limits: dict[str, int],
-        worked: Sequence[Worked],
+        worked: Sequence[ProcessStats],
     ) -> None:
         """``settings``: of ``LearnerHost``; ``limits``: tokens of a pass by policy, of those for whose passes a rank
         has had too little memory, which is added to; ``worked``: of each rank, likewise. The ranks need not stand
@@ -77,19 +77,19 @@ class Group:
         world = len(worked)
         self.what, self._deadline, self._limits, self._worked = what, launcher.deadline, limits, worked
         self._ranks: list[Rank] = [
-            launcher.begin(rank_of(what, rank, world), RankHost, (rank, world, launcher.here, self._deadline))
+            launcher.begin(rank_label(what, rank, world), RankHost, (rank, world, launcher.here, self._deadline))
             for rank in range(world)
         ]
         address = self._ranks[0].send("address")
         self._joining: list[Any] | None = [rank.send("join", address, dict(limits), *settings) for rank in self._ranks]
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        return self._together("call", method, *arguments)
+        return self._ask_ranks("call", method, *arguments)
 
     def send(self, method: str, *arguments: Any) -> Any:
         """Of ``weights`` alone, which another process is to fetch. Raises ProcessLost."""
         assert method == "weights"
-        self._together("gather", *arguments)
+        self._ask_ranks("gather", *arguments)
         return self._ranks[0].send(method)
 
     def wait(self, reference: Any, method: str) -> Any:
@@ -99,33 +99,33 @@ class Group:
         for rank in self._ranks:
             rank.kill()
 
-    def _together(self, method: str, *arguments: Any) -> Any:
+    def _ask_ranks(self, method: str, *arguments: Any) -> Any:
         """The first rank's answer, when all have one."""
-        return self.all(method, *arguments)[0]
+        return self.ask_all(method, *arguments)[0]
 
-    def all(self, method: str, *arguments: Any) -> list[Any]:
+    def ask_all(self, method: str, *arguments: Any) -> list[Any]:
         """The answers of all ranks, in their order. Errors: as ``ask``."""
         if self._joining is not None:
             references, self._joining = self._joining, None
-            self._answers(references, "join")
-        asked = [rank.send(method, *arguments) for rank in self._ranks]
-        return self._answers(asked, str(arguments[0]) if method == "call" else method)
+            self._collect_answers(references, "join")
+        pending = [rank.send(method, *arguments) for rank in self._ranks]
+        return self._collect_answers(pending, str(arguments[0]) if method == "call" else method)
 
-    def _answers(self, references: Sequence[Any], method: str) -> list[Any]:
+    def _collect_answers(self, references: Sequence[Any], method: str) -> list[Any]:
         """Of all ranks. Where one has none, none of them is left: raises its error, or ProcessLost."""
-        found: list[Any] = [None] * len(references)
+        answers: list[Any] = [None] * len(references)
         left = list(range(len(references)))
         began = time.perf_counter()
-        until = time.monotonic() + self._deadline
+        deadline = time.monotonic() + self._deadline
         try:
             while left:
                 for place in list(left):
-                    if self._ranks[place].done(references[place], GLANCE):
-                        found[place] = self._answer(place, references, left, method)
+                    if self._ranks[place].is_done(references[place], GLANCE):
+                        answers[place] = self._rank_answer(place, references, left, method)
                         left.remove(place)
                         if method != "gather":  # a part of publishing
                             self._worked[place].busy += time.perf_counter() - began
-                if left and time.monotonic() > until:
+                if left and time.monotonic() > deadline:
                     raise ProcessLost(
                         f"{self.what}: rank {left[0]} did not answer {method} within {self._deadline:g} seconds; all "
                         "were killed"
@@ -135,9 +135,9 @@ class Group:
                 self._limits[error.policy] = error.micro_tokens
             self.kill()
             raise
-        return found
+        return answers
 
-    def _answer(self, place: int, references: Sequence[Any], left: Sequence[int], method: str) -> Any:
+    def _rank_answer(self, place: int, references: Sequence[Any], left: Sequence[int], method: str) -> Any:
         """Of one rank, which is there. Raises ProcessLost also where it has only lost the others."""
         try:
             return self._ranks[place].wait(references[place], method)
@@ -146,46 +146,46 @@ class Group:
                 raise
             until = time.monotonic() + LOSS
             for other in (o for o in left if o != place):
-                if self._ranks[other].done(references[other], max(0.0, until - time.monotonic())):
+                if self._ranks[other].is_done(references[other], max(0.0, until - time.monotonic())):
                     with suppress(RuntimeError):  # it has lost the others too
                         self._ranks[other].wait(references[other], method)
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ProcessLost(f"{self.what}: rank {place} has lost the others during {method}: {said}") from error
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ProcessLost(f"{self.what}: rank {place} has lost the others during {method}: {first_line}") from error
 
 
-class GroupPolicy(HostedPolicy):
+class RankGroupPolicy(HostedPolicy):
     """A policy of a group: each rank writes its own part of it into a checkpoint."""
 
     sharded = True
 
-    def sees(self, folder: Path) -> None:
-        for rank, machine in enumerate(self._ranks("sees", str(folder.absolute()))):
+    def check_folder(self, folder: Path) -> None:
+        for rank, machine in enumerate(self._ask_ranks("sees", str(folder.absolute()))):
             if machine is not None:
                 raise ConfigError(
                     f"rank {rank} on {machine} has no {folder.absolute()}, where each rank writes its part of a "
                     "checkpoint; give --out a directory that all machines see, or --world 1"
                 )
 
-    def saved(self) -> Parts:
-        return _RanksParts(self._ranks, self.name, self._ranks("measure", self.name))
+    def checkpoint_tensors(self) -> TensorParts:
+        return _RankParts(self._ask_ranks, self.name, self._ask_ranks("measure", self.name))
 
-    def _ranks(self, method: str, *arguments: Any) -> list[Any]:
+    def _ask_ranks(self, method: str, *arguments: Any) -> list[Any]:
         group = self._learner()
-        assert isinstance(group, Group)
-        return group.all(method, *arguments)
+        assert isinstance(group, RankGroup)
+        return group.ask_all(method, *arguments)
 
 
-class _RanksParts:
+class _RankParts:
     """Implements ``disk.parts.Parts``."""
 
-    def __init__(self, ranks: Callable[..., list[Any]], policy: str, shares: Sequence[Share]) -> None:
+    def __init__(self, ranks: Callable[..., list[Any]], policy: str, shares: Sequence[ShareSize]) -> None:
         self._ranks, self._policy = ranks, policy
         self.bytes, self.finite = sum(share.bytes for share in shares), all(share.finite for share in shares)
 
-    def write(self, folder: Path, stem: str) -> dict[str, Written]:
-        found: dict[str, Written] = {}
-        for rank, told in enumerate(self._ranks("write", self._policy, str(folder.absolute()), stem)):
-            if isinstance(told, Refused):
-                raise OSError(told.errno, f"rank {rank}: {told.why}")
-            found |= told
-        return found
+    def write(self, folder: Path, stem: str) -> dict[str, FileDigest]:
+        written: dict[str, FileDigest] = {}
+        for rank, answer in enumerate(self._ranks("write", self._policy, str(folder.absolute()), stem)):
+            if isinstance(answer, WriteFailure):
+                raise OSError(answer.errno, f"rank {rank}: {answer.why}")
+            written |= answer
+        return written

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from cotrain.backend.handles import PolicyHandle, Sequences, Spec
-from cotrain.backend.local import Room
-from cotrain.backend.shapes import Shape
+from cotrain.backend.handles import PolicyHandle, Sequences, PolicySpec
+from cotrain.backend.local import PolicyFactory
+from cotrain.backend.shapes import ComputeShape
 from cotrain.core.state import State
 from cotrain.learn.contract import LossTerm, UpdateReport
 from cotrain.learn.spoken import Given
@@ -25,11 +25,11 @@ Arrays = dict[str, Any]  # name → numpy array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class PolicyInfo:
     """What of a policy the run itself has to know."""
 
     renderer: Rendering | None
-    shape: Shape | None
+    shape: ComputeShape | None
     changes: bool
 
 
@@ -37,20 +37,20 @@ class LearnerHost:
     """All policies whose models this run holds."""
 
     def __init__(
-        self, policies: Mapping[str, Spec], seed: int, device: str, threads: int, room: type[Room] = Room
+        self, policies: Mapping[str, PolicySpec], seed: int, device: str, threads: int, room: type[PolicyFactory] = PolicyFactory
     ) -> None:
         """``policies``: all of the run, as the backend has settled them; ``threads``: of the CPU; ``room``: where they
         are built."""
         torch.set_num_threads(threads)
-        built = room(policies, seed, device)
-        self.handles: dict[str, PolicyHandle] = {n: built.handle(n) for n, spec in policies.items() if spec.head}
+        factory = room(policies, seed, device)
+        self.handles: dict[str, PolicyHandle] = {n: factory.get_handle(n) for n, spec in policies.items() if spec.head}
 
     def pid(self) -> int:
         return os.getpid()
 
-    def opened(self) -> dict[str, Opened]:
+    def describe_policies(self) -> dict[str, PolicyInfo]:
         return {
-            name: Opened(renderer=handle.renderer, shape=handle.shape(), changes=handle.changes)
+            name: PolicyInfo(renderer=handle.renderer, shape=handle.shape(), changes=handle.changes)
             for name, handle in self.handles.items()
         }
 
@@ -61,8 +61,8 @@ class LearnerHost:
 
     def logprobs(self, policy: str, sequences: Sequences, temperature: float, given: Sequence[Given]) -> list[Any]:
         """A numpy array ``[T]`` for each sequence."""
-        found = self.handles[policy].logprobs(sequences, temperature=temperature, given=given)
-        return [values.numpy() for values in found]
+        tensors = self.handles[policy].logprobs(sequences, temperature=temperature, given=given)
+        return [values.numpy() for values in tensors]
 
     def follow(self, policy: str, source: str, planned: int) -> tuple[bool, int]:
         """Whether the weights of a following policy changed, and their version."""
@@ -76,13 +76,13 @@ class LearnerHost:
         return self.handles[policy].restart()
 
     def weights(self, policy: str) -> Arrays:
-        return _arrays(dict(self.handles[policy].weights()))
+        return _to_arrays(dict(self.handles[policy].weights()))
 
     def state(self, policy: str) -> State:
         return self.handles[policy].state()
 
     def tensors(self, policy: str) -> Arrays:
-        return _arrays(self.handles[policy].tensors())
+        return _to_arrays(self.handles[policy].tensors())
 
     def load(self, policy: str, state: State, arrays: Arrays) -> int:
         """Put back what ``state`` and ``tensors`` gave; the version of the weights."""
@@ -90,13 +90,13 @@ class LearnerHost:
         return self.handles[policy].version
 
     def limit(self, policy: str) -> int | None:
-        return self.handles[policy].limit()
+        return self.handles[policy].scoring_limit()
 
     def limit_to(self, policy: str, tokens: int | None) -> None:
-        self.handles[policy].limit_to(tokens)
+        self.handles[policy].set_scoring_limit(tokens)
 
 
-def _arrays(tensors: Mapping[str, torch.Tensor]) -> Arrays:
+def _to_arrays(tensors: Mapping[str, torch.Tensor]) -> Arrays:
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicyHandle, ProgramHandle, Spec
-from cotrain.backend.players import Players
-from cotrain.backend.work import Worked
+from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicyHandle, ProgramHandle, PolicySpec
+from cotrain.backend.players import RoutingEngine
+from cotrain.backend.work import ProcessStats
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Trace
@@ -30,7 +30,7 @@ from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.optim import has_bfloat16
 from cotrain.text.plain import ByteRenderer
-from cotrain.text.render import Renderer, Rendering, said_with
+from cotrain.text.render import Renderer, Rendering, generation_config_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked, by policy; device) → the engine
 
 
-def embedded(handles: Mapping[str, ModelHandle], device: str) -> Engine:
+def make_embedded_engine(handles: Mapping[str, ModelHandle], device: str) -> Engine:
     """The embedded engine over the handles' own modules."""
     return EmbeddedEngine(
         {name: handle.model for name, handle in handles.items() if handle.spec.speaks},
@@ -52,40 +52,40 @@ def embedded(handles: Mapping[str, ModelHandle], device: str) -> Engine:
     )
 
 
-class Local:
+class LocalBackend:
     """Implements ``Backend``."""
 
-    def __init__(self, device: str = "cpu", *, engine: MakeEngine = embedded, bounds: Bounds | None = None) -> None:
+    def __init__(self, device: str = "cpu", *, engine: MakeEngine = make_embedded_engine, bounds: Bounds | None = None) -> None:
         """Raises ConfigError for a device that torch does not see."""
         check_device(device)
         self.bounds = bounds
         self.device, self._make = device, engine
         self._handles: dict[str, PolicyHandle] = {}
 
-    def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
-        room = Room(settled(policies, self.device), seed, self.device)
-        self._handles = {name: room.handle(name) for name in policies}
-        held = {name: handle for name, handle in self._handles.items() if isinstance(handle, ModelHandle)}
-        engine = self._make({n: h for n, h in held.items() if h.spec.speaks or h.spec.scores}, self.device)
-        for handle in held.values():
+    def open(self, policies: Mapping[str, PolicySpec], *, seed: int) -> dict[str, PolicyHandle]:
+        factory = PolicyFactory(with_device_defaults(policies, self.device), seed, self.device)
+        self._handles = {name: factory.get_handle(name) for name in policies}
+        model_handles = {name: handle for name, handle in self._handles.items() if isinstance(handle, ModelHandle)}
+        engine = self._make({n: h for n, h in model_handles.items() if h.spec.speaks or h.spec.scores}, self.device)
+        for handle in model_handles.values():
             handle.engine = engine
-        self.engine = Players(self._handles, engine)
+        self.engine = RoutingEngine(self._handles, engine)
         return dict(self._handles)
 
     def publish(self, policy: str, version: int) -> None:
         self.engine.publish(policy, version)
 
-    def ahead(self) -> bool:
+    def enable_overlap(self) -> bool:
         """The engine's weights are the learners'."""
         return False
 
-    def remember(self, traces: Iterable[Trace]) -> None:
-        remember(self._handles, traces)
+    def cache_remote_answers(self, traces: Iterable[Trace]) -> None:
+        cache_answers_by_policy(self._handles, traces)
 
-    def renew(self) -> None:
+    def restart_lost_processes(self) -> None:
         """Nothing here is lost without the run itself."""
 
-    def work(self) -> dict[str, Worked]:
+    def process_stats(self) -> dict[str, ProcessStats]:
         return {}
 
     def describe(self) -> dict[str, Any]:
@@ -95,39 +95,39 @@ class Local:
         await asyncio.gather(*(handle.close() for handle in self._handles.values()))
 
 
-def remember(handles: Mapping[str, PolicyHandle], traces: Iterable[Trace]) -> None:
+def cache_answers_by_policy(handles: Mapping[str, PolicyHandle], traces: Iterable[Trace]) -> None:
     """Tell each policy of its own traces."""
     by_policy: dict[str, list[Trace]] = {name: [] for name in handles}
     for trace in traces:
         by_policy[trace.policy].append(trace)
-    for policy, mine in by_policy.items():
-        handles[policy].remember(mine)
+    for policy, own_traces in by_policy.items():
+        handles[policy].cache_answers(own_traces)
 
 
-def settled(policies: Mapping[str, Spec], device: str) -> dict[str, Spec]:
+def with_device_defaults(policies: Mapping[str, PolicySpec], device: str) -> dict[str, PolicySpec]:
     """The policies with what the device decides."""
     narrow = device.startswith("cuda") and has_bfloat16(torch.device(device))
-    return {name: spec.settled(autocast=narrow) for name, spec in policies.items()}
+    return {name: spec.with_device_defaults(autocast=narrow) for name, spec in policies.items()}
 
 
-def settled_device(name: str) -> str:
+def resolve_device(name: str) -> str:
     """The device that ``--device`` means: "auto" is cuda where there is one, else cpu."""
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
-class Room:
+class PolicyFactory:
     """What policies ask for while they build themselves."""
 
     def __init__(self, policies: Mapping[str, Any], seed: int, device: str) -> None:
         self.policies, self.seed, self.device = policies, seed, device
         self._built: dict[str, PolicyHandle] = {}
-        self._bases = _bases(policies, seed, device)
+        self._bases = _adapter_bases(policies, seed, device)
         self._shared: dict[tuple[Any, ...], tuple[nn.Module, Rendering]] = {
-            _same(spec): (base.module, _renderer(base.module, base.tokenizer))
+            _sharing_key(spec): (base.module, _make_renderer(base.module, base.tokenizer))
             for base, spec in ((self._bases[s.model], s) for s in policies.values() if s.lora is not None)
         }
 
-    def handle(self, name: str) -> PolicyHandle:
+    def get_handle(self, name: str) -> PolicyHandle:
         """The handle of a policy, built now if it was not yet. Raises UnknownName."""
         if name not in self.policies:
             raise UnknownName("policy", name, self.policies)
@@ -142,42 +142,42 @@ class Room:
     def language_model(self, spec: Any) -> tuple[nn.Module, Rendering]:
         """A module of its own, with its renderer."""
         model, tokenizer = load_model(spec.model, **spec.loading)
-        return nn.Module.to(model, self.device).eval(), _renderer(model, tokenizer)
+        return nn.Module.to(model, self.device).eval(), _make_renderer(model, tokenizer)
 
     def scoring_renderer(self, spec: Any) -> Rendering:
         return Renderer(load_tokenizer(spec.model, trust_remote_code=spec.trust_remote_code))
 
-    def learning(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
+    def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
         """All weights of a module, with an optimiser."""
         model = model.to(self.device).requires_grad_(True)
         return LearnerHandle(name, spec, renderer, model, TorchLearner(model, **spec.optimising))
 
-    def adapted(self, name: str, spec: Any) -> LearnerHandle:
+    def build_adapter(self, name: str, spec: Any) -> LearnerHandle:
         """The adapter of this policy on the base that it shares, with an optimiser."""
-        model, renderer, activate, base = self.adapter(name, spec)
+        model, renderer, activate, base = self.adapter_module(name, spec)
         learner = TorchLearner(model, **spec.optimising, activate=activate)
         return LearnerHandle(name, spec, renderer, model, learner, activate=activate, base=base)
 
-    def adapter(self, name: str, spec: Any) -> tuple[nn.Module, Rendering, Callable[[], object], AdapterBase]:
+    def adapter_module(self, name: str, spec: Any) -> tuple[nn.Module, Rendering, Callable[[], object], AdapterBase]:
         """The module in which an adapter lies, its renderer, what selects the adapter, and the base."""
-        (model, renderer), base = self._shared[_same(spec)], self._bases[spec.model]
+        (model, renderer), base = self._shared[_sharing_key(spec)], self._bases[spec.model]
         return model, renderer, partial(base.activate, name), base
 
-    def frozen(self, name: str, spec: Any) -> ModelHandle:
+    def build_frozen(self, name: str, spec: Any) -> ModelHandle:
         """A module that others may share: the base of adapters with none of them active, or another frozen policy's."""
-        if _same(spec) not in self._shared:
+        if _sharing_key(spec) not in self._shared:
             model, renderer = self.language_model(spec)
-            self._shared[_same(spec)] = model.requires_grad_(False), renderer
-        model, renderer = self._shared[_same(spec)]
+            self._shared[_sharing_key(spec)] = model.requires_grad_(False), renderer
+        model, renderer = self._shared[_sharing_key(spec)]
         base = self._bases.get(spec.model)
         return ModelHandle(name, spec, renderer, model, activate=partial(base.activate, None) if base else None)
 
-    def program(self, name: str, spec: Any) -> ProgramHandle:
-        teller = None if spec.tokens_of is None else self.handle(spec.tokens_of).renderer
+    def build_program(self, name: str, spec: Any) -> ProgramHandle:
+        teller = None if spec.tokens_of is None else self.get_handle(spec.tokens_of).renderer
         return ProgramHandle(name, spec, teller or ByteRenderer(), spec.speak)
 
 
-def _bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[str, AdapterBase]:
+def _adapter_bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[str, AdapterBase]:
     """A base for each model on which a policy is an adapter, with all its adapters."""
     adapters = [(name, spec, spec.lora) for name, spec in policies.items() if spec.lora is not None]
     if not adapters:
@@ -199,7 +199,7 @@ def _bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[str, Ada
     return bases
 
 
-def _same(spec: Any) -> tuple[Any, ...]:
+def _sharing_key(spec: Any) -> tuple[Any, ...]:
     """What two policies must have in common to share a module."""
     return (spec.model, *spec.loading.values())
 
@@ -215,9 +215,9 @@ def _refuse_two_bases(name: str, spec: Any, other: str, base: Any) -> None:
             )
 
 
-def _renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Renderer:
+def _make_renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Renderer:
     """With the stop tokens that a model's authors wrote beside it."""
-    return Renderer(tokenizer, said_with(model))
+    return Renderer(tokenizer, generation_config_of(model))
 
 
 def check_device(name: str) -> None:

@@ -30,18 +30,18 @@ def ask_machines(engine: str | None, models: Sequence[str], *, patience: float, 
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    asked: list[tuple[str, Any]] = []
-    for node in nodes():
+    tasks: list[tuple[str, Any]] = []
+    for node in live_nodes():
         if gpus and not gpus_of(node):
             continue
-        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        task: Any = ray.remote(look_here).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-        asked.append((str(node["NodeManagerAddress"]), task.remote(engine, list(models))))
-    until = time.monotonic() + patience
-    return [answer_of(name, reference, until, patience) for name, reference in asked]
+        placement = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        task: Any = ray.remote(inspect_machine).options(num_cpus=0, max_retries=0, scheduling_strategy=placement)
+        tasks.append((str(node["NodeManagerAddress"]), task.remote(engine, list(models))))
+    deadline = time.monotonic() + patience
+    return [answer_of(name, reference, deadline, patience) for name, reference in tasks]
 
 
-def nodes() -> list[Mapping[str, Any]]:
+def live_nodes() -> list[Mapping[str, Any]]:
     """Ray's machines that are alive, by their addresses."""
     import ray
 
@@ -58,17 +58,17 @@ def answer_of(name: str, reference: Any, until: float, patience: float) -> Machi
     from ray.exceptions import GetTimeoutError, RayError
 
     try:
-        found: Machine = ray.get(reference, timeout=max(0.0, until - time.monotonic()))
+        answer: Machine = ray.get(reference, timeout=max(0.0, until - time.monotonic()))
     except GetTimeoutError:
         ray.cancel(reference, force=True)
         return {"name": name, "error": f"no answer within {patience:g} seconds"}
     except RayError as error:
         lines = (str(getattr(error, "cause", None) or error).strip() or type(error).__name__).splitlines()
         return {"name": name, "error": f"it cannot answer ({lines[0][:200]}); install the same cotrain there"}
-    return found
+    return answer
 
 
-def look_here(engine: str | None, models: Sequence[str]) -> Machine:
+def inspect_machine(engine: str | None, models: Sequence[str]) -> Machine:
     """One machine, said by itself. ``engine``: the Python of vLLM; ``models``: directories or names of the Hub."""
     import torch
 
@@ -78,8 +78,8 @@ def look_here(engine: str | None, models: Sequence[str]) -> Machine:
         "cores": len(os.sched_getaffinity(0)),
         "memory": memory_here(),
         "gpus": [(gpu.name, gpu.total_memory) for gpu in gpus],
-        "python": environments.look(sys.executable),
-        "engine": None if engine is None else environments.look(engine),
+        "python": environments.inspect_python(sys.executable),
+        "engine": None if engine is None else environments.inspect_python(engine),
         "weights": {model: weights_of(model) for model in models},
     }
 
@@ -100,33 +100,33 @@ def memory_here() -> int:
     return sys.maxsize if memory is None else int(memory.total)
 
 
-def wrongs(machine: Machine, here: Mapping[str, Any], engine: str | None) -> list[str]:
+def machine_problems(machine: Machine, here: Mapping[str, Any], engine: str | None) -> list[str]:
     """What is wrong with one machine, each in one line. ``here``: the command's own Python."""
     name = machine["name"]
     if "error" in machine:
         return [f"{name}: {machine['error']}"]
-    wrong = []
+    problems = []
     if differ := versions_that_differ(name, machine["python"], "this machine", here, vllm=False):
-        wrong.append(differ)
-    if engine is not None and (problem := environments.problem(machine["engine"], dict(here))):
-        wrong.append(f"{name}: {engine}: {problem}")
+        problems.append(differ)
+    if engine is not None and (problem := environments.python_problem(machine["engine"], dict(here))):
+        problems.append(f"{name}: {engine}: {problem}")
     missing = (found for found in machine["weights"].values() if found.startswith("missing: "))
-    return wrong + [f"{name}: {found.removeprefix('missing: ')}" for found in missing]
+    return problems + [f"{name}: {found.removeprefix('missing: ')}" for found in missing]
 
 
-def differences(machines: Sequence[Machine]) -> list[str]:
+def machine_differences(machines: Sequence[Machine]) -> list[str]:
     """In what machines differ from the first of those that answered."""
-    said = [machine for machine in machines if "error" not in machine]
-    wrong = []
-    for other in said[1:]:
-        first = said[0]
+    answered = [machine for machine in machines if "error" not in machine]
+    problems = []
+    for other in answered[1:]:
+        first = answered[0]
         for model, weights in first["weights"].items():
             if other["weights"][model] != weights:
-                wrong.append(f"weights of {model!r} on {other['name']} are others than on {first['name']}")
+                problems.append(f"weights of {model!r} on {other['name']} are others than on {first['name']}")
         two, one = (m["engine"] or {} for m in (other, first))
         if differ := versions_that_differ(f"vLLM's Python on {other['name']}", two, f"that on {first['name']}", one):
-            wrong.append(differ)
-    return wrong
+            problems.append(differ)
+    return problems
 
 
 def versions_that_differ(
@@ -151,7 +151,7 @@ def version_by_name(found: Mapping[str, Any]) -> dict[str, str]:
     return {name: f"{found[name]}{files.get(name, '')}" for name in names}
 
 
-def versions(found: Mapping[str, Any]) -> str:
+def versions_line(found: Mapping[str, Any]) -> str:
     """In one line: ``python 3.11.7, cotrain 0.1.0 (files 341c883e990a), ray 2.60.0``."""
     if "error" in found:
         return str(found["error"])
@@ -161,11 +161,11 @@ def versions(found: Mapping[str, Any]) -> str:
 # -- GPUs that are asked for
 
 
-def check_gpus(wanted: Sequence[tuple[str, float]], there: Sequence[float], where: str) -> None:
+def check_gpus(wanted: Sequence[tuple[str, float]], gpus_per_machine: Sequence[float], where: str) -> None:
     """Raise ConfigError, one line, where processes want more GPUs than there are: Ray would wait for them. ``wanted``:
     processes with the GPUs of each, by the table of the --cluster file that says so; ``there``: of each machine;
     ``where``: as messages name them."""
-    most, whole = max(there, default=0.0), sum(there)
+    most, gpus_in_all = max(gpus_per_machine, default=0.0), sum(gpus_per_machine)
     for table, each in wanted:
         if each > most:
             have = f"none has more than {most:g}" if most else "there is none"
@@ -174,9 +174,9 @@ def check_gpus(wanted: Sequence[tuple[str, float]], there: Sequence[float], wher
                 "the CPU, or add a machine that has so many"
             )
     total = sum(each for _, each in wanted)
-    if total > whole:
+    if total > gpus_in_all:
         raise ConfigError(
-            f"learners and engine want {total:g} GPUs, and there are {whole:g} {where}; give fewer ranks or engines, "
+            f"learners and engine want {total:g} GPUs, and there are {gpus_in_all:g} {where}; give fewer ranks or engines, "
             "or less than a GPU to each"
         )
 
@@ -186,7 +186,7 @@ def await_gpus(wanted: Sequence[tuple[str, float]], where: str, pause: Callable[
     until = time.monotonic() + ARRIVAL
     while True:
         try:
-            check_gpus(wanted, [gpus_of(node) for node in nodes()], where)
+            check_gpus(wanted, [gpus_of(node) for node in live_nodes()], where)
             return
         except ConfigError:
             if time.monotonic() > until:

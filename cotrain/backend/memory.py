@@ -30,8 +30,8 @@ def memory_of(device: str, limits: Sequence[tuple[str, str]] = CGROUPS) -> Memor
         return Memory(total=float(total), available=float(free))
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = {name: 1024.0 * float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-        memory = Memory(total=found["MemTotal"] + found.get("SwapTotal", 0.0), available=found["MemAvailable"])
+        meminfo = {name: 1024.0 * float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        memory = Memory(total=meminfo["MemTotal"] + meminfo.get("SwapTotal", 0.0), available=meminfo["MemAvailable"])
     except (OSError, ValueError, KeyError, IndexError):
         try:
             bytes_in_all = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -40,8 +40,8 @@ def memory_of(device: str, limits: Sequence[tuple[str, str]] = CGROUPS) -> Memor
         memory = Memory(total=bytes_in_all, available=bytes_in_all)
     for limit, used in limits:
         try:
-            most, held = (float(Path(path).read_text(encoding="ascii")) for path in (limit, used))
+            most, used_bytes = (float(Path(path).read_text(encoding="ascii")) for path in (limit, used))
         except (OSError, ValueError):  # not there, or "max"
             continue
-        memory = Memory(total=min(memory.total, most), available=min(memory.available, max(0.0, most - held)))
+        memory = Memory(total=min(memory.total, most), available=min(memory.available, max(0.0, most - used_bytes)))
     return memory

@@ -20,7 +20,7 @@ from cotrain.backend import environments, machines
 from cotrain.backend.cluster_file import Cluster, gpus_wanted
 from cotrain.backend.joining import check_address, check_here, check_token, take_token
 from cotrain.core.errors import ConfigError, ProcessLost
-from cotrain.core.user_code import PREFIX
+from cotrain.core.user_code import MODULE_PREFIX
 from cotrain.core.verbosity import shows_all
 
 PATIENCE = 180.0  # seconds in which Ray is begun again where it is late
@@ -58,7 +58,7 @@ class RayProcess:
             return ray.get(reference, timeout=self._deadline)
         except RayTaskError as error:
             if isinstance(error.cause, RayError):  # an argument was lost on its way
-                raise ProcessLost(f"{self.what}: {_line(error.cause)} during {method}") from error
+                raise ProcessLost(f"{self.what}: {_first_line(error.cause)} during {method}") from error
             raise error.cause from error
         except GetTimeoutError as error:
             self.kill()
@@ -67,9 +67,9 @@ class RayProcess:
             ) from error
         except RayError as error:
             self.kill()
-            raise ProcessLost(f"{self.what} is lost during {method}: {_line(error)}") from error
+            raise ProcessLost(f"{self.what} is lost during {method}: {_first_line(error)}") from error
 
-    def done(self, reference: Any, seconds: float) -> bool:
+    def is_done(self, reference: Any, seconds: float) -> bool:
         """Is the answer of ``send`` there, or its error, within these seconds?"""
         import ray
 
@@ -99,7 +99,7 @@ class Hosting:
         return getattr(self._host, method)(*arguments)
 
 
-class Ray:
+class RayLauncher:
     """Implements ``several.Launcher``."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -125,14 +125,14 @@ class Ray:
 
     def start(self) -> None:
         """Nothing where it has been started. Raises ConfigError."""
-        self._ours = start(self.cluster) or self._ours
+        self._ours = start_ray(self.cluster) or self._ours
         _carry_user_code()
         if self.cluster.address is None or self._looked:
             return
         where = f"at {self.cluster.address}"
         machines.await_gpus(gpus_wanted(self.cluster), where)
         if self._named:
-            environments.refuse(looked(self.cluster.engine_python, where), self._named)
+            environments.check_python(inspect_remote_python(self.cluster.engine_python, where), self._named)
         self._looked = True
 
     def refuse_foreign(self, where: str) -> None:
@@ -140,15 +140,15 @@ class Ray:
         this machine, else at the start. ``where``: as messages name the cluster."""
         self._named = f"{where}: engine.python"
         if self.cluster.address is None:
-            environments.refuse(environments.look(self.cluster.engine_python), self._named)
+            environments.check_python(environments.inspect_python(self.cluster.engine_python), self._named)
 
     def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> RayProcess:
         import ray
 
-        actor: Any = ray.remote(Hosting).options(**self.options(host))
+        actor: Any = ray.remote(Hosting).options(**self.actor_options(host))
         return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
 
-    def options(self, host: type) -> dict[str, Any]:
+    def actor_options(self, host: type) -> dict[str, Any]:
         """What Ray is told of the actor of a host."""
         gpus, python = self.cluster.gpus.get(host.__name__, 0.0), self.cluster.pythons.get(host.__name__)
         elsewhere = {"runtime_env": {"py_executable": python}} if python else {}
@@ -165,23 +165,23 @@ class Ray:
         return {"kind": "ray"}
 
 
-def looked(python: str, where: str, patience: float = PATIENCE) -> environments.Found:
+def inspect_remote_python(python: str, where: str, patience: float = PATIENCE) -> environments.PythonInfo:
     """What a Python has on one of the machines. Raises ConfigError where none of them says so in time."""
     import ray
     from ray.exceptions import RayError
 
-    reference = ray.remote(environments.look).options(num_cpus=0, max_retries=0).remote(python)
+    reference = ray.remote(environments.inspect_python).options(num_cpus=0, max_retries=0).remote(python)
     try:
-        found: environments.Found = ray.get(reference, timeout=patience)
+        python_info: environments.PythonInfo = ray.get(reference, timeout=patience)
     except RayError as error:  # GetTimeoutError is one
         raise ConfigError(
-            f"Ray {where}: no machine said within {patience:g} seconds what {python} has ({_line(error)}); see "
+            f"Ray {where}: no machine said within {patience:g} seconds what {python} has ({_first_line(error)}); see "
             "`cotrain doctor --cluster`"
         ) from error
-    return found
+    return python_info
 
 
-def start(cluster: Cluster) -> bool:
+def start_ray(cluster: Cluster) -> bool:
     """Join the cluster, or begin Ray on this machine; False where this process has joined one already. Raises
     ConfigError."""
     import ray
@@ -194,25 +194,25 @@ def start(cluster: Cluster) -> bool:
     else:
         check_address(cluster.address)
         check_token(cluster.address)
-    says: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.DEBUG if shows_all() else logging.ERROR}
-    here: dict[str, Any] = {
+    log_options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.DEBUG if shows_all() else logging.ERROR}
+    local_options: dict[str, Any] = {
         "num_cpus": cluster.cpus,
         "object_store_memory": cluster.object_store_mb * 2**20,
         "include_dashboard": False,
     }
-    until = time.monotonic() + min(cluster.deadline, PATIENCE)
+    deadline = time.monotonic() + min(cluster.deadline, PATIENCE)
     while True:
         try:
             with _own_sigterm():
-                ray.init(cluster.address or "local", **({} if cluster.address else here), **says)
+                ray.init(cluster.address or "local", **({} if cluster.address else local_options), **log_options)
             return True
         except Exception as error:
             ray.shutdown()  # what of it began
             # Ray waits 30 seconds; a busy machine needs more
-            late = "timed out" in str(error) and cluster.address is None
-            if not late or time.monotonic() > until:
+            timed_out = "timed out" in str(error) and cluster.address is None
+            if not timed_out or time.monotonic() > deadline:
                 where = f"at {cluster.address}" if cluster.address else "here"
-                raise ConfigError(f"Ray does not start {where}: {_told(error)}") from error
+                raise ConfigError(f"Ray does not start {where}: {_error_text(error)}") from error
 
 
 @contextmanager
@@ -231,15 +231,15 @@ def _carry_user_code() -> None:
     from ray import cloudpickle
 
     for name, module in list(sys.modules.items()):
-        if name.startswith(PREFIX):
+        if name.startswith(MODULE_PREFIX):
             cloudpickle.register_pickle_by_value(module)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Which versions differ stands below the first line."""
-    said = str(error)
-    return " ".join(said.split()) if "Version mismatch" in said else _line(error)
+    text = str(error)
+    return " ".join(text.split()) if "Version mismatch" in text else _first_line(error)
 
 
-def _line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]

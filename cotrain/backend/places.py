@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.backend.engine_host import EngineHost
-from cotrain.backend.handles import Spec
+from cotrain.backend.handles import PolicySpec
 from cotrain.backend.vllm_host import VllmHost
 from cotrain.core.errors import ConfigError
-from cotrain.engine.vllm_engine import USUAL, VllmSettings
+from cotrain.engine.vllm_engine import DEFAULT_SETTINGS, VllmSettings
 from cotrain.models.load import model_directory
 
 ENGINE = "the engine's process"  # as messages name it
@@ -23,7 +23,7 @@ LEAST_HEAD = 32  # of attention on a CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EnginePlacement:
     """One engine in a process of its own."""
 
     what: str  # as messages name it
@@ -33,57 +33,57 @@ class Place:
     tested: bool  # is it asked at the start whether new weights arrive?
 
 
-Settled = Mapping[str, Spec]
-Placing = Callable[[Settled, int, str, int], list[Place]]  # (policies, seed, device, threads) → engines
+ResolvedPolicies = Mapping[str, PolicySpec]
+PlacementRule = Callable[[ResolvedPolicies, int, str, int], list[EnginePlacement]]  # (policies, seed, device, threads) → engines
 
 
-def embedded_alone(policies: Settled, seed: int, device: str, threads: int, *, tested: bool = False) -> list[Place]:
+def embedded_alone(policies: ResolvedPolicies, seed: int, device: str, threads: int, *, tested: bool = False) -> list[EnginePlacement]:
     """One embedded engine for all."""
     asked = tuple(name for name, spec in policies.items() if spec.speaks or spec.scores)
     settings = (policies, seed, device, threads)
-    return [Place(what=ENGINE, host=EngineHost, policies=asked, settings=settings, tested=tested)]
+    return [EnginePlacement(what=ENGINE, host=EngineHost, policies=asked, settings=settings, tested=tested)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByVllm:
+class VllmPlacement:
     """A ``Placing``: vLLM for whoever speaks."""
 
-    settings: VllmSettings = USUAL
+    settings: VllmSettings = DEFAULT_SETTINGS
 
-    def __call__(self, policies: Settled, seed: int, device: str, threads: int) -> list[Place]:
+    def __call__(self, policies: ResolvedPolicies, seed: int, device: str, threads: int) -> list[EnginePlacement]:
         if device == "cpu":
             for name, spec in policies.items():
                 if spec.speaks:
                     refuse_heads(name, spec)
         places = []
-        for names in self.groups(policies):
-            asked = {name: policies[name] for name in names}
+        for names in self.group_by_weights(policies):
+            group = {name: policies[name] for name in names}
             what = f"the engine's process of {' and '.join(names)}"
-            settings = (asked, self.settings, device, threads)
-            places.append(Place(what=what, host=VllmHost, policies=names, settings=settings, tested=True))
+            settings = (group, self.settings, device, threads)
+            places.append(EnginePlacement(what=what, host=VllmHost, policies=names, settings=settings, tested=True))
         scoring = {name: spec for name, spec in policies.items() if spec.scores}
         if scoring:
             rest = embedded_alone(scoring, seed, device, threads)[0]
             places.append(replace(rest, what=f"the engine's process of {' and '.join(scoring)}"))
         return places
 
-    def groups(self, policies: Settled) -> list[tuple[str, ...]]:
+    def group_by_weights(self, policies: ResolvedPolicies) -> list[tuple[str, ...]]:
         """Policies that speak, by the weights that they speak with."""
-        found: dict[tuple[Any, ...], list[str]] = {}
+        names_by_weights: dict[tuple[Any, ...], list[str]] = {}
         for name, spec in policies.items():
             if spec.speaks:
-                alone = spec.lora is None and (spec.trained or spec.follows is not None)
-                weights = (name,) if alone else (None, spec.model, *_loading(spec), _autocast(spec))
-                found.setdefault(weights, []).append(name)
-        return [tuple(names) for names in found.values()]
+                alone = spec.lora is None and (spec.trained or spec.source_policy is not None)
+                weights = (name,) if alone else (None, spec.model, *_loading_values(spec), _uses_autocast(spec))
+                names_by_weights.setdefault(weights, []).append(name)
+        return [tuple(names) for names in names_by_weights.values()]
 
 
-def replicated(placing: Placing, count: int) -> Placing:
+def with_replicas(placing: PlacementRule, count: int) -> PlacementRule:
     """So many processes in place of each, which answer for the same policies."""
     if count == 1:
         return placing
 
-    def all_of(policies: Settled, seed: int, device: str, threads: int) -> list[Place]:
+    def all_of(policies: ResolvedPolicies, seed: int, device: str, threads: int) -> list[EnginePlacement]:
         return [
             replace(place, what=f"{place.what} (replica {number} of {count})")
             for place in placing(policies, seed, device, threads)
@@ -107,9 +107,9 @@ def refuse_heads(name: str, spec: Any) -> None:
         )
 
 
-def _loading(spec: Any) -> tuple[Any, ...]:
+def _loading_values(spec: Any) -> tuple[Any, ...]:
     return tuple(spec.loading.values())
 
 
-def _autocast(spec: Any) -> bool:
+def _uses_autocast(spec: Any) -> bool:
     return bool(spec.autocast)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from cotrain.backend.handles import PolicyHandle
 from cotrain.core.address import Address
 from cotrain.core.types import Completion
-from cotrain.engine.contract import DividingEngine, Engine, Request, serving
+from cotrain.engine.contract import MemoryLimitedEngine, Engine, Request, as_serving_engine
 
 
-class Players:
+class RoutingEngine:
     """Implements ``ServingEngine`` and ``DividingEngine`` over handles; ``engine`` answers for whoever has none, and
     refuses whom it does not know."""
 
@@ -35,22 +35,22 @@ class Players:
         return own
 
     def limits(self) -> dict[str, int]:
-        return self.engine.limits() if isinstance(self.engine, DividingEngine) else {}
+        return self.engine.limits() if isinstance(self.engine, MemoryLimitedEngine) else {}
 
-    def limit(self, limits: Mapping[str, int]) -> None:
-        if isinstance(self.engine, DividingEngine):
-            self.engine.limit(limits)
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        if isinstance(self.engine, MemoryLimitedEngine):
+            self.engine.set_limits(limits)
 
     # -- what a server needs
 
     def step(self) -> bool:
-        return serving(self.engine).step()
+        return as_serving_engine(self.engine).step()
 
-    def drawn(self) -> dict[Address, list[int]]:
-        return serving(self.engine).drawn()
+    def running_tokens(self) -> dict[Address, list[int]]:
+        return as_serving_engine(self.engine).running_tokens()
 
     def check(self, request: Request) -> None:
-        serving(self.engine).check(request)
+        as_serving_engine(self.engine).check(request)
 
     def context(self, policy: str) -> int:
-        return serving(self.engine).context(policy)
+        return as_serving_engine(self.engine).context(policy)

@@ -24,7 +24,7 @@ from cotrain.backend.handles import PolicyHandle
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Sampling
-from cotrain.engine.contract import LimitedEngine, Request
+from cotrain.engine.contract import ContextLimitedEngine, Request
 from cotrain.rollout.idle_loop import IdleLoop, together
 
 PROMPT, ANSWER = 256, 16  # tokens; several blocks of a prefix cache
@@ -37,7 +37,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class PublishCheck:
     """What the test of one policy found, in nats a token."""
 
     policy: str
@@ -47,89 +47,89 @@ class Arrival:
 
 
 def check_publishing(
-    policies: Sequence[PolicyHandle], engines: Sequence[LimitedEngine], publish: Publish
-) -> list[Arrival]:
+    policies: Sequence[PolicyHandle], engines: Sequence[ContextLimitedEngine], publish: Publish
+) -> list[PublishCheck]:
     """``policies``: those of one engine; ``engines``: it, or its replicas, each of which is asked. What is found is
     that of the worst replica. Raises ConfigError, one line, where weights do not arrive; the old ones are back in any
     case but that of a lost process."""
     for handle in (h for h in policies if h.changes):
         publish(handle.name, handle.version)  # adapters have no weights there yet
-    starts = [[_start(handle, engine) for engine in engines] for handle in policies]
-    found = []
-    for handle, told in zip(policies, starts, strict=True):
+    starts = [[_check_start(handle, engine) for engine in engines] for handle in policies]
+    checks = []
+    for handle, per_engine in zip(policies, starts, strict=True):
         if handle.changes:
             others = [other for other in policies if other is not handle]
-            found.append(_changed(handle, others, told, engines, publish))
+            checks.append(_check_changed_weights(handle, others, per_engine, engines, publish))
         else:
-            before = max(distance for _, distance in told)
-            found.append(Arrival(policy=handle.name, before=before, after=None, change=None))
-    return found
+            before = max(distance for _, distance in per_engine)
+            checks.append(PublishCheck(policy=handle.name, before=before, after=None, change=None))
+    return checks
 
 
-def _start(handle: PolicyHandle, engine: LimitedEngine) -> tuple[list[Completion], float]:
+def _check_start(handle: PolicyHandle, engine: ContextLimitedEngine) -> tuple[list[Completion], float]:
     """What it says with the weights of the start, and how far that is from what the learner believes."""
-    prompt = _prompt(handle, engine.context(handle.name))
-    said = _answers(handle, prompt, engine)
-    before = _distance(_told(said), _believed(handle, prompt, said))
+    prompt = _test_prompt(handle, engine.context(handle.name))
+    completions = _sample_answers(handle, prompt, engine)
+    before = _mean_distance(_engine_logprobs(completions), _learner_logprobs(handle, prompt, completions))
     if not before <= STAYS:
-        raise _refusal(handle, f"differ by {before:.3g} nats a token at the start; expected {STAYS} at most")
-    return said, before
+        raise _mismatch_error(handle, f"differ by {before:.3g} nats a token at the start; expected {STAYS} at most")
+    return completions, before
 
 
-def _changed(
+def _check_changed_weights(
     handle: PolicyHandle,
     others: Sequence[PolicyHandle],
     starts: Sequence[tuple[Sequence[Completion], float]],
-    engines: Sequence[LimitedEngine],
+    engines: Sequence[ContextLimitedEngine],
     publish: Publish,
-) -> Arrival:
+) -> PublishCheck:
     """``starts``: what ``_start`` found, of each of the engines."""
-    prompt = _prompt(handle, engines[0].context(handle.name))
+    prompt = _test_prompt(handle, engines[0].context(handle.name))
     for engine in engines:
-        _answers(handle, prompt, engine)  # it may stay in a cache
-    state, kept, version = handle.state(), handle.tensors(), handle.version
-    handle.load(state, shaken(kept, handle.name))
+        _sample_answers(handle, prompt, engine)  # it may stay in a cache
+    state, old_tensors, version = handle.state(), handle.tensors(), handle.version
+    handle.load(state, perturb_weights(old_tensors, handle.name))
     try:
         publish(handle.name, version)
-        shaken_ones = []
+        perturbed = []
         for engine in engines:
-            new, *beside = _answers_of([handle, *others], prompt, engine)
-            apart = {h: _distance(_told(s), _believed(h, prompt, s)) for h, s in zip(others, beside, strict=True)}
-            shaken_ones.append((new, _believed(handle, prompt, new), apart))
+            new, *other_completions = _sample_each([handle, *others], prompt, engine)
+            other_distances = {h: _mean_distance(_engine_logprobs(s), _learner_logprobs(h, prompt, s)) for h, s in zip(others, other_completions, strict=True)}
+            perturbed.append((new, _learner_logprobs(handle, prompt, new), other_distances))
     finally:
-        handle.load(state, kept)
+        handle.load(state, old_tensors)
         publish(handle.name, version)
-    found = []
-    for engine, (old, before), (new, believes, apart) in zip(engines, starts, shaken_ones, strict=True):
-        after, change = (_distance(x, believes) for x in (_told(new), _believed(handle, prompt, new)))
+    checks = []
+    for engine, (old, before), (new, learner_logprobs, other_distances) in zip(engines, starts, perturbed, strict=True):
+        after, change = (_mean_distance(x, learner_logprobs) for x in (_engine_logprobs(new), _learner_logprobs(handle, prompt, new)))
         most = MULTIPLE * before + SHARE * change
-        for policy, distance in {handle: after, **apart}.items():
+        for policy, distance in {handle: after, **other_distances}.items():
             if not distance <= most:
-                raise _refusal(
+                raise _mismatch_error(
                     policy,
                     f"differ by {distance:.3g} nats a token after a change of the weights of {handle.name!r}, which "
                     f"moved the learner's by {change:.3g}; expected {most:.2g} at most",
                 )
-        if _answers(handle, prompt, engine) != list(old):
-            raise _refusal(handle, "are others than before, once the weights were put back; expected the same bits")
-        found.append(Arrival(policy=handle.name, before=before, after=after, change=change))
-    return max(found, key=lambda one: one.after or 0.0)
+        if _sample_answers(handle, prompt, engine) != list(old):
+            raise _mismatch_error(handle, "are others than before, once the weights were put back; expected the same bits")
+        checks.append(PublishCheck(policy=handle.name, before=before, after=after, change=change))
+    return max(checks, key=lambda one: one.after or 0.0)
 
 
-def shaken(tensors: Tensors, name: str) -> dict[str, torch.Tensor]:
+def perturb_weights(tensors: Tensors, name: str) -> dict[str, torch.Tensor]:
     """The same tensors with other weights; the noise of each follows from the policy's and its own name."""
-    found = dict(tensors)
+    perturbed = dict(tensors)
     for key in sorted(tensors):
         weight = tensors[key]
         if key.startswith(MODEL) and weight.is_floating_point():
             noise = torch.Generator().manual_seed(seed_of("shaken", name, key))
             scale = float(weight.float().std(correction=0)) or float(weight.shape[-1] ** -0.5)  # zeros of adapters
-            drawn = torch.randn(weight.shape, generator=noise)
-            found[key] = (weight + STRENGTH * scale * drawn.to(weight)).contiguous()
-    return found
+            unit_noise = torch.randn(weight.shape, generator=noise)
+            perturbed[key] = (weight + STRENGTH * scale * unit_noise.to(weight)).contiguous()
+    return perturbed
 
 
-def _prompt(handle: PolicyHandle, context: int) -> tuple[int, ...]:
+def _test_prompt(handle: PolicyHandle, context: int) -> tuple[int, ...]:
     """Tokens of a text, again and again; half of a short context."""
     assert handle.renderer is not None
     text = hashlib.sha256(handle.name.encode()).hexdigest() + " What is 12 + 30? Say how you found it. "
@@ -137,15 +137,15 @@ def _prompt(handle: PolicyHandle, context: int) -> tuple[int, ...]:
     return (ids * PROMPT)[: min(PROMPT, context // 2)]
 
 
-def _answers(handle: PolicyHandle, prompt: tuple[int, ...], engine: LimitedEngine) -> list[Completion]:
-    return _answers_of([handle], prompt, engine)[0]
+def _sample_answers(handle: PolicyHandle, prompt: tuple[int, ...], engine: ContextLimitedEngine) -> list[Completion]:
+    return _sample_each([handle], prompt, engine)[0]
 
 
-def _answers_of(
-    handles: Sequence[PolicyHandle], prompt: tuple[int, ...], engine: LimitedEngine
+def _sample_each(
+    handles: Sequence[PolicyHandle], prompt: tuple[int, ...], engine: ContextLimitedEngine
 ) -> list[list[Completion]]:
     """What each says to the prompt, several times; all are asked at once."""
-    asked = [
+    requests = [
         Request(
             policy=handle.name,
             prompt_ids=prompt,
@@ -159,26 +159,26 @@ def _answers_of(
     ]
     loop = IdleLoop()
     try:
-        said = loop.run(together([engine.sample(request) for request in asked]), engine.advance)
+        completions = loop.run_to_end(together([engine.sample(request) for request in requests]), engine.advance)
     finally:
         loop.close()
-    return [list(said[i : i + ANSWERS]) for i in range(0, len(said), ANSWERS)]
+    return [list(completions[i : i + ANSWERS]) for i in range(0, len(completions), ANSWERS)]
 
 
-def _told(said: Sequence[Completion]) -> torch.Tensor:
-    return torch.tensor([value for one in said for value in one.logprobs])
+def _engine_logprobs(completions: Sequence[Completion]) -> torch.Tensor:
+    return torch.tensor([value for completion in completions for value in completion.logprobs])
 
 
-def _believed(handle: PolicyHandle, prompt: tuple[int, ...], said: Sequence[Completion]) -> torch.Tensor:
+def _learner_logprobs(handle: PolicyHandle, prompt: tuple[int, ...], completions: Sequence[Completion]) -> torch.Tensor:
     """The learner's present log-probabilities of the same tokens."""
-    return torch.cat(handle.logprobs([(prompt, one.token_ids) for one in said]))
+    return torch.cat(handle.logprobs([(prompt, one.token_ids) for one in completions]))
 
 
-def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+def _mean_distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().mean())
 
 
-def _refusal(handle: PolicyHandle, how: str) -> ConfigError:
+def _mismatch_error(handle: PolicyHandle, how: str) -> ConfigError:
     return ConfigError(
         f"policy {handle.name!r}: log-probabilities of engine and learner {how}; weights do not arrive in the engine "
         "as they are: take another version of it, or the embedded engine"

@@ -24,18 +24,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from cotrain.backend.handles import LearnerHandle, ModelHandle, Spec
+from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicySpec
 from cotrain.backend.learner_host import Arrays, LearnerHost
-from cotrain.backend.local import Room
+from cotrain.backend.local import PolicyFactory
 from cotrain.core.errors import RankShort
-from cotrain.disk.files import Written
-from cotrain.disk.parts import finite, size_of, write_part
+from cotrain.disk.files import FileDigest
+from cotrain.disk.parts import is_finite, tensor_bytes, write_part
 from cotrain.learn.sharded import Sharded, ShardedScorer
 from cotrain.learn.sharded_learner import ShardedLearner
 from cotrain.text.render import Rendering
 
 HERE = "127.0.0.1"
-Address = tuple[str, int]  # host and port of the first rank
+HostPort = tuple[str, int]  # host and port of the first rank
 
 
 class RankHost:
@@ -51,7 +51,7 @@ class RankHost:
     def pid(self) -> int:
         return os.getpid()
 
-    def address(self) -> Address:
+    def address(self) -> HostPort:
         """Where the others find the first rank."""
         host = HERE if self._here else socket.gethostbyname(socket.gethostname())
         self._store = dist.TCPStore(
@@ -61,9 +61,9 @@ class RankHost:
 
     def join(
         self,
-        address: Address,
+        address: HostPort,
         limits: Mapping[str, int],
-        policies: Mapping[str, Spec],
+        policies: Mapping[str, PolicySpec],
         seed: int,
         device: str,
         threads: int,
@@ -78,7 +78,7 @@ class RankHost:
         dist.init_process_group(
             "nccl" if on_gpu else "gloo", store=store, rank=self._rank, world_size=self._world, timeout=self._patience
         )
-        self._host = LearnerHost(policies, seed, device, threads, ShardedRoom)
+        self._host = LearnerHost(policies, seed, device, threads, ShardedPolicyFactory)
         for name, tokens in limits.items():
             handle = self._host.handles[name]
             if isinstance(handle, LearnerHandle) and isinstance(handle.learner, ShardedLearner):
@@ -103,29 +103,29 @@ class RankHost:
 
     def weights(self) -> Arrays:
         """Those of the last ``gather``; they are let go."""
-        found, self._weights = self._weights, {}
-        return found
+        arrays, self._weights = self._weights, {}
+        return arrays
 
     def sees(self, folder: str) -> str | None:
         """None where this rank can see a folder; else its machine's name."""
         return None if Path(folder).is_dir() else socket.gethostname()
 
-    def measure(self, policy: str) -> Share:
+    def measure(self, policy: str) -> ShareSize:
         """What this rank would write of a policy."""
-        tensors, _ = self._share(policy)
-        return Share(bytes=size_of(tensors), finite=finite(tensors))
+        tensors, _ = self._own_share(policy)
+        return ShareSize(bytes=tensor_bytes(tensors), finite=is_finite(tensors))
 
-    def write(self, policy: str, folder: str, stem: str) -> dict[str, Written] | Refused:
+    def write(self, policy: str, folder: str, stem: str) -> dict[str, FileDigest] | WriteFailure:
         """Write this rank's part of a policy, where it has one."""
-        tensors, parts = self._share(policy)
+        tensors, parts = self._own_share(policy)
         if self._rank >= parts:
             return {}
         try:
             return write_part(Path(folder), stem, tensors, part=self._rank + 1, parts=parts)
         except OSError as error:  # told, not raised: the group goes on
-            return Refused(errno=error.errno or 0, why=error.strerror or str(error))
+            return WriteFailure(errno=error.errno or 0, why=error.strerror or str(error))
 
-    def _share(self, policy: str) -> tuple[Mapping[str, torch.Tensor], int]:
+    def _own_share(self, policy: str) -> tuple[Mapping[str, torch.Tensor], int]:
         """This rank's share of what is saved, and in how many parts it is."""
         handle = self._host.handles[policy]
         if isinstance(handle, LearnerHandle) and isinstance(handle.learner, ShardedLearner):
@@ -134,7 +134,7 @@ class RankHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class ShareSize:
     """What a rank would write."""
 
     bytes: int
@@ -142,14 +142,14 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class WriteFailure:
     """What the disk said to a rank."""
 
     errno: int
     why: str
 
 
-class ShardedRoom(Room):
+class ShardedPolicyFactory(PolicyFactory):
     """Where models are put into shards as they are built."""
 
     def __init__(self, policies: Mapping[str, Any], seed: int, device: str) -> None:
@@ -158,19 +158,19 @@ class ShardedRoom(Room):
         self._sharded: dict[nn.Module, Sharded] = {}
         for base in self._bases.values():
             self._shards_of(base.module)
-            base.reread()
+            base.reread_weights()
 
-    def learning(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
+    def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
         sharded = self._shards_of(model.to(self.device).requires_grad_(True))
         return LearnerHandle(name, spec, renderer, model, ShardedLearner(sharded, **spec.optimising))
 
-    def adapted(self, name: str, spec: Any) -> LearnerHandle:
-        model, renderer, activate, base = self.adapter(name, spec)
+    def build_adapter(self, name: str, spec: Any) -> LearnerHandle:
+        model, renderer, activate, base = self.adapter_module(name, spec)
         learner = ShardedLearner(self._shards_of(model), **spec.optimising, activate=activate)
         return LearnerHandle(name, spec, renderer, model, learner, activate=activate, base=base)
 
-    def frozen(self, name: str, spec: Any) -> ModelHandle:
-        handle = super().frozen(name, spec)
+    def build_frozen(self, name: str, spec: Any) -> ModelHandle:
+        handle = super().build_frozen(name, spec)
         handle.make_scorer = partial(ShardedScorer, sharded=self._shards_of(handle.model))
         return handle
 

@@ -27,12 +27,12 @@ from typing import Any, Protocol
 
 import httpx2
 
-from cotrain.backend.handles import PolicyHandle, Spec
+from cotrain.backend.handles import PolicyHandle, PolicySpec
 from cotrain.core.address import Address, rng_of
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Completion, Trace
 from cotrain.engine.contract import Request
-from cotrain.rollout.idle_loop import elsewhere
+from cotrain.rollout.idle_loop import awaiting_server
 from cotrain.text.messages import Message
 from cotrain.text.plain import STOP, ByteRenderer
 from cotrain.text.render import Piece, Rendering
@@ -51,7 +51,7 @@ MOST_COUNT = 10**9  # tokens of one request that a server may count
 FAILED = "failed"  # ``finish`` of an answer that there is not; ``failure`` says why
 
 
-class RemoteSpec(Spec, Protocol):
+class RemoteSpec(PolicySpec, Protocol):
     """``loop.remote.Remote``, which see for the fields."""
 
     @property
@@ -73,7 +73,7 @@ class RemoteSpec(Spec, Protocol):
 class MessagesRenderer(ByteRenderer):
     """Messages as the bytes of their JSON, so that a prompt holds who said what; texts as their bytes."""
 
-    def pieces(self, messages: Sequence[Message]) -> list[Piece]:
+    def prompt_pieces(self, messages: Sequence[Message]) -> list[Piece]:
         """One piece; what tools and the environment say is shown as a user's words."""
         others = {"tool": "user", "environment": "user"}
         sent = [{"role": others.get(m.role, m.role), "content": m.content} for m in messages]
@@ -92,14 +92,14 @@ class RemoteHandle(PolicyHandle):
     def __init__(self, name: str, spec: RemoteSpec, renderer: Rendering, key: str | None) -> None:
         super().__init__(name, spec, renderer)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._line: _Line | None = None
+        self._line: _Connection | None = None
         self._known: dict[Address, Trace] = {}
         self._vocabulary = renderer.vocabulary
         self._counts = dict.fromkeys(
             ("answers", "failed", "retries", "prompt_tokens", "completion_tokens", "remembered", "seconds"), 0.0
         )
 
-    def remember(self, traces: Sequence[Trace]) -> None:
+    def cache_answers(self, traces: Sequence[Trace]) -> None:
         self._known = {trace.address: trace for trace in traces}
 
     def counts(self) -> dict[str, float]:
@@ -113,14 +113,14 @@ class RemoteHandle(PolicyHandle):
         """The server's answer, or one that says why there is none. Raises ConfigError where asking again cannot help,
         and DataError where another prompt was answered at this address."""
         if request.address in self._known:
-            return self._recorded(request)
-        path, body = self._asked(request)
-        with elsewhere():
-            line = self._connected()
+            return self._recorded_completion(request)
+        path, body = self._path_and_body(request)
+        with awaiting_server():
+            line = self._get_connection()
             async with line.free:
                 began = time.monotonic()
                 try:
-                    return await self._answer(line.client, request, path, body, began + self.spec.deadline)
+                    return await self._request_answer(line.client, request, path, body, began + self.spec.deadline)
                 finally:
                     self._counts["seconds"] += time.monotonic() - began
 
@@ -129,20 +129,20 @@ class RemoteHandle(PolicyHandle):
         if line is not None:
             await line.client.aclose()
 
-    async def _answer(
+    async def _request_answer(
         self, client: httpx2.AsyncClient, request: Request, path: str, body: Mapping[str, Any], deadline: float
     ) -> Completion:
         pauses, tries = rng_of("pause", request.seed), 0
         while True:
-            least, answer, reason = 0.0, None, ""  # seconds that the server wants to be left alone; its answer; why not
+            least_pause, answer, reason = 0.0, None, ""  # seconds that the server wants to be left alone; its answer; why not
             try:
                 async with (
                     asyncio.timeout(min(self.spec.timeout, deadline - time.monotonic())),
                     client.stream("POST", path, json=body) as answer,
                 ):
-                    content = await _content(answer, _most(request)) if answer.status_code == 200 else b""
+                    content = await _read_body(answer, _most_bytes(request)) if answer.status_code == 200 else b""
                 if answer.status_code == 200:
-                    return self._read(request, _json(content))
+                    return self._parse_answer(request, _parse_json(content))
             except (TimeoutError, httpx2.TimeoutException):
                 reason, answer = "timeout", None
             except httpx2.HTTPError:
@@ -157,17 +157,17 @@ class RemoteHandle(PolicyHandle):
                         f"{NEVER[answer.status_code]}"
                     )
                 if answer.status_code not in AGAIN:
-                    return self._failed(f"refused ({reason})")
+                    return self._failed_completion(f"refused ({reason})")
                 wanted = answer.headers.get("retry-after", "")
-                least = min(LONGEST_PAUSE, float(wanted)) if wanted.isdecimal() else 0.0
-            pause = max(least, min(LONGEST_PAUSE, FIRST_PAUSE * 2**tries) * (0.5 + pauses.random()))
+                least_pause = min(LONGEST_PAUSE, float(wanted)) if wanted.isdecimal() else 0.0
+            pause = max(least_pause, min(LONGEST_PAUSE, FIRST_PAUSE * 2**tries) * (0.5 + pauses.random()))
             if time.monotonic() + pause >= deadline:
-                return self._failed(reason)
+                return self._failed_completion(reason)
             tries += 1
             self._counts["retries"] += 1
             await asyncio.sleep(pause)
 
-    def _asked(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def _path_and_body(self, request: Request) -> tuple[str, dict[str, Any]]:
         """Path and body."""
         sampling = request.sampling
         body: dict[str, Any] = {
@@ -190,7 +190,7 @@ class RemoteHandle(PolicyHandle):
             )
         return "chat/completions", body | {"messages": messages}
 
-    def _read(self, request: Request, answer: Any) -> Completion:
+    def _parse_answer(self, request: Request, answer: Any) -> Completion:
         """The answer that stands in a body. Raises Malformed."""
         choices = answer.get("choices") if isinstance(answer, Mapping) else None
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
@@ -198,7 +198,7 @@ class RemoteHandle(PolicyHandle):
         choice, usage = choices[0], answer.get("usage")
         finish = "length" if choice.get("finish_reason") == "length" else "stop"
         if self.spec.send_ids:
-            token_ids, logprobs = _ids_of(choice, request.sampling.max_tokens, self._vocabulary)
+            token_ids, logprobs = _ids_and_logprobs(choice, request.sampling.max_tokens, self._vocabulary)
         else:
             message = choice.get("message")
             text = message.get("content") if isinstance(message, Mapping) else None
@@ -219,14 +219,14 @@ class RemoteHandle(PolicyHandle):
             self._counts[name] += count or 0
         return Completion(token_ids=token_ids, logprobs=logprobs, finish=finish, policy=self.name, version=0)
 
-    def _failed(self, reason: str) -> Completion:
+    def _failed_completion(self, reason: str) -> Completion:
         self._counts["answers"] += 1
         self._counts["failed"] += 1
         ids = (self.renderer.stop_ids[0],)
         why = f"remote: {reason}"
         return Completion(token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=self.name, version=0, failure=why)
 
-    def _recorded(self, request: Request) -> Completion:
+    def _recorded_completion(self, request: Request) -> Completion:
         trace = self._known[request.address]
         if trace.prompt_ids != request.prompt_ids:
             raise DataError(
@@ -245,7 +245,7 @@ class RemoteHandle(PolicyHandle):
             failure=trace.failure if trace.finish == FAILED else None,
         )
 
-    def _connected(self) -> _Line:
+    def _get_connection(self) -> _Connection:
         """The line of the running loop. It reads no proxies, keys or passwords from the surroundings."""
         loop = asyncio.get_running_loop()
         if self._line is None or self._line.loop is not loop:
@@ -256,12 +256,12 @@ class RemoteHandle(PolicyHandle):
                 limits=httpx2.Limits(max_connections=self.spec.concurrency),
                 trust_env=False,
             )
-            self._line = _Line(loop=loop, client=client, free=asyncio.Semaphore(self.spec.concurrency))
+            self._line = _Connection(loop=loop, client=client, free=asyncio.Semaphore(self.spec.concurrency))
         return self._line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class _Connection:
     """Connections, and how many more requests may be under way."""
 
     loop: asyncio.AbstractEventLoop
@@ -273,12 +273,12 @@ class Malformed(ValueError):
     """What is wrong with the body of an answer, as a short fixed phrase."""
 
 
-def _most(request: Request) -> int:
+def _most_bytes(request: Request) -> int:
     """Bytes that the JSON of an answer may have."""
     return MOST_BODY + PER_TOKEN * (len(request.prompt_ids) + request.sampling.max_tokens)
 
 
-async def _content(answer: httpx2.Response, most: int) -> bytes:
+async def _read_body(answer: httpx2.Response, most: int) -> bytes:
     """The body of an answer, unpacked. Raises Malformed for one that is longer than ``most``, before it is read."""
     coding, parts, size = answer.headers.get("content-encoding", "identity").strip().lower(), [], 0
     async for part in answer.aiter_raw():
@@ -299,14 +299,14 @@ async def _content(answer: httpx2.Response, most: int) -> bytes:
     return content
 
 
-def _json(content: bytes) -> Any:
+def _parse_json(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
         raise Malformed("no JSON") from None
 
 
-def _ids_of(choice: Mapping[str, Any], most: int, vocabulary: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def _ids_and_logprobs(choice: Mapping[str, Any], most: int, vocabulary: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """At most ``most`` token ids [T] below ``vocabulary``, with their log-probabilities. Raises Malformed."""
     ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
     if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
@@ -315,9 +315,9 @@ def _ids_of(choice: Mapping[str, Any], most: int, vocabulary: int) -> tuple[tupl
         raise Malformed("more tokens than max_tokens allows")
     if min(ids) < 0 or max(ids) >= vocabulary:
         raise Malformed("token ids outside of the vocabulary")
-    said = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
-    if not isinstance(said, list) or len(said) != len(ids) or not all(type(v) in (int, float) for v in said):
+    values = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
+    if not isinstance(values, list) or len(values) != len(ids) or not all(type(v) in (int, float) for v in values):
         raise Malformed("no log-probabilities")
-    if not all(LEAST_LOGPROB <= v <= ROUNDING for v in said):  # NaN is neither
+    if not all(LEAST_LOGPROB <= v <= ROUNDING for v in values):  # NaN is neither
         raise Malformed("impossible log-probabilities")
-    return tuple(ids), tuple(min(0.0, float(v)) for v in said)
+    return tuple(ids), tuple(min(0.0, float(v)) for v in values)

@@ -26,17 +26,17 @@ from typing import Any, Protocol
 
 import torch
 
-from cotrain.backend.handles import PolicyHandle, ProgramHandle, Spec
-from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process, Timed
+from cotrain.backend.handles import PolicyHandle, ProgramHandle, PolicySpec
+from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process, TimedProcess
 from cotrain.backend.hosted_engines import HostedEngines
-from cotrain.backend.learner_group import Group, GroupPolicy, rank_of
-from cotrain.backend.learner_host import LearnerHost, Opened
-from cotrain.backend.local import Room, remember, settled
+from cotrain.backend.learner_group import RankGroup, RankGroupPolicy, rank_label
+from cotrain.backend.learner_host import LearnerHost, PolicyInfo
+from cotrain.backend.local import PolicyFactory, cache_answers_by_policy, with_device_defaults
 from cotrain.backend.places import ENGINE as ENGINE
-from cotrain.backend.places import Place, Placing, embedded_alone, replicated
-from cotrain.backend.players import Players
-from cotrain.backend.publishing import Arrival, check_publishing
-from cotrain.backend.work import Worked, short
+from cotrain.backend.places import EnginePlacement, PlacementRule, embedded_alone, with_replicas
+from cotrain.backend.players import RoutingEngine
+from cotrain.backend.publishing import PublishCheck, check_publishing
+from cotrain.backend.work import ProcessStats, short_name
 from cotrain.core.errors import EngineLost, ProcessLost
 from cotrain.core.types import Trace
 from cotrain.learn.mismatch import Bounds
@@ -76,7 +76,7 @@ class Launcher(Protocol):
         ...
 
 
-class Several:
+class MultiProcessBackend:
     """Implements ``Backend``."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Several:
         device: str = "cpu",
         *,
         world: int = 1,
-        placing: Placing = embedded_alone,
+        placing: PlacementRule = embedded_alone,
         replicas: int = 1,
         kind: str = "embedded",
         bounds: Bounds | None = None,
@@ -94,60 +94,60 @@ class Several:
         each; ``kind``: as the run's provenance names them; ``bounds``: see ``Backend``."""
         self.bounds, self.world, self.replicas = bounds, world, replicas
         self.launcher, self.device, self.kind = launcher, device, kind
-        self.placing = replicated(placing, replicas)
+        self.placing = with_replicas(placing, replicas)
         self._handles: dict[str, PolicyHandle] = {}
-        self.arrivals: list[Arrival] = []  # what the self-tests of publishing found
+        self.arrivals: list[PublishCheck] = []  # what the self-tests of publishing found
         self._learners: Process | None = None
         self._engine_processes: dict[str, Process] = {}  # by place
         self._limits: dict[str, int] = {}  # tokens of a pass, by policy, where a rank's memory ran out
         self._published: dict[str, tuple[int, Any]] | None = None  # version and weights by policy, where they are kept
 
-    def open(self, policies: Mapping[str, Spec], *, seed: int) -> dict[str, PolicyHandle]:
-        self._policies, self._seed = settled(policies, self.device), seed
-        self._places = self.placing(*self._settings())
-        self._worked = self._nothing_worked()
+    def open(self, policies: Mapping[str, PolicySpec], *, seed: int) -> dict[str, PolicyHandle]:
+        self._policies, self._seed = with_device_defaults(policies, self.device), seed
+        self._places = self.placing(*self._host_settings())
+        self._worked = self._new_stats()
         try:
             self.launcher.start()
-            opened = self._begin()
+            opened = self._start_processes()
         except BaseException:
-            self._stop()
+            self._stop_processes()
             raise
-        outside = Outside(self._policies, opened)
+        outside = ModelFreeFactory(self._policies, opened)
         for name, spec in self._policies.items():
             if name in opened:
-                made = GroupPolicy if self.world > 1 else HostedPolicy
-                handle = made(name, spec, opened[name], self._present_learners)
+                handle_type = RankGroupPolicy if self.world > 1 else HostedPolicy
+                handle = handle_type(name, spec, opened[name], self._present_learners)
                 handle.engine = self._engine
                 self._handles[name] = handle
             else:
-                self._handles[name] = outside.handle(name)
-        self.engine = Players(self._handles, self._engine)
+                self._handles[name] = outside.get_handle(name)
+        self.engine = RoutingEngine(self._handles, self._engine)
         try:
             for group in dict.fromkeys(place.policies for place in self._places if place.tested):
-                self.arrivals += self._test(group)
+                self.arrivals += self._test_publishing(group)
         except BaseException:
-            self._stop()
+            self._stop_processes()
             raise
         return dict(self._handles)
 
-    def _test(self, policies: Sequence[str]) -> list[Arrival]:
+    def _test_publishing(self, policies: Sequence[str]) -> list[PublishCheck]:
         """Of the policies of one engine, or of its replicas. Raises ConfigError where new weights do not arrive."""
         for _ in range(TRIES - 1):
             with suppress(EngineLost):
-                return self._tested(policies)
-        return self._tested(policies)
+                return self._try_publishing(policies)
+        return self._try_publishing(policies)
 
-    def _tested(self, policies: Sequence[str]) -> list[Arrival]:
+    def _try_publishing(self, policies: Sequence[str]) -> list[PublishCheck]:
         handles = [self._handles[name] for name in policies]
-        return check_publishing(handles, self._engine.replicas(handles[0].name), self.publish)
+        return check_publishing(handles, self._engine.engines_of(handles[0].name), self.publish)
 
-    def _begin(self) -> dict[str, Opened]:
+    def _start_processes(self) -> dict[str, PolicyInfo]:
         """Both processes, which load at once, and what the learners tell of the policies."""
         for tried in range(1, TRIES + 1):
             try:
                 self._learners = self._begin_learners()
                 self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
-                opened: dict[str, Opened] = self._learners.ask("opened")
+                opened: dict[str, PolicyInfo] = self._learners.ask("opened")
                 self._engine = HostedEngines(
                     [
                         (
@@ -163,7 +163,7 @@ class Several:
                 )
                 break
             except ProcessLost:
-                self._kill()
+                self._kill_processes()
                 if tried == TRIES:
                     raise
         return opened
@@ -177,15 +177,15 @@ class Several:
                 self._published[policy] = version, weights
             began = time.perf_counter()
             try:
-                taken = self._engine.bring(policy, version, weights)
-                self._handed_out(taken, time.perf_counter() - began)
+                byte_count = self._engine.send_weights(policy, version, weights)
+                self._record_publishing(byte_count, time.perf_counter() - began)
                 return
             except EngineLost:
                 learners.wait(weights, "weights")  # raises ProcessLost when it is the learners that are lost
                 if tried == TRIES:
                     raise
 
-    def ahead(self) -> bool:
+    def enable_overlap(self) -> bool:
         """The weights that were published last are kept where they are on their way, in Ray's store."""
         self._published = {}
         for tried in range(1, TRIES + 1):
@@ -197,13 +197,13 @@ class Several:
             except ProcessLost:
                 if tried == TRIES:
                     raise
-                self.renew()
+                self.restart_lost_processes()
         return True
 
-    def remember(self, traces: Iterable[Trace]) -> None:
-        remember(self._handles, traces)
+    def cache_remote_answers(self, traces: Iterable[Trace]) -> None:
+        cache_answers_by_policy(self._handles, traces)
 
-    def renew(self) -> None:
+    def restart_lost_processes(self) -> None:
         """New learners; a new engine when it is asked next, should it be lost too."""
         if self._learners is not None:
             self._learners.kill()
@@ -211,11 +211,11 @@ class Several:
         self._published = None if self._published is None else {}
         for handle in self._handles.values():
             if isinstance(handle, HostedPolicy):
-                handle.begin_again()
+                handle.reset_version()
         self._present_learners()
 
-    def work(self) -> dict[str, Worked]:
-        return {short(what): worked.now() for what, worked in self._worked.items()}
+    def process_stats(self) -> dict[str, ProcessStats]:
+        return {short_name(what): worked.current_copy() for what, worked in self._worked.items()}
 
     def describe(self) -> dict[str, Any]:
         many = {name: n for name, n in (("world", self.world), ("replicas", self.replicas)) if n > 1}
@@ -223,14 +223,14 @@ class Several:
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self._handles.values()))
-        self._stop()
+        self._stop_processes()
 
     def _present_learners(self) -> Process:
         if self._learners is None:
             self._learners = self._begin_learners()
         return self._learners
 
-    def _new_engine(self, place: Place) -> Process:
+    def _new_engine(self, place: EnginePlacement) -> Process:
         """Another engine with the present weights. Raises EngineLost, and ProcessLost when it is the learners that are
         lost."""
         if place.what in self._engine_processes:
@@ -239,16 +239,16 @@ class Several:
         for handle in (self._handles[name] for name in place.policies if name in self._handles):
             if handle.changes and handle.renderer is not None:
                 learners = self._present_learners()
-                version, weights = self._weights(handle, learners)
+                version, weights = self._weights_for(handle, learners)
                 try:
-                    taken = process.ask("publish", handle.name, version, weights, [])
-                    self._worked[place.what].published_bytes += taken
+                    byte_count = process.ask("publish", handle.name, version, weights, [])
+                    self._worked[place.what].published_bytes += byte_count
                 except ProcessLost as lost:
                     learners.wait(weights, "weights")
                     raise EngineLost(str(lost)) from lost
         return process
 
-    def _weights(self, handle: PolicyHandle, learners: Process) -> tuple[int, Any]:
+    def _weights_for(self, handle: PolicyHandle, learners: Process) -> tuple[int, Any]:
         """Version and weights for a new engine: those published last where an update may be going on."""
         if self._published is not None and handle.name in self._published:
             return self._published[handle.name]
@@ -257,52 +257,52 @@ class Several:
     def _begin_learners(self) -> Process:
         if self.world > 1:
             worked = [self._worked[what] for what in self._learner_names()]
-            return Group(LEARNERS, self.launcher, self._settings(), self._limits, worked)
-        return Timed(self.launcher.begin(LEARNERS, LearnerHost, self._settings()), self._worked[LEARNERS])
+            return RankGroup(LEARNERS, self.launcher, self._host_settings(), self._limits, worked)
+        return TimedProcess(self.launcher.begin(LEARNERS, LearnerHost, self._host_settings()), self._worked[LEARNERS])
 
     def _learner_names(self) -> list[str]:
         """Of the processes that hold the learners."""
         world = self.world
-        return [rank_of(LEARNERS, rank, world) for rank in range(world)] if world > 1 else [LEARNERS]
+        return [rank_label(LEARNERS, rank, world) for rank in range(world)] if world > 1 else [LEARNERS]
 
-    def _nothing_worked(self) -> dict[str, Worked]:
+    def _new_stats(self) -> dict[str, ProcessStats]:
         """Of all processes, as messages name them."""
-        held = tuple(name for name, spec in self._policies.items() if spec.head)
-        engines = {place.what: Worked(policies=place.policies, tokens=0.0) for place in self._places}
-        return {what: Worked(policies=held) for what in self._learner_names()} | engines
+        policies = tuple(name for name, spec in self._policies.items() if spec.head)
+        engines = {place.what: ProcessStats(policies=place.policies, tokens=0.0) for place in self._places}
+        return {what: ProcessStats(policies=policies) for what in self._learner_names()} | engines
 
-    def _handed_out(self, taken: int, seconds: float) -> None:
+    def _record_publishing(self, taken: int, seconds: float) -> None:
         """Weights went from the learners to an engine, or to its replicas."""
         names = self._learner_names()
         self._worked[names[0]].published_bytes += taken  # the first rank has gathered them
         for what in names:
             self._worked[what].publish_seconds += seconds
 
-    def _begin_engine(self, place: Place) -> Process:
+    def _begin_engine(self, place: EnginePlacement) -> Process:
         return self.launcher.begin(place.what, place.host, place.settings)
 
-    def _settings(self) -> tuple[Any, ...]:
+    def _host_settings(self) -> tuple[Any, ...]:
         return (self._policies, self._seed, self.device, torch.get_num_threads())
 
-    def _kill(self) -> None:
+    def _kill_processes(self) -> None:
         for process in (*self._engine_processes.values(), self._learners):
             if process is not None:
                 process.kill()
         self._engine_processes, self._learners = {}, None
 
-    def _stop(self) -> None:
-        self._kill()
+    def _stop_processes(self) -> None:
+        self._kill_processes()
         self.launcher.stop()
 
 
-class Outside(Room):
+class ModelFreeFactory(PolicyFactory):
     """Where policies build themselves that hold no model: programs, and models of other servers."""
 
-    def __init__(self, policies: Mapping[str, Any], opened: Mapping[str, Opened]) -> None:
+    def __init__(self, policies: Mapping[str, Any], opened: Mapping[str, PolicyInfo]) -> None:
         self.policies, self._opened = policies, opened
         self._built = {}
 
-    def program(self, name: str, spec: Any) -> ProgramHandle:
-        known = None if spec.tokens_of is None else self._opened.get(spec.tokens_of)
-        teller = known.renderer if known else None if spec.tokens_of is None else self.handle(spec.tokens_of).renderer
+    def build_program(self, name: str, spec: Any) -> ProgramHandle:
+        info = None if spec.tokens_of is None else self._opened.get(spec.tokens_of)
+        teller = info.renderer if info else None if spec.tokens_of is None else self.get_handle(spec.tokens_of).renderer
         return ProgramHandle(name, spec, teller or ByteRenderer(), spec.speak)

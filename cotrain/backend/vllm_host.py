@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cotrain.backend.engine_host import Host, Weights
+from cotrain.backend.engine_host import BaseEngineHost, Weights
 from cotrain.core.errors import ModelError
 from cotrain.engine.vllm_engine import VllmEngine, VllmSettings
 from cotrain.models.load import load_tokenizer, model_directory
@@ -21,35 +21,35 @@ from cotrain.models.lora import Lora
 from cotrain.text.render import Renderer
 
 
-class VllmHost(Host):
+class VllmHost(BaseEngineHost):
     """The policies of a run that speak with one set of weights, or with adapters on it."""
 
     def __init__(self, policies: Mapping[str, Any], settings: VllmSettings, device: str, threads: int) -> None:
         """``policies``: as the backend has settled them, all on one model; ``threads``: of the CPU."""
         torch.set_num_threads(threads)
-        self._adapters = {name: _adapter(spec.lora) for name, spec in policies.items() if spec.lora is not None}
-        one = next(iter(policies.values()))
-        narrow = one.autocast or one.dtype == "bfloat16"
+        self._adapters = {name: _adapter_config(spec.lora) for name, spec in policies.items() if spec.lora is not None}
+        first_spec = next(iter(policies.values()))
+        narrow = first_spec.autocast or first_spec.dtype == "bfloat16"
         engine = VllmEngine(
-            model_directory(one.model, trust_remote_code=one.trust_remote_code),
+            model_directory(first_spec.model, trust_remote_code=first_spec.trust_remote_code),
             {name: self._adapters[name]["r"] if name in self._adapters else None for name in policies},
             dtype="bfloat16" if narrow else "float32",
             settings=settings,
             device=device,
-            trust_remote_code=one.trust_remote_code,
+            trust_remote_code=first_spec.trust_remote_code,
         )
-        renderer = Renderer(load_tokenizer(one.model, trust_remote_code=one.trust_remote_code))
+        renderer = Renderer(load_tokenizer(first_spec.model, trust_remote_code=first_spec.trust_remote_code))
         super().__init__(engine, dict.fromkeys(policies, renderer))
         self._vllm = engine
 
-    def bring(self, policy: str, weights: Weights) -> None:
+    def load_weights(self, policy: str, weights: Weights) -> None:
         named = [(name, torch.from_numpy(array.copy())) for name, array in weights.items()]
         if policy not in self._adapters:
-            self._vllm.take(policy, named)
+            self._vllm.load_weights(policy, named)
             return
         saved = [(saved_name(name, policy), tensor) for name, tensor in named]
         targets = sorted({name.split(".lora_")[0].rpartition(".")[2] for name, _ in saved})
-        self._vllm.take(policy, saved, {**self._adapters[policy], "target_modules": targets})
+        self._vllm.load_weights(policy, saved, {**self._adapters[policy], "target_modules": targets})
 
 
 def saved_name(name: str, policy: str) -> str:
@@ -57,7 +57,7 @@ def saved_name(name: str, policy: str) -> str:
     return "base_model.model." + name.replace(f".policy-{policy}.", ".")
 
 
-def _adapter(lora: Lora) -> dict[str, Any]:
+def _adapter_config(lora: Lora) -> dict[str, Any]:
     """What vLLM has to know of an adapter, as PEFT writes it."""
     rank, alpha = lora.rank, lora.alpha
     if lora.path is not None:

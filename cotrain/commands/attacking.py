@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cotrain.commands.common import add_device, add_threads, device_of, threads
+from cotrain.commands.common import add_device_flag, add_threads_flag, device_of, set_threads
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_trust, typed_in, whole
+from cotrain.core.flags import Parser, add_trust_flag, typed_flags, whole_number
 from cotrain.lab.attack import play, tables
 from cotrain.lab.attack import reviewed as on_rollouts
 from cotrain.lab.attack import seats as at_table
@@ -25,30 +25,30 @@ def attack(argv: Sequence[str]) -> int:
     """Measure how often a verifier believes wrong solutions that try to fool it."""
     parser = Parser(prog="cotrain attack", description=attack.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
-    parser.add_argument("--problems", type=whole(1), default=128, metavar="N", help="that are solved (default: 128)")
-    parser.add_argument("--each", type=whole(1), default=1, metavar="N", help="solutions a string (default: 1)")
-    parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="other strings (default: 0)")
+    parser.add_argument("--problems", type=whole_number(1), default=128, metavar="N", help="that are solved (default: 128)")
+    parser.add_argument("--each", type=whole_number(1), default=1, metavar="N", help="solutions a string (default: 1)")
+    parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="other strings (default: 0)")
     parser.add_argument("--fixed", action="store_true", help="wrong solutions of the generator as it began")
     parser.add_argument("--start", action="store_true", help="the models as the run began; into attack-start.json")
     parser.add_argument("--out", metavar="DIR", help="where attack.json goes (default: the run; of a model evals/NAME)")
-    given = _read(parser, argv)
-    found = play.attack(
-        given.directory,
-        role=given.role,
-        problems=given.problems,
-        each=given.each,
-        seed=given.seed,
-        split=given.split,
-        fixed=given.fixed,
-        start=given.start,
-        device=device_of(given.device),
-        out=given.out,
-        say=_said(given.json),
+    arguments = _parse_arguments(parser, argv)
+    result = play.attack(
+        arguments.directory,
+        role=arguments.role,
+        problems=arguments.problems,
+        each=arguments.each,
+        seed=arguments.seed,
+        split=arguments.split,
+        fixed=arguments.fixed,
+        start=arguments.start,
+        device=device_of(arguments.device),
+        out=arguments.out,
+        say=_progress_printer(arguments.json),
     )
-    if given.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+    if arguments.json:
+        print(json.dumps(result, indent=2, ensure_ascii=False))
         return 0
-    print("\n".join(tables.lines_of(found)))
+    print("\n".join(tables.lines_of(result)))
     print("*: more than ordinary wrong solutions; 95 % interval of the difference, paired by problem")
     return 0
 
@@ -57,21 +57,21 @@ def xplay(argv: Sequence[str]) -> int:
     """Let generators and verifiers of different steps, and of different runs, play against each other."""
     parser = Parser(prog="cotrain xplay", description=xplay.__doc__)
     parser.add_argument("directories", metavar="DIR", nargs="+", help="a run, or several on the same problems")
-    parser.add_argument("--every", type=whole(1), default=25, metavar="N", help="steps between those that play (25)")
-    parser.add_argument("--problems", type=whole(1), default=64, metavar="N", help="held-out ones (default: 64)")
-    parser.add_argument("--samples", type=whole(1), default=4, metavar="N", help="solutions of each (default: 4)")
+    parser.add_argument("--every", type=whole_number(1), default=25, metavar="N", help="steps between those that play (25)")
+    parser.add_argument("--problems", type=whole_number(1), default=64, metavar="N", help="held-out ones (default: 64)")
+    parser.add_argument("--samples", type=whole_number(1), default=4, metavar="N", help="solutions of each (default: 4)")
     parser.add_argument("--on-rollouts", action="store_true", help="stored verifiers review the run's own rollouts")
-    parser.add_argument("--rollouts", type=whole(1), default=128, metavar="N", help="of each step, then (default: 128)")
+    parser.add_argument("--rollouts", type=whole_number(1), default=128, metavar="N", help="of each step, then (default: 128)")
     parser.add_argument("--seats", nargs=2, metavar="ROLE", help="players of a game meet: who plays which two roles")
     parser.add_argument("--signal", default="won", metavar="NAME", help="what they play for, then (default: won)")
     parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
-    given = _read(parser, argv)
-    if given.seats and given.on_rollouts:
+    arguments = _parse_arguments(parser, argv)
+    if arguments.seats and arguments.on_rollouts:
         raise ConfigError("xplay: --seats and --on-rollouts are two matrices; ask for one of them")
-    if given.on_rollouts and len(given.directories) > 1:
+    if arguments.on_rollouts and len(arguments.directories) > 1:
         raise ConfigError("xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory")
-    kind = SEATS if given.seats else ROLLOUTS if given.on_rollouts else ""
-    typed = {f"--{name}" for name in typed_in(argv, parser)}
+    kind = SEATS if arguments.seats else ROLLOUTS if arguments.on_rollouts else ""
+    typed = {f"--{name}" for name in typed_flags(argv, parser)}
     for flag in OF_ONE:
         if flag in typed and kind != OF_ONE[flag]:
             parser.error(f"{flag} goes with {OF_ONE[flag]} alone; leave it out, or ask for that matrix")
@@ -79,39 +79,39 @@ def xplay(argv: Sequence[str]) -> int:
         if flag in typed:
             parser.error(f"{flag} does not go with {kind}; leave out one of the two")
     common: dict[str, Any] = {
-        "every": given.every,
-        "device": device_of(given.device),
-        "out": given.out,
-        "say": _said(given.json),
+        "every": arguments.every,
+        "device": device_of(arguments.device),
+        "out": arguments.out,
+        "say": _progress_printer(arguments.json),
     }
-    drawn: dict[str, Any] = {"problems": given.problems, "n": given.samples, "split": given.split}
-    if given.seats:
-        first, second = given.seats
-        found = at_table.seats(given.directories, roles=(first, second), signal=given.signal, **drawn, **common)
-        lines = at_table.lines_of(found)
-    elif given.on_rollouts:
-        found = on_rollouts.reviewed(given.directories[0], role=given.role, rollouts=given.rollouts, **common)
-        lines = on_rollouts.lines_of(found)
+    sampling: dict[str, Any] = {"problems": arguments.problems, "n": arguments.samples, "split": arguments.split}
+    if arguments.seats:
+        first, second = arguments.seats
+        result = at_table.play_seats(arguments.directories, roles=(first, second), signal=arguments.signal, **sampling, **common)
+        lines = at_table.lines_of(result)
+    elif arguments.on_rollouts:
+        result = on_rollouts.review_rollouts(arguments.directories[0], role=arguments.role, rollouts=arguments.rollouts, **common)
+        lines = on_rollouts.lines_of(result)
     else:
-        found = cross.xplay(given.directories, role=given.role, **drawn, **common)
-        lines = cross.lines_of(found)
-    print(json.dumps(found, indent=2, ensure_ascii=False) if given.json else "\n".join(lines))
+        result = cross.xplay(arguments.directories, role=arguments.role, **sampling, **common)
+        lines = cross.lines_of(result)
+    print(json.dumps(result, indent=2, ensure_ascii=False) if arguments.json else "\n".join(lines))
     return 0
 
 
-def _read(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
+def _parse_arguments(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with the flags that both commands have."""
     parser.add_argument("--role", default="verifier", metavar="NAME", help="who judges (default: verifier)")
     parser.add_argument("--split", default="test", help="test, validation, ood_length … (default: test)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_device(parser)
-    add_threads(parser)
-    add_trust(parser)
-    given = parser.strict(argv)
-    threads(given.threads)
-    return given
+    add_device_flag(parser)
+    add_threads_flag(parser)
+    add_trust_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    set_threads(arguments.threads)
+    return arguments
 
 
-def _said(as_json: bool) -> Callable[[str], None]:
+def _progress_printer(as_json: bool) -> Callable[[str], None]:
     """What tells the progress: nothing where JSON is printed."""
     return (lambda text: None) if as_json else functools.partial(print, flush=True)

@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import text_of_file, whole
-from cotrain.core.threads import settled_threads
-from cotrain.core.verbosity import progress, shows_all
+from cotrain.core.flags import text_of_file, whole_number
+from cotrain.core.threads import choose_threads
+from cotrain.core.verbosity import print_progress, shows_all
 
-say = progress  # what a command is busy with
+say = print_progress  # what a command is busy with
 
 
-def quiet() -> None:
+def quiet_libraries() -> None:
     """Keep the libraries' own progress bars and warnings out of ours, but for ``--log-level debug``."""
     if shows_all():
         return
@@ -28,13 +28,13 @@ def quiet() -> None:
     logging.disable_progress_bar()
 
 
-def threads(count: int | None) -> None:
+def set_threads(count: int | None) -> None:
     import torch
 
-    torch.set_num_threads(settled_threads(count))
+    torch.set_num_threads(choose_threads(count))
 
 
-def figure(estimate: dict[str, Any] | None) -> str:
+def figure_text(estimate: dict[str, Any] | None) -> str:
     """``0.412 [0.380, 0.445]``; what is not known of it is a question mark."""
     if estimate is None or estimate.get("value") is None:
         return "–"
@@ -42,7 +42,7 @@ def figure(estimate: dict[str, Any] | None) -> str:
     return f"{estimate['value']:.3f} [{low}, {high}]"
 
 
-def add_device(parser: argparse._ActionsContainer) -> None:
+def add_device_flag(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … (default: auto)"
     )
@@ -50,15 +50,15 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 
 def device_of(name: str, *, here: bool = True) -> str:
     """The device that ``--device`` means. Raises ConfigError where it is to be ``here`` and is not."""
-    from cotrain.backend.local import check_device, settled_device
+    from cotrain.backend.local import check_device, resolve_device
 
-    device = settled_device(name)
+    device = resolve_device(name)
     if here:
         check_device(device)
     return device
 
 
-def add_backend(parser: argparse._ActionsContainer) -> None:
+def add_backend_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--backend", default="local", choices=("local", "ray"), help="this process, or others by Ray (default: local)"
     )
@@ -75,13 +75,13 @@ def add_backend(parser: argparse._ActionsContainer) -> None:
     )
     parser.add_argument(
         "--world",
-        type=whole(1),
+        type=whole_number(1),
         metavar="N",
         help="with --backend ray: ranks that hold the learners in shards (default: 1)",
     )
 
 
-def add_lag(parser: argparse._ActionsContainer, default: int | None = 0) -> None:
+def add_lag_flag(parser: argparse._ActionsContainer, default: int | None = 0) -> None:
     usual = "as the run was begun" if default is None else "0: first one, then the other"
     parser.add_argument(
         "--lag",
@@ -92,39 +92,39 @@ def add_lag(parser: argparse._ActionsContainer, default: int | None = 0) -> None
     )
 
 
-def backend_of(given: argparse.Namespace) -> Any:
+def backend_of(arguments: argparse.Namespace) -> Any:
     """The backend that ``--backend``, ``--cluster`` and ``--engine`` mean; None for this process. Raises
     ConfigError."""
-    if given.backend == "local":
-        if given.engine != "embedded":
-            raise ConfigError(f"--engine {given.engine} goes with --backend ray; give both, or neither")
+    if arguments.backend == "local":
+        if arguments.engine != "embedded":
+            raise ConfigError(f"--engine {arguments.engine} goes with --backend ray; give both, or neither")
         for flag in ("cluster", "world"):
-            if getattr(given, flag) is not None:
+            if getattr(arguments, flag) is not None:
                 raise ConfigError(f"--{flag} goes with --backend ray; give both, or neither")
         return None
-    from cotrain.backend.cluster_file import LOCAL, check_world, read, roomy
-    from cotrain.backend.on_ray import Ray
-    from cotrain.backend.places import ByVllm
-    from cotrain.backend.several import Several
+    from cotrain.backend.cluster_file import LOCAL, check_world, read_cluster_file, with_gpu_check
+    from cotrain.backend.on_ray import RayLauncher
+    from cotrain.backend.places import VllmPlacement
+    from cotrain.backend.several import MultiProcessBackend
 
-    target, device, world = given.cluster or LOCAL, device_of(given.device, here=False), given.world or 1
-    cluster = read(target)
+    target, device, world = arguments.cluster or LOCAL, device_of(arguments.device, here=False), arguments.world or 1
+    cluster = read_cluster_file(target)
     check_world(cluster, device, world)
-    launcher, replicas = Ray(cluster), cluster.replicas
-    if given.engine == "embedded":
-        return Several(launcher, device, world=world, replicas=replicas)
+    launcher, replicas = RayLauncher(cluster), cluster.replicas
+    if arguments.engine == "embedded":
+        return MultiProcessBackend(launcher, device, world=world, replicas=replicas)
     from cotrain.learn.mismatch import LOOSE
 
     launcher.refuse_foreign(f"--cluster {target}")
-    placing = roomy(cluster, world, ByVllm(settings=cluster.vllm))
-    return Several(launcher, device, world=world, placing=placing, replicas=replicas, kind="vllm", bounds=LOOSE)
+    placing = with_gpu_check(cluster, world, VllmPlacement(settings=cluster.vllm))
+    return MultiProcessBackend(launcher, device, world=world, placing=placing, replicas=replicas, kind="vllm", bounds=LOOSE)
 
 
-def add_threads(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:
-    parser.add_argument("--threads", type=whole(1), metavar="N", help=f"CPU threads (default: {default})")
+def add_threads_flag(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:
+    parser.add_argument("--threads", type=whole_number(1), metavar="N", help=f"CPU threads (default: {default})")
 
 
-def add_answers(
+def add_answer_flags(
     parser: argparse._ActionsContainer,
     default: str = "auto, which looks at 8 answers of the model; of the package's own models tags",
     verdict: str = "",
@@ -155,34 +155,34 @@ def add_answers(
     )
 
 
-def asking_of(given: argparse.Namespace) -> Any:
+def answer_format_of(arguments: argparse.Namespace) -> Any:
     """What the flags of ``add_answers`` say, files read: an ``Asking``."""
-    from cotrain.preflight.answers import Asking
+    from cotrain.preflight.answers import AnswerFormat
 
-    return Asking(
-        answer=given.answer,
-        prompt=prompt_of(given.prompt),
-        steps_as=given.steps_as,
-        verdict=given.verdict,
-        verifier_prompt=prompt_of(given.verifier_prompt, "--verifier-prompt"),
+    return AnswerFormat(
+        answer=arguments.answer,
+        prompt=prompt_of(arguments.prompt),
+        steps_as=arguments.steps_as,
+        verdict=arguments.verdict,
+        verifier_prompt=prompt_of(arguments.verifier_prompt, "--verifier-prompt"),
     )
 
 
-def answered(recipe: Any, given: argparse.Namespace, *, dry: bool = False) -> Any:
+def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool = False) -> Any:
     """The recipe with what ``--answer``, ``--steps-as``, ``--prompt``, ``--verdict`` and ``--verifier-prompt`` say, or
     what its models' own answers and reviews say; ``dry``: no model is asked."""
     from cotrain.config.override import override
-    from cotrain.preflight.answers import TAGS, answers_for
+    from cotrain.preflight.answers import TAGS, choose_answer_settings
     from cotrain.preflight.probing import AUTO
-    from cotrain.preflight.verdicts import verdicts_for
+    from cotrain.preflight.verdicts import choose_verdict_settings
 
-    how, device, seen = asking_of(given), device_of(given.device, here=False), None
-    if dry and how.answer in (None, AUTO):
-        how = replace(how, answer=TAGS if replace(how, answer=None).of_answers else None)
-    if not dry or how.answer is not None:
-        settings, seen = answers_for(recipe, how, device=device, say=say, look=not dry)
+    answer_format, device, reading = answer_format_of(arguments), device_of(arguments.device, here=False), None
+    if dry and answer_format.answer in (None, AUTO):
+        answer_format = replace(answer_format, answer=TAGS if replace(answer_format, answer=None).of_answers else None)
+    if not dry or answer_format.answer is not None:
+        settings, reading = choose_answer_settings(recipe, answer_format, device=device, say=say, look=not dry)
         recipe = override(recipe, settings)
-    return override(recipe, verdicts_for(recipe, how, seen=seen, device=device, say=say, look=not dry))
+    return override(recipe, choose_verdict_settings(recipe, answer_format, answer_reading=reading, device=device, say=say, look=not dry))
 
 
 def prompt_of(path: str | None, flag: str = "--prompt") -> str | None:

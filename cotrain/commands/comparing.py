@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import add_answers, add_device, asking_of, device_of, quiet
+from cotrain.commands.common import add_answer_flags, add_device_flag, answer_format_of, device_of, quiet_libraries
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, real, whole
-from cotrain.core.verbosity import progress
+from cotrain.core.flags import Parser, real_number, whole_number
+from cotrain.core.verbosity import print_progress
 from cotrain.pages.compare_words import EQUAL
 
 
@@ -20,27 +20,27 @@ def compare(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain compare", description="Run several recipes with several seeds and compare them.")
     parser.add_argument("arms", nargs="+", metavar="RECIPE", help="name, or name:parameter=value,… for a variant")
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory, or a comparison to go on with")
-    parser.add_argument("--seeds", type=whole(1), default=5, metavar="N", help="runs of each arm")
+    parser.add_argument("--seeds", type=whole_number(1), default=5, metavar="N", help="runs of each arm")
     parser.add_argument(
         "--first-seed",
-        type=whole(0),
+        type=whole_number(0),
         default=0,
         metavar="N",
         help="seeds are N, N + 1, …; each has test problems of its own",
     )
     size = parser.add_argument_group("length")
-    size.add_argument("--batches", type=whole(1), metavar="N", help="steps over which decays run (default: 60)")
+    size.add_argument("--batches", type=whole_number(1), metavar="N", help="steps over which decays run (default: 60)")
     size.add_argument("--equal", default="flops", metavar="COST", help=f"the cost that is equal: {', '.join(EQUAL)}")
     size.add_argument(
-        "--budget", type=real(above=0), metavar="X", help="how much of it (default: what the dearest arm spends)"
+        "--budget", type=real_number(above=0), metavar="X", help="how much of it (default: what the dearest arm spends)"
     )
     rates = parser.add_argument_group("learning rates")
     rates.add_argument("--rates", metavar="R,R,R", help="a grid, from which each arm takes its best")
-    rates.add_argument("--rate-seeds", type=whole(1), default=1, metavar="N", help="runs of each arm at each rate")
+    rates.add_argument("--rate-seeds", type=whole_number(1), default=1, metavar="N", help="runs of each arm at each rate")
     rates.add_argument("--measure", default="", metavar="FIGURE", help="by which it is chosen (default: pass@1)")
     parser.add_argument(
         "--evaluate-every",
-        type=whole(0),
+        type=whole_number(0),
         default=10,
         metavar="N",
         help="steps between points of the curves; 0: no curves",
@@ -48,52 +48,52 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument("--tasks", metavar="SOURCE", help="problems of every arm, as of `cotrain run`")
     parser.add_argument("--data", metavar="FILE", help="file, directory or owner/name of the Hub with them")
     parser.add_argument(
-        "--operations", type=whole(1), nargs=2, metavar="N", help="fewest and most steps of word problems"
+        "--operations", type=whole_number(1), nargs=2, metavar="N", help="fewest and most steps of word problems"
     )
     parser.add_argument(
         "--lenient", action="store_true", help="set malformed rows of --data aside, in quarantine.jsonl of each run"
     )
-    add_answers(parser, "auto, once for each model; of the package's own models tags")
+    add_answer_flags(parser, "auto, once for each model; of the package's own models tags")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
-    add_device(parser)
-    parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
-    given = parser.strict(argv)
-    quiet()
+    add_device_flag(parser)
+    parser.add_argument("--workers", type=whole_number(1), metavar="N", help="runs at a time (default: one a core)")
+    arguments = parser.parse_strictly(argv)
+    quiet_libraries()
     from cotrain import lab
 
-    batches, budget = given.batches, given.budget
-    if given.equal in ("batches", "updates") and budget is not None:
+    batches, budget = arguments.batches, arguments.budget
+    if arguments.equal in ("batches", "updates") and budget is not None:
         if batches is not None or budget != int(budget):
             raise ConfigError(
-                f"cotrain compare: with --equal {given.equal} give one whole number, --batches or --budget"
+                f"cotrain compare: with --equal {arguments.equal} give one whole number, --batches or --budget"
             )
         batches, budget = int(budget), None
 
-    def work() -> dict[str, Any]:
+    def run_comparison() -> dict[str, Any]:
         return lab.compare(
-            given.arms,
-            seeds=given.seeds,
-            first_seed=given.first_seed,
-            out=given.out,
+            arguments.arms,
+            seeds=arguments.seeds,
+            first_seed=arguments.first_seed,
+            out=arguments.out,
             batches=batches or 60,
-            equal=given.equal,
+            equal=arguments.equal,
             budget=budget,
-            rates=_numbers("--rates", given.rates),
-            rate_seeds=given.rate_seeds,
-            measure=given.measure,
-            evaluate_every=given.evaluate_every,
-            settings=tuple(given.set),
-            tasks=given.tasks,
-            data=given.data,
-            operations=tuple(given.operations) if given.operations else None,
-            lenient=given.lenient,
-            **asdict(asking_of(given)),
-            device=device_of(given.device),
-            workers=given.workers,
-            say=progress,
+            rates=_parse_numbers("--rates", arguments.rates),
+            rate_seeds=arguments.rate_seeds,
+            measure=arguments.measure,
+            evaluate_every=arguments.evaluate_every,
+            settings=tuple(arguments.set),
+            tasks=arguments.tasks,
+            data=arguments.data,
+            operations=tuple(arguments.operations) if arguments.operations else None,
+            lenient=arguments.lenient,
+            **asdict(answer_format_of(arguments)),
+            device=device_of(arguments.device),
+            workers=arguments.workers,
+            say=print_progress,
         )
 
-    return _told(work, Path(given.out))
+    return _run_and_print(run_comparison, Path(arguments.out))
 
 
 def study(argv: Sequence[str]) -> int:
@@ -103,29 +103,29 @@ def study(argv: Sequence[str]) -> int:
         metavar="STUDY",
         help="name of one that comes with cotrain, or FILE.toml: hypothesis, arms, measure, gate",
     )
-    add_device(parser)
-    parser.add_argument("--workers", type=whole(1), metavar="N", help="runs at a time (default: one a core)")
+    add_device_flag(parser)
+    parser.add_argument("--workers", type=whole_number(1), metavar="N", help="runs at a time (default: one a core)")
     parser.add_argument("--dry-run", action="store_true", help="check file and arms, print what they run, and stop")
-    given = parser.strict(argv)
-    quiet()
+    arguments = parser.parse_strictly(argv)
+    quiet_libraries()
     from cotrain.lab.comparison.forecast import forecast
     from cotrain.lab.comparison.shipped import study_path
     from cotrain.lab.comparison.study import run_study
-    from cotrain.lab.comparison.study_file import committed, read_study
+    from cotrain.lab.comparison.study_file import git_status, read_study
 
-    read = read_study(study_path(given.study), workers=given.workers, device=device_of(given.device))
-    if given.dry_run:
-        for line in (*forecast(read), committed(read.path)["words"]):
+    plan = read_study(study_path(arguments.study), workers=arguments.workers, device=device_of(arguments.device))
+    if arguments.dry_run:
+        for line in (*forecast(plan), git_status(plan.path)["words"]):
             print(line)
         return 0
-    return _told(lambda: run_study(read, say=progress), read.out)
+    return _run_and_print(lambda: run_study(plan, say=print_progress), plan.out)
 
 
-def _told(work: Callable[[], dict[str, Any]], out: Path) -> int:
+def _run_and_print(work: Callable[[], dict[str, Any]], out: Path) -> int:
     """Do the work, print its lines and where the page is; the code of an interruption where it was interrupted."""
     from cotrain.runs.run import Interrupted
 
-    progress(f"watch it in a browser: cotrain view {shlex.quote(str(out))}")
+    print_progress(f"watch it in a browser: cotrain view {shlex.quote(str(out))}")
     try:
         result = work()
     except Interrupted as stopped:
@@ -137,7 +137,7 @@ def _told(work: Callable[[], dict[str, Any]], out: Path) -> int:
     return 0
 
 
-def _numbers(flag: str, text: str | None) -> tuple[float, ...]:
+def _parse_numbers(flag: str, text: str | None) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, nearest
+from cotrain.core.errors import ConfigError, DataError, nearest_name
 from cotrain.core.flags import Parser
 from cotrain.core.input_files import read_toml
 
@@ -37,18 +37,18 @@ def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
             if not equals and at + 1 == len(argv):
                 raise ConfigError("--config: expected a TOML file, as `cotrain run RECIPE --dry-run` prints it")
             path = path if equals else argv[at + 1]
-            return path, _read(path)
+            return path, _read_config(path)
     return None
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read_config(path: str) -> dict[str, Any]:
     try:
         return read_toml(Path(path))
     except DataError as error:
         raise DataError(f"--config {error}; write one key a flag, as in lr = 1e-4") from None
 
 
-def words_of(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str]:
+def config_words(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str]:
     """The words that the keys of a file stand for. Raises ConfigError for a key that is no flag, and a value that no
     flag takes."""
     actions = {action.dest: action for action in parser._actions if action.dest not in NEVER}
@@ -58,13 +58,13 @@ def words_of(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str]:
             continue
         where, action = f"--config {path}: key {key!r}", actions.get(key.replace("-", "_"))
         if action is None:
-            near = nearest(key, [name.replace("_", "-") for name in (*actions, RECIPE)])
+            near = nearest_name(key, [name.replace("_", "-") for name in (*actions, RECIPE)])
             raise ConfigError(f"{where} is no flag" + (f"; did you mean {near!r}?" if near else ""))
-        words += _words(where, action, value)
+        words += _flag_words(where, action, value)
     return words
 
 
-def _words(where: str, action: argparse.Action, value: Any) -> list[str]:
+def _flag_words(where: str, action: argparse.Action, value: Any) -> list[str]:
     flag = action.option_strings[0]
     many = isinstance(action, argparse._AppendAction)
     if action.nargs == 0:
@@ -83,11 +83,11 @@ def _words(where: str, action: argparse.Action, value: Any) -> list[str]:
     return [flag, *texts]
 
 
-def file_of(recipe: str, parser: Parser, given: argparse.Namespace) -> list[str]:
+def config_lines(recipe: str, parser: Parser, arguments: argparse.Namespace) -> list[str]:
     """The lines of the file that stands for parsed flags, defaults among them."""
     lines = [f"{RECIPE} = {json.dumps(recipe)}"]
     for action in parser._actions:
-        value = None if action.dest in NEVER else getattr(given, action.dest)
+        value = None if action.dest in NEVER else getattr(arguments, action.dest)
         if value is not None and value != [] and (value is not False or len(action.option_strings) > 1):
             lines.append(f"{action.dest.replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}")
     return lines

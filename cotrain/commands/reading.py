@@ -10,52 +10,52 @@ import textwrap
 from collections.abc import Sequence
 
 from cotrain.commands.common import (
-    add_answers,
-    add_device,
-    add_threads,
-    asking_of,
+    add_answer_flags,
+    add_device_flag,
+    add_threads_flag,
+    answer_format_of,
     device_of,
-    figure,
-    quiet,
+    figure_text,
+    quiet_libraries,
     say,
-    threads,
+    set_threads,
 )
-from cotrain.core.flags import Parser, add_trust, real, whole, words_of
+from cotrain.core.flags import Parser, add_trust_flag, real_number, whole_number, typed_words
 
 
 def list_recipes(argv: Sequence[str]) -> int:
-    Parser(prog="cotrain list", description="The recipes that ship with cotrain.").strict(argv)
-    from cotrain.config.registry import find, recipe_names
+    Parser(prog="cotrain list", description="The recipes that ship with cotrain.").parse_strictly(argv)
+    from cotrain.config.registry import find_recipe, recipe_names
     from cotrain.config.settings import Settings
 
     usual = Settings().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
     for name in recipe_names():
-        build = find(name)
+        build = find_recipe(name)
         about = inspect.getdoc(inspect.getmodule(build)) or ""
         print(textwrap.fill(f"{name}  {about.splitlines()[0]}", width, subsequent_indent="    "))
-        own = [
+        own_parameters = [
             p
             for p in inspect.signature(build).parameters.values()
             if p.name != "tasks" and p.default not in (None, usual.get(p.name, p.empty))
         ]
-        print(_filled([_flag(p) for p in own], width), end="\n\n")
+        print(_wrap_words([_flag_text(p) for p in own_parameters], width), end="\n\n")
     print("every recipe, where it does not say otherwise")
     settings = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in usual.items()]
-    print(_filled([_flag(p) for p in settings if p.default is not None], width), end="\n\n")
+    print(_wrap_words([_flag_text(p) for p in settings if p.default is not None], width), end="\n\n")
     print("`cotrain run RECIPE --help` says more of one; `cotrain run RECIPE --out DIR` runs it")
     return 0
 
 
-def _flag(parameter: inspect.Parameter) -> str:
+def _flag_text(parameter: inspect.Parameter) -> str:
     """A parameter with its default, as one would type it."""
     flag, default = parameter.name.replace("_", "-"), parameter.default
     if isinstance(default, bool):
         return f"--{flag}" if default else f"--no-{flag}"
-    return f"--{flag} {words_of(default)}"
+    return f"--{flag} {typed_words(default)}"
 
 
-def _filled(words: Sequence[str], width: int) -> str:
+def _wrap_words(words: Sequence[str], width: int) -> str:
     """Words in lines of at most ``width`` characters, none of them broken."""
     lines = [" " * 3]
     for word in words:
@@ -72,68 +72,68 @@ OF_SUITES = (
 
 
 def evaluate(argv: Sequence[str]) -> int:
-    parser = _evaluating()
-    given = parser.strict(argv)
-    quiet()
-    threads(given.threads)
-    given.device = device_of(given.device)
-    if given.suite is not None:
-        return _on_suites(parser, given)
-    lost = [name for name in OF_SUITES if getattr(given, name) not in (None, [], False)]
+    parser = _eval_parser()
+    arguments = parser.parse_strictly(argv)
+    quiet_libraries()
+    set_threads(arguments.threads)
+    arguments.device = device_of(arguments.device)
+    if arguments.suite is not None:
+        return _on_suites(parser, arguments)
+    lost = [name for name in OF_SUITES if getattr(arguments, name) not in (None, [], False)]
     if lost:
         parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
-    if given.samples == 0 or (given.solver is not None and given.samples is None):
+    if arguments.samples == 0 or (arguments.solver is not None and arguments.samples is None):
         parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
     from cotrain import api
 
-    split = "test" if given.split is None else given.split
-    more = {"samples": given.samples, "solver": given.solver or "solver", "step": given.step}
-    result = api.evaluate(given.directory, split=split, tasks=given.problems, device=given.device, **more)
-    if given.json:
+    split = "test" if arguments.split is None else arguments.split
+    more = {"samples": arguments.samples, "solver": arguments.solver or "solver", "step": arguments.step}
+    result = api.evaluate(arguments.directory, split=split, tasks=arguments.problems, device=arguments.device, **more)
+    if arguments.json:
         print(json.dumps(result, indent=2))
         return 0
     print(f"split {result['split']}, after step {result['step']}")
     longest = max(map(len, result["figures"]), default=0)
     for key, value in result["figures"].items():
-        print(f"{key:{longest}s} {figure(value):>22s}  n={value['n']}")
+        print(f"{key:{longest}s} {figure_text(value):>22s}  n={value['n']}")
     return 0
 
 
-def _on_suites(parser: Parser, given: argparse.Namespace) -> int:
-    from cotrain.suites import command
+def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
+    from cotrain.suites import run_suites
 
     for name in ("split", "step"):
-        if getattr(given, name) is not None:
+        if getattr(arguments, name) is not None:
             parser.error(f"--{name} does not go with --suite; leave out one of the two")
     for name, default in {"samples": 8, "reviews": 1, "solver": "solver", "verifier": "verifier"}.items():
-        setattr(given, name, default if getattr(given, name) is None else getattr(given, name))
-    return command(given, asking_of(given))
+        setattr(arguments, name, default if getattr(arguments, name) is None else getattr(arguments, name))
+    return run_suites(arguments, answer_format_of(arguments))
 
 
-def _evaluating() -> Parser:
+def _eval_parser() -> Parser:
     parser = Parser(
         prog="cotrain eval", description="Measure a run's latest checkpoint, or a model, on held-out problems."
     )
     parser.add_argument("directory", metavar="DIR", help="a run, or with --suite a model: a directory or a Hub name")
     parser.add_argument("--split", help="test, validation, ood_length, ood_template … (default: test)")
-    parser.add_argument("--problems", type=whole(1), metavar="N", help="how many (default: as the recipe says, or all)")
-    add_device(parser)
-    add_threads(parser)
-    add_answers(parser)
-    add_trust(parser)
+    parser.add_argument("--problems", type=whole_number(1), metavar="N", help="how many (default: as the recipe says, or all)")
+    add_device_flag(parser)
+    add_threads_flag(parser)
+    add_answer_flags(parser)
+    add_trust_flag(parser)
     parser.add_argument("--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …")
     parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="of the suites: PATH or NAME=PATH each")
     parser.add_argument(
         "--samples",
-        type=whole(0),
+        type=whole_number(0),
         metavar="K",
         help="of avg@K, pass@K, maj@K, best@K (default: 8); of a run: of each problem, with pass@1, 2, 4, … K",
     )
     parser.add_argument(
-        "--step", type=whole(0), metavar="N", help="after so many steps; 0: the start (default: the end)"
+        "--step", type=whole_number(0), metavar="N", help="after so many steps; 0: the start (default: the end)"
     )
-    parser.add_argument("--reviews", type=whole(1), metavar="N", help="of each solution, by the verifier (default: 1)")
-    parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="of an answer (default: as the role has it)")
+    parser.add_argument("--reviews", type=whole_number(1), metavar="N", help="of each solution, by the verifier (default: 1)")
+    parser.add_argument("--max-tokens", type=whole_number(1), metavar="N", help="of an answer (default: as the role has it)")
     parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
     parser.add_argument("--verifier", metavar="ROLE", help="who judges (default: verifier)")
     parser.add_argument("--out", metavar="DIR", help="where scores go (default: the run; of a model evals/NAME)")
@@ -151,29 +151,29 @@ def check(argv: Sequence[str]) -> int:
 def report(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain report", description="Write report.html of a run, comparison or study anew.")
     parser.add_argument("directory", metavar="DIR", help="a run, comparison or study")
-    given = parser.strict(argv)
+    arguments = parser.parse_strictly(argv)
     from cotrain import api
 
-    print(f"report: {api.report(given.directory)}")
+    print(f"report: {api.report(arguments.directory)}")
     return 0
 
 
 def chat(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain chat", description="Type a problem; see the steps and the verdict on each.")
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
-    add_answers(parser, "as the run has it, of a model phrase")
-    parser.add_argument("--temperature", type=real(0.0), default=0.0, metavar="X", help="0: the likeliest words")
+    add_answer_flags(parser, "as the run has it, of a model phrase")
+    parser.add_argument("--temperature", type=real_number(0.0), default=0.0, metavar="X", help="0: the likeliest words")
     parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
-    add_device(parser)
-    add_threads(parser)
-    add_trust(parser)
-    given = parser.strict(argv)
-    quiet()
-    threads(given.threads)
-    from cotrain.chat import talk
+    add_device_flag(parser)
+    add_threads_flag(parser)
+    add_trust_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    quiet_libraries()
+    set_threads(arguments.threads)
+    from cotrain.chat import run_chat
 
-    how, device = asking_of(given), device_of(given.device)
-    return talk(given.directory, temperature=given.temperature, once=given.once, how=how, device=device)
+    answer_format, device = answer_format_of(arguments), device_of(arguments.device)
+    return run_chat(arguments.directory, temperature=arguments.temperature, once=arguments.once, answer_format=answer_format, device=device)
 
 
 def export(argv: Sequence[str]) -> int:
@@ -183,12 +183,12 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
     parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")
-    add_trust(parser)
-    given = parser.strict(argv)
-    quiet()
-    from cotrain.export import export as write
+    add_trust_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    quiet_libraries()
+    from cotrain.export import export_policy as write
 
-    where = write(given.directory, given.role, given.out, merged=given.merged, model=given.model, say=say)
+    where = write(arguments.directory, arguments.role, arguments.out, merged=arguments.merged, model=arguments.model, say=say)
     print(f"written to {where}")
     return 0
 
@@ -204,14 +204,14 @@ def doctor(argv: Sequence[str]) -> int:
         "as of `cotrain run --backend ray`",
     )
     parser.add_argument("--model", default="embedded", help="with --cluster: what is looked for (default: embedded)")
-    add_device(parser)
-    given = parser.strict(argv)
-    quiet()
-    from cotrain.preflight.doctor import examine
+    add_device_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    quiet_libraries()
+    from cotrain.preflight.doctor import examine_installation
 
-    found = examine()
-    if given.cluster is None:
-        return found
+    code = examine_installation()
+    if arguments.cluster is None:
+        return code
     from cotrain.preflight.cluster_doctor import examine_cluster
 
-    return max(found, examine_cluster(given.cluster, given.model, device_of(given.device, here=False)))
+    return max(code, examine_cluster(arguments.cluster, arguments.model, device_of(arguments.device, here=False)))

@@ -11,71 +11,71 @@ from typing import TYPE_CHECKING, Any
 from cotrain.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cotrain.backend.several import Several
+    from cotrain.backend.several import MultiProcessBackend
 
 
-def split_of(backend: Several, recipe: Any, cluster: Any) -> Any:
+def splitter_of(backend: MultiProcessBackend, recipe: Any, cluster: Any) -> Any:
     """How ``estimate.looked_at`` divides the run. Raises ConfigError for models that its engines do not run."""
     import torch
 
-    from cotrain.backend.local import settled
-    from cotrain.preflight.processes import split_by
+    from cotrain.backend.local import with_device_defaults
+    from cotrain.preflight.processes import process_splitter
 
-    policies = settled(recipe.policies, backend.device)
+    policies = with_device_defaults(recipe.policies, backend.device)
     places = backend.placing(policies, recipe.seed, backend.device, torch.get_num_threads())
-    return split_by(cluster, places, backend.world)
+    return process_splitter(cluster, places, backend.world)
 
 
 @contextmanager
-def ready(backend: Any, recipe: Any) -> Iterator[list[str]]:
+def cluster_ready(backend: Any, recipe: Any) -> Iterator[list[str]]:
     """Notes on what is there. Raises ConfigError, one line, for the first thing that is missing; a Ray that runs is
     left again where the work within fails. Nothing is asked for ``backend`` None."""
     if backend is None:
         yield []
         return
     try:
-        yield check(backend, recipe)
+        yield check_cluster(backend, recipe)
     except BaseException:
         backend.launcher.stop()
         raise
 
 
-def check(backend: Several, recipe: Any) -> list[str]:
+def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
     """See ``ready``."""
     from cotrain.backend import environments, machines
     from cotrain.backend.joining import check_here
-    from cotrain.preflight.estimate import looked_at
-    from cotrain.preflight.processes import check_memory, models_of, note_of
+    from cotrain.preflight.estimate import estimate_run
+    from cotrain.preflight.processes import check_memory, needed_models, object_store_note
 
     launcher: Any = backend.launcher
     cluster = launcher.cluster
-    split = split_of(backend, recipe, cluster)
-    seen = looked_at(recipe, device=backend.device, checkpoint_every=1, split=split)
+    split = splitter_of(backend, recipe, cluster)
+    estimate = estimate_run(recipe, device=backend.device, checkpoint_every=1, split=split)
     if cluster.address is None:
         check_here(cluster)
-        check_memory(seen.processes, [_here()], backend.device, "this machine")
-        note = note_of(seen.processes, cluster)
+        check_memory(estimate.processes, [_this_machine()], backend.device, "this machine")
+        note = object_store_note(estimate.processes, cluster)
         return [] if note is None else [note]
     launcher.start()
     where = f"the Ray at {cluster.address}"
-    wanted = [("learner" if p.what.startswith("the learners") else "engine", p.gpus) for p in seen.processes if p.gpus]
-    machines.await_gpus(wanted, f"at {cluster.address}")
+    wanted_gpus = [("learner" if p.what.startswith("the learners") else "engine", p.gpus) for p in estimate.processes if p.gpus]
+    machines.await_gpus(wanted_gpus, f"at {cluster.address}")
     engine = cluster.pythons.get("VllmHost") if backend.kind == "vllm" else None
-    hosts = [process for process in seen.processes if process.memory]
-    found = machines.ask_machines(
-        engine, models_of(recipe.policies), patience=cluster.deadline, gpus=all(process.gpus for process in hosts)
+    hosts = [process for process in estimate.processes if process.memory]
+    reports = machines.ask_machines(
+        engine, needed_models(recipe.policies), patience=cluster.deadline, gpus=all(process.gpus for process in hosts)
     )
-    here = environments.look(sys.executable)
-    wrong = [line for machine in found for line in machines.wrongs(machine, here, engine)]
-    wrong += machines.differences(found)
+    here = environments.inspect_python(sys.executable)
+    wrong = [line for machine in reports for line in machines.machine_problems(machine, here, engine)]
+    wrong += machines.machine_differences(reports)
     if wrong:
         more = f" (and {len(wrong) - 1} more: `cotrain doctor --cluster FILE` tells them)" if wrong[1:] else ""
         raise ConfigError(f"{where}: {wrong[0]}{more}")
-    check_memory(seen.processes, found, backend.device, where)
+    check_memory(estimate.processes, reports, backend.device, where)
     return []
 
 
-def _here() -> dict[str, Any]:
+def _this_machine() -> dict[str, Any]:
     import torch
 
     from cotrain.backend.machines import memory_here

@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.commands.common import (
-    add_answers,
-    add_backend,
-    add_device,
-    add_lag,
-    add_threads,
-    answered,
+    add_answer_flags,
+    add_backend_flags,
+    add_device_flag,
+    add_lag_flag,
+    add_threads_flag,
+    with_answer_formats,
     backend_of,
     device_of,
-    figure,
-    quiet,
-    threads,
+    figure_text,
+    quiet_libraries,
+    set_threads,
 )
-from cotrain.commands.config import RECIPE, config_of, file_of, words_of
+from cotrain.commands.config import RECIPE, config_of, config_lines, config_words
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_parameters, add_trust, comments_of, typed_in, values_of, whole
-from cotrain.metrics.table import is_headline, rank
+from cotrain.core.flags import Parser, add_parameters, add_trust_flag, comments_of, typed_flags, parsed_values, whole_number
+from cotrain.metrics.table import is_headline, table_rank
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Recipe
@@ -46,58 +46,58 @@ def run(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0
     config = config_of(argv)
-    target, argv = _target(argv, config)
-    from cotrain.config.registry import find
+    target, argv = _split_target(argv, config)
+    from cotrain.config.registry import find_recipe
 
-    build = find(target)
+    build = find_recipe(target)
     parser, names = parser_of(target, build)
-    words = [*(words_of(*config, parser) if config else ()), *argv]
-    given, typed = parser.strict(words), typed_in(words, parser)
-    if given.json and not given.dry_run:
+    words = [*(config_words(*config, parser) if config else ()), *argv]
+    parsed, typed = parser.parse_strictly(words), typed_flags(words, parser)
+    if parsed.json and not parsed.dry_run:
         parser.error("--json goes with --dry-run; add it")
-    threads(given.threads)
-    quiet()
+    set_threads(parsed.threads)
+    quiet_libraries()
     from cotrain import api
-    from cotrain.commands.ready import ready
+    from cotrain.commands.ready import cluster_ready
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
-    from cotrain.pages.trackers import check as trackers
-    from cotrain.preflight.machine import fitted
+    from cotrain.pages.trackers import check_trackers as trackers
+    from cotrain.preflight.machine import fit_to_memory
     from cotrain.runs.directory import RunDirectory
     from cotrain.train.lag import IN_TURN, check_lag
 
-    arguments = {name: value for name, value in values_of(given, names).items() if name in typed}
-    made = _made(target, build, given, arguments)
-    recipe = override(made, given.set)
-    check_lag(recipe, given.lag)
-    backend, device = backend_of(given), device_of(given.device, here=given.backend == "local")
-    if (origin := made.origin) is not None:
+    arguments = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
+    base_recipe = _make_recipe(target, build, parsed, arguments)
+    recipe = override(base_recipe, parsed.set)
+    check_lag(recipe, parsed.lag)
+    backend, device = backend_of(parsed), device_of(parsed.device, here=parsed.backend == "local")
+    if (origin := base_recipe.origin) is not None:
         for name in names:
-            setattr(given, name, origin.arguments.get(name, getattr(given, name)))
-    if not given.dry_run:
-        RunDirectory(given.out).refuse_used()  # before a model is asked
+            setattr(parsed, name, origin.arguments.get(name, getattr(parsed, name)))
+    if not parsed.dry_run:
+        RunDirectory(parsed.out).refuse_used()  # before a model is asked
         check_due(recipe)
-    notes = _notes(made, given.set, typed)
+    notes = _size_notes(base_recipe, parsed.set, typed)
     if backend is None:
-        recipe, more = fitted(recipe, device)
+        recipe, more = fit_to_memory(recipe, device)
         notes += more
-    if given.dry_run:
-        recipe = answered(recipe, given, dry=True)
-        given.set = list(recipe.origin.settings) if recipe.origin else given.set
-        return dry_run(recipe, given, backend, file_of(target, parser, given), notes)
-    with ready(backend, recipe) as found:
-        settled = answered(recipe, given)
-        keeping = {"checkpoint_every": given.checkpoint_every, "keep_every": given.keep_every, "lag": given.lag}
-        return _watched(
-            settled,
-            lambda watch: api.run(settled, given.out, **keeping, device=device, backend=backend, observer=watch),
-            out=given.out,
-            trackers=trackers(given.tracker),
-            notes=[*notes, *found, *([IN_TURN] if given.lag and backend is None else [])],
+    if parsed.dry_run:
+        recipe = with_answer_formats(recipe, parsed, dry=True)
+        parsed.set = list(recipe.origin.settings) if recipe.origin else parsed.set
+        return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
+    with cluster_ready(backend, recipe) as cluster_notes:
+        final_recipe = with_answer_formats(recipe, parsed)
+        keeping = {"checkpoint_every": parsed.checkpoint_every, "keep_every": parsed.keep_every, "lag": parsed.lag}
+        return _run_watched(
+            final_recipe,
+            lambda watch: api.run(final_recipe, parsed.out, **keeping, device=device, backend=backend, observer=watch),
+            out=parsed.out,
+            trackers=trackers(parsed.tracker),
+            notes=[*notes, *cluster_notes, *([IN_TURN] if parsed.lag and backend is None else [])],
         )
 
 
-def _target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]:
+def _split_target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]:
     """The recipe's name, by the first word or the file of flags, and the words behind it."""
     if argv and not argv[0].startswith("-"):
         return argv[0], argv[1:]
@@ -108,65 +108,65 @@ def _target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]:
     return str(config[1][RECIPE]), argv
 
 
-def _made(target: str, build: Callable[..., Any], given: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
+def _make_recipe(target: str, build: Callable[..., Any], parsed: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
     """The recipe of these arguments, on the problems that the flags name."""
-    from cotrain.config.registry import make
-    from cotrain.tasks.sources import problems
+    from cotrain.config.registry import make_recipe
+    from cotrain.tasks.sources import problem_source
 
-    if given.tasks is None and given.data is None and given.operations is None and not given.lenient:
-        return make(target, arguments)
+    if parsed.tasks is None and parsed.data is None and parsed.operations is None and not parsed.lenient:
+        return make_recipe(target, arguments)
     if "tasks" not in inspect.signature(build).parameters:
         raise ConfigError(
             f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
         )
-    return make(target, {**arguments, "tasks": problems(given.tasks, given.data, given.operations, given.lenient)})
+    return make_recipe(target, {**arguments, "tasks": problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient)})
 
 
-def _notes(made: Recipe, settings: Sequence[str], typed: Collection[str]) -> list[str]:
+def _size_notes(made: Recipe, settings: Sequence[str], typed: Collection[str]) -> list[str]:
     """What is said of defaults that hang on the size of the model."""
-    from cotrain.config.by_size import line_of, unknown_lines
+    from cotrain.config.by_size import size_note, unknown_size_notes
 
     if made.origin is None:
         return []
     chosen = {one.partition("=")[0] for one in settings}
     by_size = {name: value for name, value in made.origin.by_size.items() if name not in chosen}
-    told = [line_of(made.origin.arguments, by_size)] if by_size else []
-    return [*told, *unknown_lines(made.origin.arguments, typed)]
+    notes = [size_note(made.origin.arguments, by_size)] if by_size else []
+    return [*notes, *unknown_size_notes(made.origin.arguments, typed)]
 
 
 def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:
     """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
-    from cotrain.config.settings import NAMES, Settings, description_of
+    from cotrain.config.settings import SETTING_NAMES, Settings, description_of
 
     plain = getattr(build, "recipe", build)
     parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description_of(plain))
     its_own = parser.add_argument_group(f"parameters of {build.__name__}")
     common = parser.add_argument_group("settings of every recipe")
-    data, how = parser.add_argument_group("problems"), parser.add_argument_group("the run")
-    how.add_argument("--out", required=True, metavar="DIR", help="a new directory for the run")
-    how.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
-    how.add_argument(
+    data, run_group = parser.add_argument_group("problems"), parser.add_argument_group("the run")
+    run_group.add_argument("--out", required=True, metavar="DIR", help="a new directory for the run")
+    run_group.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
+    run_group.add_argument(
         "--config", metavar="FILE", help="flags in a TOML file, one key a flag; those given here count more"
     )
-    how.add_argument(
+    run_group.add_argument(
         "--dry-run",
         action="store_true",
         help="open model and data, print the flags as a file for --config, memory and disk, and all settings",
     )
-    how.add_argument("--json", action="store_true", help="with --dry-run: the settings as recipe.json will have them")
-    how.add_argument("--checkpoint-every", type=whole(1), default=25, metavar="N", help="steps between checkpoints")
-    how.add_argument(
+    run_group.add_argument("--json", action="store_true", help="with --dry-run: the settings as recipe.json will have them")
+    run_group.add_argument("--checkpoint-every", type=whole_number(1), default=25, metavar="N", help="steps between checkpoints")
+    run_group.add_argument(
         "--keep-every",
-        type=whole(),
+        type=whole_number(),
         default=0,
         metavar="N",
         help="keep those of every N steps (default: 0, the last two)",
     )
-    add_device(how)
-    add_backend(how)
-    add_lag(how)
-    add_threads(how)
-    how.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
+    add_device_flag(run_group)
+    add_backend_flags(run_group)
+    add_lag_flag(run_group)
+    add_threads_flag(run_group)
+    run_group.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
     data.add_argument(
         "--tasks", metavar="SOURCE", help="words (the default), games:NAME, gym:NAME, jsonl, or a benchmark: gsm8k …"
     )
@@ -177,42 +177,42 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         "--lenient", action="store_true", help="set malformed rows of --data aside, in OUT/quarantine.jsonl"
     )
     data.add_argument(
-        "--operations", type=whole(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
+        "--operations", type=whole_number(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
-    add_answers(data, verdict="auto, which looks at reviews of the model (the default), ")
-    names = add_parameters(its_own, build, skip=NAMES, about=comments_of(plain))
-    others = {name for name in inspect.signature(build).parameters if name not in NAMES}
+    add_answer_flags(data, verdict="auto, which looks at reviews of the model (the default), ")
+    names = add_parameters(its_own, build, skip=SETTING_NAMES, about=comments_of(plain))
+    others = {name for name in inspect.signature(build).parameters if name not in SETTING_NAMES}
     names += add_parameters(common, build, skip={"tasks", *others}, about=comments_of(Settings))
     return parser, names
 
 
 def dry_run(
-    recipe: Any, given: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
+    recipe: Any, arguments: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
 ) -> int:
     """Open what a run would open, and print what it would be."""
-    from cotrain.commands.ready import split_of
+    from cotrain.commands.ready import splitter_of
     from cotrain.config.recipe import check_due
-    from cotrain.preflight.estimate import looked_at
+    from cotrain.preflight.estimate import estimate_run
     from cotrain.runs.directory import recipe_json
 
     check_due(recipe)
-    device = device_of(given.device, here=backend is None)
-    split = None if backend is None else split_of(backend, recipe, backend.launcher.cluster)
-    seen = looked_at(recipe, device=device, checkpoint_every=given.checkpoint_every, split=split)
-    saved = recipe_json(recipe, checkpoint_every=given.checkpoint_every, keep_every=given.keep_every, lag=given.lag)
-    if given.json:
-        print(json.dumps(saved | {"estimate": seen.json()}, indent=2, ensure_ascii=False))
+    device = device_of(arguments.device, here=backend is None)
+    split = None if backend is None else splitter_of(backend, recipe, backend.launcher.cluster)
+    estimate = estimate_run(recipe, device=device, checkpoint_every=arguments.checkpoint_every, split=split)
+    saved = recipe_json(recipe, checkpoint_every=arguments.checkpoint_every, keep_every=arguments.keep_every, lag=arguments.lag)
+    if arguments.json:
+        print(json.dumps(saved | {"estimate": estimate.to_json()}, indent=2, ensure_ascii=False))
         return 0
     print("\n".join(flags))
-    print("\n".join(f"# {line}".rstrip() for line in ("", *seen.lines(), *notes)))
+    print("\n".join(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes)))
     print('#\n# every setting that can be given as set = ["path=value"]')
-    for setting in (f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in leaves(saved["settings"])):
-        if changeable(recipe, setting):
+    for setting in (f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in setting_leaves(saved["settings"])):
+        if is_changeable(recipe, setting):
             print(f"# {setting}")
     return 0
 
 
-def changeable(recipe: Any, setting: str) -> bool:
+def is_changeable(recipe: Any, setting: str) -> bool:
     """Whether ``--set`` takes it: functions, and what the problems were made of, are no settings."""
     from cotrain.config.override import override
 
@@ -223,7 +223,7 @@ def changeable(recipe: Any, setting: str) -> bool:
     return True
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def setting_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted path and value of everything plain in the settings."""
     inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
     if inside is None or not value:
@@ -231,7 +231,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         return
     for key, one in inside:
         if key != "is":
-            yield from leaves(one, f"{path}.{key}".lstrip("."))
+            yield from setting_leaves(one, f"{path}.{key}".lstrip("."))
 
 
 def resume(argv: Sequence[str]) -> int:
@@ -239,62 +239,62 @@ def resume(argv: Sequence[str]) -> int:
     parser.add_argument("directory", metavar="DIR", help="a run")
     parser.add_argument(
         "--steps",
-        type=whole(1),
+        type=whole_number(1),
         metavar="N",
         help="lengthen the run to so many; decays end where they would have ended",
     )
     parser.add_argument("--model", metavar="NEW", help="where its model was moved to; of several OLD=NEW")
-    add_device(parser)
-    add_threads(parser, "as the run was begun")
-    add_backend(parser)
-    add_lag(parser, None)
-    add_trust(parser)
-    given = parser.strict(argv)
+    add_device_flag(parser)
+    add_threads_flag(parser, "as the run was begun")
+    add_backend_flags(parser)
+    add_lag_flag(parser, None)
+    add_trust_flag(parser)
+    arguments = parser.parse_strictly(argv)
     from cotrain.runs.directory import RunDirectory, refuse_other_lag
 
-    quiet()
+    quiet_libraries()
     from cotrain import api
 
-    api.refuse_foreign_code(given.directory)  # before anything of the run is changed
-    refuse_other_lag(given.directory, given.lag)
-    if given.model is not None:
-        from cotrain.runs.whereabouts import moved
+    api.refuse_foreign_code(arguments.directory)  # before anything of the run is changed
+    refuse_other_lag(arguments.directory, arguments.lag)
+    if arguments.model is not None:
+        from cotrain.runs.whereabouts import update_model_path
 
-        moved(given.directory, given.model)
-    if given.steps is not None:
-        from cotrain.runs.lengthen import lengthen
+        update_model_path(arguments.directory, arguments.model)
+    if arguments.steps is not None:
+        from cotrain.runs.lengthen import lengthen_run
 
-        lengthen(given.directory, given.steps)
-    from cotrain.commands.ready import ready
-    from cotrain.pages.trackers import tracked
+        lengthen_run(arguments.directory, arguments.steps)
+    from cotrain.commands.ready import cluster_ready
+    from cotrain.pages.trackers import trackers_of_run
 
     notes: list[str] = []
-    backend = backend_of(given)
-    recipe = api.rebuild(given.directory, say=notes.append)
-    begun: Any = RunDirectory.open(given.directory).read("provenance.json")
-    threads(given.threads or begun["threads"])
-    was = begun.get("backend") or {}
+    backend = backend_of(arguments)
+    recipe = api.rebuild_recipe(arguments.directory, say=notes.append)
+    provenance: Any = RunDirectory.open(arguments.directory).read("provenance.json")
+    set_threads(arguments.threads or provenance["threads"])
+    old_backend = provenance.get("backend") or {}
     for what, before, now in (
-        ("--world", was.get("world", 1), given.world or 1),
-        ("engine.replicas", was.get("replicas", 1), getattr(backend, "replicas", 1)),
+        ("--world", old_backend.get("world", 1), arguments.world or 1),
+        ("engine.replicas", old_backend.get("replicas", 1), getattr(backend, "replicas", 1)),
     ):
         if before != now:
             notes.append(
                 f"note: this run was begun with {what} {before} and goes on with {what} {now}: sums may round "
                 "differently, so it is the same run but not bit for bit"
             )
-    device = device_of(given.device, here=backend is None)
-    with ready(backend, recipe) as found:
-        return _watched(
+    device = device_of(arguments.device, here=backend is None)
+    with cluster_ready(backend, recipe) as cluster_notes:
+        return _run_watched(
             recipe,
-            lambda watch: api.resume(given.directory, recipe=recipe, device=device, backend=backend, observer=watch),
-            out=given.directory,
-            trackers=tracked(given.directory),
-            notes=[*notes, *found],
+            lambda watch: api.resume(arguments.directory, recipe=recipe, device=device, backend=backend, observer=watch),
+            out=arguments.directory,
+            trackers=trackers_of_run(arguments.directory),
+            notes=[*notes, *cluster_notes],
         )
 
 
-def _watched(
+def _run_watched(
     recipe: Any,
     work: Callable[[Any], Any],
     *,
@@ -303,17 +303,17 @@ def _watched(
     notes: Sequence[str] = (),  # to be said first
 ) -> int:
     """Run under the live table, mirrored in trackers; print how to watch it, and where the results are."""
-    from cotrain.pages.live import Live, ends_of
-    from cotrain.pages.trackers import Mirrors
-    from cotrain.runs.costs import spent_by
+    from cotrain.pages.live import LiveTable, ends_of
+    from cotrain.pages.trackers import TrackingObserver
+    from cotrain.runs.costs import latest_costs
     from cotrain.runs.run import Interrupted
     from cotrain.train.guard import Diverged
 
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.length}
     try:
         with (
-            Live(ends_of(recipe), spent=spent_by(Path(out))) as live,
-            Mirrors(live, out, trackers, about=about) as watch,
+            LiveTable(ends_of(recipe), spent=latest_costs(Path(out))) as live,
+            TrackingObserver(live, out, trackers, about=about) as watch,
         ):
             for note in (*notes, f"watch it in a browser: cotrain view {shlex.quote(out)}"):
                 live.message(note)
@@ -336,13 +336,13 @@ def print_summary(summary: dict[str, Any]) -> None:
     before, after = summary["before"], summary["after"]
     spent = f"{summary['steps']} steps, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
     print(f"\n{summary.get('recipe', 'run')}: {spent}")
-    shown = [key for key in after if (name := key.split("/", 1)[-1]) in FURTHER or is_headline(name)] or list(after)
-    roles = list(dict.fromkeys(key.split("/")[0] for key in shown))
-    shown.sort(key=lambda key: (roles.index(key.split("/")[0]), key.count("/"), rank(key.rpartition("/")[2])))
-    if not shown:
+    keys = [key for key in after if (name := key.split("/", 1)[-1]) in FURTHER or is_headline(name)] or list(after)
+    roles = list(dict.fromkeys(key.split("/")[0] for key in keys))
+    keys.sort(key=lambda key: (roles.index(key.split("/")[0]), key.count("/"), table_rank(key.rpartition("/")[2])))
+    if not keys:
         print("nothing was measured: there were no held-out problems that could be graded")
         return
-    rows = [("held-out", "before", "after"), *((key, figure(before.get(key)), figure(after[key])) for key in shown)]
+    rows = [("held-out", "before", "after"), *((key, figure_text(before.get(key)), figure_text(after[key])) for key in keys)]
     name, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
     for key, *figures in rows:
         print(f"{key:{name}s}", *(f"{text:>{width}s}" for text, width in zip(figures, widths, strict=True)), sep="  ")
@@ -351,27 +351,27 @@ def print_summary(summary: dict[str, Any]) -> None:
 def demo(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in five minutes.")
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
-    parser.add_argument("--seed", type=whole(), metavar="N", help="another demo (default: 0)")
-    given = parser.strict(argv)
-    threads(None)
-    quiet()
+    parser.add_argument("--seed", type=whole_number(), metavar="N", help="another demo (default: 0)")
+    arguments = parser.parse_strictly(argv)
+    set_threads(None)
+    quiet_libraries()
     from cotrain import api
     from cotrain.methods.demo import demo as build
     from cotrain.runs.directory import RunDirectory
 
-    if (Path(given.out) / "recipe.json").is_file():
-        begun = RunDirectory.open(given.out)
-        recipe = api.rebuild(begun.path)
+    if (Path(arguments.out) / "recipe.json").is_file():
+        directory = RunDirectory.open(arguments.out)
+        recipe = api.rebuild_recipe(directory.path)
         if recipe.origin is None or recipe.origin.target != "demo":
             raise ConfigError(
-                f"{given.out} holds a run of recipe {recipe.name!r}, not of the demo; choose another --out"
+                f"{arguments.out} holds a run of recipe {recipe.name!r}, not of the demo; choose another --out"
             )
-        if given.seed not in (None, recipe.seed):
+        if arguments.seed not in (None, recipe.seed):
             raise ConfigError(
-                f"{given.out} holds the demo with seed {recipe.seed}; leave out --seed {given.seed} to go on with "
+                f"{arguments.out} holds the demo with seed {recipe.seed}; leave out --seed {arguments.seed} to go on with "
                 "it, or "
                 "choose another --out"
             )
-        return _watched(recipe, lambda watch: api.resume(begun.path, recipe=recipe, observer=watch), out=given.out)
-    recipe = build(seed=given.seed or 0)
-    return _watched(recipe, lambda watch: api.run(recipe, given.out, observer=watch), out=given.out)
+        return _run_watched(recipe, lambda watch: api.resume(directory.path, recipe=recipe, observer=watch), out=arguments.out)
+    recipe = build(seed=arguments.seed or 0)
+    return _run_watched(recipe, lambda watch: api.run(recipe, arguments.out, observer=watch), out=arguments.out)

@@ -6,84 +6,84 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import add_device, add_threads, device_of, prompt_of, threads
+from cotrain.commands.common import add_device_flag, add_threads_flag, device_of, prompt_of, set_threads
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.core.flags import Parser, real, whole
-from cotrain.core.verbosity import progress
+from cotrain.core.flags import Parser, real_number, whole_number
+from cotrain.core.verbosity import print_progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import encode_row
-from cotrain.stages.telling import ended, progress_of
+from cotrain.stages.telling import report_outcome, progress_printer
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
 
 SFT_LR = " (default: 1e-3 for the package's own models, else 2e-5)"
 
 
-def _common(parser: Parser, *, lr: float | None, tokens: int) -> None:
+def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="where the model goes")
     parser.add_argument(
-        "--tokens", type=whole(1), default=tokens, metavar="N", help="tokens to train on, padding counted"
+        "--tokens", type=whole_number(1), default=tokens, metavar="N", help="tokens to train on, padding counted"
     )
-    parser.add_argument("--batch-tokens", type=whole(1), default=8192, metavar="N", help="tokens of one step")
-    parser.add_argument("--length", type=whole(1), default=512, metavar="N", help="tokens of one row")
+    parser.add_argument("--batch-tokens", type=whole_number(1), default=8192, metavar="N", help="tokens of one step")
+    parser.add_argument("--length", type=whole_number(1), default=512, metavar="N", help="tokens of one row")
     parser.add_argument(
-        "--lr", type=real(above=0.0), default=lr, metavar="X", help="learning rate" + ("" if lr else SFT_LR)
+        "--lr", type=real_number(above=0.0), default=lr, metavar="X", help="learning rate" + ("" if lr else SFT_LR)
     )
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw or muon")
-    parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of weights and of the order of the text")
-    parser.add_argument("--save-every", type=whole(0), default=500, metavar="N", help="steps between checkpoints")
+    parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="of weights and of the order of the text")
+    parser.add_argument("--save-every", type=whole_number(0), default=500, metavar="N", help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
-    add_device(parser)
-    add_threads(parser)
+    add_device_flag(parser)
+    add_threads_flag(parser)
 
 
-def _file(parser: Parser, what: str) -> None:
+def _add_data_flags(parser: Parser, what: str) -> None:
     parser.add_argument("--data", metavar="FILE", help=what)
     parser.add_argument("--lenient", action="store_true", help="set malformed rows aside, in OUT/quarantine.jsonl")
 
 
-def _aside(given: Any) -> Quarantine | None:
+def _quarantine_of(arguments: Any) -> Quarantine | None:
     """Where malformed rows go; None where the first one is an error."""
-    if given.lenient and given.data is None:
+    if arguments.lenient and arguments.data is None:
         raise ConfigError("--lenient is about the rows of --data FILE; leave it out")
-    return Quarantine() if given.lenient else None
+    return Quarantine() if arguments.lenient else None
 
 
-def _say(aside: Quarantine | None, out: str) -> None:
-    if aside is not None and aside.refused:
-        print(f"note: {aside.line()}; all in {Path(out) / QUARANTINE} at the end", flush=True)
+def _note_quarantine(quarantine: Quarantine | None, out: str) -> None:
+    if quarantine is not None and quarantine.refused:
+        print(f"note: {quarantine.summary_line()}; all in {Path(out) / QUARANTINE} at the end", flush=True)
 
 
-def _keep(aside: Quarantine | None, out: str) -> None:
+def _write_quarantine(quarantine: Quarantine | None, out: str) -> None:
     """Write what was set aside beside the result."""
-    if aside is not None and aside.refused:
-        aside.write(Path(out) / QUARANTINE)
+    if quarantine is not None and quarantine.refused:
+        quarantine.write(Path(out) / QUARANTINE)
 
 
-def _begin(given: Any) -> None:
+def _set_up_machine(arguments: Any) -> None:
     """Threads and device, before anything is read. Raises ConfigError for a device that is not there."""
-    threads(given.threads)
-    given.device = device_of(given.device)
+    set_threads(arguments.threads)
+    arguments.device = device_of(arguments.device)
 
 
 def tokenizer(argv: Sequence[str]) -> int:
     """Train a byte-level BPE tokenizer with single-token digits."""
     parser = Parser(prog="cotrain tokenizer", description=tokenizer.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
-    _file(parser, ".txt, .jsonl or .parquet (default: the procedural corpus)")
-    parser.add_argument("--vocab-size", type=whole(1), default=640, metavar="N", help="tokens")
-    parser.add_argument("--seed", type=whole(), default=0, metavar="N", help="of the procedural corpus")
-    given = parser.strict(argv)
-    refuse_used(given.out)
+    _add_data_flags(parser, ".txt, .jsonl or .parquet (default: the procedural corpus)")
+    parser.add_argument("--vocab-size", type=whole_number(1), default=640, metavar="N", help="tokens")
+    parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="of the procedural corpus")
+    arguments = parser.parse_strictly(argv)
+    refuse_used(arguments.out)
     from cotrain.stages.pretrain import sample_texts
     from cotrain.stages.tokenizer import train_tokenizer
 
-    aside = _aside(given)
-    made = train_tokenizer(sample_texts(_vocabulary(given.data, given.seed, aside)), given.vocab_size)
-    _say(aside, given.out)
-    made.save_pretrained(given.out)
-    _keep(aside, given.out)
-    print(f"tokenizer: {given.out}  ({len(made)} tokens)")
+    quarantine = _quarantine_of(arguments)
+    trained = train_tokenizer(sample_texts(_tokenizer_text(arguments.data, arguments.seed, quarantine)), arguments.vocab_size)
+    _note_quarantine(quarantine, arguments.out)
+    trained.save_pretrained(arguments.out)
+    _write_quarantine(quarantine, arguments.out)
+    print(f"tokenizer: {arguments.out}  ({len(trained)} tokens)")
     return 0
 
 
@@ -94,80 +94,80 @@ def refuse_used(out: str, *, resumable: bool = False) -> None:
         raise RunDirectoryError(f"{out} is not an empty directory; choose another --out{more}")
 
 
-def _text(file: str | None, seed: int, aside: Quarantine | None) -> list[tuple[Any, int]]:
-    from cotrain.stages.corpora import corpus_file, procedural
+def _training_text(file: str | None, seed: int, quarantine: Quarantine | None) -> list[tuple[Any, int]]:
+    from cotrain.stages.corpora import corpus_file, procedural_corpus
     from cotrain.tasks.words.corpus import pretraining_text
     from cotrain.tasks.words.source import WordProblems
 
     if file is not None:
-        return [(corpus_file(file, aside), 1)]
+        return [(corpus_file(file, quarantine), 1)]
     source = WordProblems(operations=(2, 7))
-    return [(procedural("words", lambda i: pretraining_text(source, seed, i)), 1)]
+    return [(procedural_corpus("words", lambda i: pretraining_text(source, seed, i)), 1)]
 
 
-def _vocabulary(file: str | None, seed: int, aside: Quarantine | None) -> list[tuple[Any, int]]:
+def _tokenizer_text(file: str | None, seed: int, quarantine: Quarantine | None) -> list[tuple[Any, int]]:
     """What a tokenizer learns from: the text, and for the procedural one also what roles say to each other."""
     from cotrain.stages.corpora import practice_of
     from cotrain.tasks.words.source import study_problems
 
-    text = _text(file, seed, aside)
+    text = _training_text(file, seed, quarantine)
     return text if file is not None else [(text[0][0], 4), *practice_of(study_problems((1, 9)), seed, "settle")]
 
 
 def pretrain(argv: Sequence[str]) -> int:
     """Train a language model from nothing, or go on with one, on running text."""
     parser = Parser(prog="cotrain pretrain", description=pretrain.__doc__)
-    _common(parser, lr=3e-3, tokens=4_000_000)
-    _file(parser, ".txt, .jsonl or .parquet (default: the procedural corpus)")
+    _add_common_flags(parser, lr=3e-3, tokens=4_000_000)
+    _add_data_flags(parser, ".txt, .jsonl or .parquet (default: the procedural corpus)")
     parser.add_argument("--model", help="go on from this model")
     parser.add_argument("--tokenizer", metavar="DIR", help="tokenizer of a new model (default: one is trained)")
     parser.add_argument("--kind", choices=("llama", "qwen3"), default="llama", help="llama or qwen3")
-    parser.add_argument("--depth", type=whole(1), default=4, metavar="N", help="layers of a new model")
-    parser.add_argument("--width", type=whole(1), default=128, metavar="N", help="of its layers")
+    parser.add_argument("--depth", type=whole_number(1), default=4, metavar="N", help="layers of a new model")
+    parser.add_argument("--width", type=whole_number(1), default=128, metavar="N", help="of its layers")
     parser.add_argument(
-        "--vocab-size", type=whole(1), default=640, metavar="N", help="of its tokenizer, if one is trained"
+        "--vocab-size", type=whole_number(1), default=640, metavar="N", help="of its tokenizer, if one is trained"
     )
-    given = parser.strict(argv)
-    if given.model and given.tokenizer:
+    arguments = parser.parse_strictly(argv)
+    if arguments.model and arguments.tokenizer:
         raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
-    _begin(given)
+    _set_up_machine(arguments)
     from cotrain.models.load import load_tokenizer
     from cotrain.stages import pretrain as stage
-    from cotrain.stages.pretrain import steps_of
+    from cotrain.stages.pretrain import step_count
     from cotrain.stages.tokenizer import train_tokenizer
 
-    aside = _aside(given)
-    corpus = _text(given.data, given.seed, aside)
-    _say(aside, given.out)
+    quarantine = _quarantine_of(arguments)
+    corpus = _training_text(arguments.data, arguments.seed, quarantine)
+    _note_quarantine(quarantine, arguments.out)
     chosen = config = None
-    if not given.model:
+    if not arguments.model:
         chosen = (
-            load_tokenizer(given.tokenizer)
-            if given.tokenizer
+            load_tokenizer(arguments.tokenizer)
+            if arguments.tokenizer
             else train_tokenizer(
-                stage.sample_texts(_vocabulary(given.data, given.seed, _aside(given))), given.vocab_size
+                stage.sample_texts(_tokenizer_text(arguments.data, arguments.seed, _quarantine_of(arguments))), arguments.vocab_size
             )
         )
-        config = stage.config_for(chosen, depth=given.depth, width=given.width, kind=given.kind)
+        config = stage.config_for(chosen, depth=arguments.depth, width=arguments.width, kind=arguments.kind)
     outcome = stage.pretrain(
-        given.out,
+        arguments.out,
         corpus=corpus,
-        tokens=given.tokens,
-        model=given.model,
+        tokens=arguments.tokens,
+        model=arguments.model,
         config=config,
         tokenizer=chosen,
-        batch_tokens=given.batch_tokens,
-        length=given.length,
-        lr=given.lr,
-        optimizer=given.optimizer,
-        seed=given.seed,
-        resume=given.resume,
-        report=progress_of(steps_of(given.tokens, given.batch_tokens, given.length)),
-        plan={"save_every": given.save_every},
-        device=given.device,
+        batch_tokens=arguments.batch_tokens,
+        length=arguments.length,
+        lr=arguments.lr,
+        optimizer=arguments.optimizer,
+        seed=arguments.seed,
+        resume=arguments.resume,
+        report=progress_printer(step_count(arguments.tokens, arguments.batch_tokens, arguments.length)),
+        plan={"save_every": arguments.save_every},
+        device=arguments.device,
     )
-    _keep(aside, given.out)
-    return ended(outcome, given.out)
+    _write_quarantine(quarantine, arguments.out)
+    return report_outcome(outcome, arguments.out)
 
 
 def sft(argv: Sequence[str]) -> int:
@@ -176,9 +176,9 @@ def sft(argv: Sequence[str]) -> int:
     conversations (ShareGPT). For a verifier reviews of solutions: problem, steps and label, the first wrong step or -1.
     As .jsonl, .json, .csv or .parquet."""
     parser = Parser(prog="cotrain sft", description=sft.__doc__)
-    _common(parser, lr=None, tokens=1_000_000)
+    _add_common_flags(parser, lr=None, tokens=1_000_000)
     parser.add_argument("--model", required=True, help="directory, Hub name or embedded model to start from")
-    _file(parser, ".jsonl or .parquet (default: procedural solutions and reviews)")
+    _add_data_flags(parser, ".jsonl or .parquet (default: procedural solutions and reviews)")
     parser.add_argument(
         "--role", choices=("solver", "verifier"), help="build what this role will see and say from --data"
     )
@@ -204,96 +204,96 @@ def sft(argv: Sequence[str]) -> int:
     parser.add_argument("--judge", choices=("steps", "genrm"), help="with --role verifier: its format (default: steps)")
     parser.add_argument(
         "--reviews",
-        type=whole(0),
+        type=whole_number(0),
         metavar="K",
         help="with --role verifier --from-samples: reviews of a solution; 0: written from the truth (default: 4)",
     )
     parser.add_argument(
-        "--samples", type=whole(1), default=4, metavar="K", help="with --from-samples: tries of a problem"
+        "--samples", type=whole_number(1), default=4, metavar="K", help="with --from-samples: tries of a problem"
     )
-    parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="with --from-samples: tokens of an answer")
-    given = parser.strict(argv)
-    _check_role(parser, given)
-    _begin(given)
+    parser.add_argument("--max-tokens", type=whole_number(1), metavar="N", help="with --from-samples: tokens of an answer")
+    arguments = parser.parse_strictly(argv)
+    _check_role(parser, arguments)
+    _set_up_machine(arguments)
     from cotrain.rollout.common_roles import mark_short_prompts, speaks_short
     from cotrain.stages import sft as stage
     from cotrain.stages.corpora import corpus_file, practice_of
-    from cotrain.stages.pretrain import steps_of
+    from cotrain.stages.pretrain import step_count
     from cotrain.tasks.words.source import study_problems
 
-    aside, samples = _aside(given), list[dict[str, Any]]()
-    if given.role is not None:
-        parts, samples = _of_role(given, aside)
-        _say(aside, given.out)
-    elif given.data is not None:
-        parts = [(corpus_file(given.data, aside), 1)]
-        _say(aside, given.out)
+    quarantine, samples = _quarantine_of(arguments), list[dict[str, Any]]()
+    if arguments.role is not None:
+        parts, samples = _role_conversations(arguments, quarantine)
+        _note_quarantine(quarantine, arguments.out)
+    elif arguments.data is not None:
+        parts = [(corpus_file(arguments.data, quarantine), 1)]
+        _note_quarantine(quarantine, arguments.out)
     else:
-        parts = practice_of(study_problems((1, 9)), given.seed, "settle")
+        parts = practice_of(study_problems((1, 9)), arguments.seed, "settle")
     outcome = stage.sft(
-        given.model,
-        given.out,
+        arguments.model,
+        arguments.out,
         conversations=parts,
-        tokens=given.tokens,
-        batch_tokens=given.batch_tokens,
-        length=given.length,
-        lr=given.lr or (1e-3 if speaks_short(given.model) else 2e-5),
-        optimizer=given.optimizer,
-        seed=given.seed,
-        resume=given.resume,
-        report=progress_of(steps_of(given.tokens, given.batch_tokens, given.length)),
-        plan={"save_every": given.save_every},
-        device=given.device,
+        tokens=arguments.tokens,
+        batch_tokens=arguments.batch_tokens,
+        length=arguments.length,
+        lr=arguments.lr or (1e-3 if speaks_short(arguments.model) else 2e-5),
+        optimizer=arguments.optimizer,
+        seed=arguments.seed,
+        resume=arguments.resume,
+        report=progress_printer(step_count(arguments.tokens, arguments.batch_tokens, arguments.length)),
+        plan={"save_every": arguments.save_every},
+        device=arguments.device,
     )
-    if outcome.finished and given.data is None:
-        mark_short_prompts(Path(given.out))
+    if outcome.finished and arguments.data is None:
+        mark_short_prompts(Path(arguments.out))
     if outcome.finished and samples:
-        replace_file(Path(given.out) / "samples.jsonl", b"".join(map(encode_row, samples)))
-    _keep(aside, given.out)
-    return ended(outcome, given.out)
+        replace_file(Path(arguments.out) / "samples.jsonl", b"".join(map(encode_row, samples)))
+    _write_quarantine(quarantine, arguments.out)
+    return report_outcome(outcome, arguments.out)
 
 
-def _check_role(parser: Parser, given: Any) -> None:
-    if given.role is not None and given.data is None:
+def _check_role(parser: Parser, arguments: Any) -> None:
+    if arguments.role is not None and arguments.data is None:
         parser.error("--role needs the problems; add --data FILE")
-    if given.role is None and (given.answer or given.steps_as or given.prompt or given.from_samples):
+    if arguments.role is None and (arguments.answer or arguments.steps_as or arguments.prompt or arguments.from_samples):
         parser.error("--answer, --steps-as, --prompt and --from-samples go with --role solver; add it")
-    if given.role != "verifier" and (
-        given.judge or given.verdict or given.verifier_prompt or given.reviews is not None
+    if arguments.role != "verifier" and (
+        arguments.judge or arguments.verdict or arguments.verifier_prompt or arguments.reviews is not None
     ):
         parser.error("--judge, --verdict, --verifier-prompt and --reviews go with --role verifier; add it")
-    if given.judge == "genrm" and (given.verdict or given.verifier_prompt):
+    if arguments.judge == "genrm" and (arguments.verdict or arguments.verifier_prompt):
         parser.error("--verdict and --verifier-prompt go with --judge steps; leave out --judge")
-    if given.reviews is not None and not given.from_samples:
+    if arguments.reviews is not None and not arguments.from_samples:
         parser.error("--reviews goes with --from-samples; add it, or leave it out")
-    if given.role == "verifier" and (given.answer or given.steps_as or given.prompt) and not given.from_samples:
+    if arguments.role == "verifier" and (arguments.answer or arguments.steps_as or arguments.prompt) and not arguments.from_samples:
         parser.error(
             "--answer, --steps-as and --prompt are about the solver of --from-samples; add it, or leave them out"
         )
 
 
-def _of_role(given: Any, aside: Quarantine | None) -> tuple[Any, list[dict[str, Any]]]:
+def _role_conversations(arguments: Any, quarantine: Quarantine | None) -> tuple[Any, list[dict[str, Any]]]:
     """The conversations of ``--role``, and those of them that the model made itself."""
     from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
-    from cotrain.stages.solutions import cut_as_written, gold_solutions, own_solutions, solver_of
+    from cotrain.stages.solutions import choose_step_format, gold_solutions, own_solutions, solver_of
 
-    form: Any = given.judge or "steps"
-    judging = {"verdict": given.verdict, "prompt": prompt_of(given.verifier_prompt, "--verifier-prompt")}
-    if given.role == "verifier" and not given.from_samples:
-        return [(gold_reviews(given.data, verifier_of(given.model, form, **judging), form, aside, say=progress), 1)], []
-    prompt = prompt_of(given.prompt)
-    role = solver_of(given.model, given.answer, prompt, given.max_tokens, given.steps_as)
-    if not given.from_samples:
-        return [(gold_solutions(given.data, role, aside), 1)], []
-    how: dict[str, Any] = {"samples": given.samples, "seed": given.seed, "aside": aside, "say": progress}
-    how["device"] = given.device
-    if given.role == "verifier":
-        looked = {key: value for key, value in how.items() if key != "samples"}
-        role = cut_as_written(role, given.model, given.data, **looked)
-        drawn = 4 if given.reviews is None else given.reviews
+    form: Any = arguments.judge or "steps"
+    judging = {"verdict": arguments.verdict, "prompt": prompt_of(arguments.verifier_prompt, "--verifier-prompt")}
+    if arguments.role == "verifier" and not arguments.from_samples:
+        return [(gold_reviews(arguments.data, verifier_of(arguments.model, form, **judging), form, quarantine, say=print_progress), 1)], []
+    prompt = prompt_of(arguments.prompt)
+    role = solver_of(arguments.model, arguments.answer, prompt, arguments.max_tokens, arguments.steps_as)
+    if not arguments.from_samples:
+        return [(gold_solutions(arguments.data, role, quarantine), 1)], []
+    sampling_options: dict[str, Any] = {"samples": arguments.samples, "seed": arguments.seed, "aside": quarantine, "say": print_progress}
+    sampling_options["device"] = arguments.device
+    if arguments.role == "verifier":
+        look_options = {key: value for key, value in sampling_options.items() if key != "samples"}
+        role = choose_step_format(role, arguments.model, arguments.data, **look_options)
+        review_count = 4 if arguments.reviews is None else arguments.reviews
         corpus, rows = own_reviews(
-            given.model, given.data, role, form, reviews=drawn, max_tokens=given.max_tokens, **judging, **how
+            arguments.model, arguments.data, role, form, reviews=review_count, max_tokens=arguments.max_tokens, **judging, **sampling_options
         )
     else:
-        corpus, rows = own_solutions(given.model, given.data, role, **how)
+        corpus, rows = own_solutions(arguments.model, arguments.data, role, **sampling_options)
     return [(corpus, 1)], rows

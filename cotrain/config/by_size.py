@@ -22,26 +22,26 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 LARGE = 100_000_000  # parameters
-FULL = ((3_000_000_000, 1e-6), (1_000_000_000, 5e-6), (LARGE, 1e-5))  # from so many parameters on
-ADAPTER = 1e-4
-WHOLE = ("critic_lr", "rm_lr", "prm_lr")  # of policies that are trained whole beside adapters
-TASKS, MICRO = 8, 1024
+FULL_RATES = ((3_000_000_000, 1e-6), (1_000_000_000, 5e-6), (LARGE, 1e-5))  # from so many parameters on
+ADAPTER_RATE = 1e-4
+WHOLE_POLICY_RATES = ("critic_lr", "rm_lr", "prm_lr")  # of policies that are trained whole beside adapters
+LARGE_TASKS, LARGE_MICRO_TOKENS = 8, 1024
 
 
-def by_size(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) -> dict[str, Any]:
     """New values of arguments of a recipe that were not ``given``; {} for small models."""
     model = arguments.get("model")
     if not isinstance(model, str):
         return {}
-    found: dict[str, Any] = {}
-    for name, whose in _rates(arguments, given).items():
-        rate = rate_of(_size(whose), bool(arguments.get("lora")), name)
+    defaults: dict[str, Any] = {}
+    for name, model_name in _ungiven_rates(arguments, given_names).items():
+        rate = rate_of(_size_or_zero(model_name), bool(arguments.get("lora")), name)
         if rate is not None and rate < arguments[name]:
-            found[name] = rate
+            defaults[name] = rate
     tasks = arguments.get("tasks_per_step")
-    if "tasks_per_step" not in given and isinstance(tasks, int) and tasks > TASKS and _size(model) >= LARGE:
-        found["tasks_per_step"] = TASKS
-    return found
+    if "tasks_per_step" not in given_names and isinstance(tasks, int) and tasks > LARGE_TASKS and _size_or_zero(model) >= LARGE:
+        defaults["tasks_per_step"] = LARGE_TASKS
+    return defaults
 
 
 def settings_by_size(policies: Mapping[str, Any]) -> list[str]:
@@ -53,9 +53,9 @@ def settings_by_size(policies: Mapping[str, Any]) -> list[str]:
         if field.name == "micro_tokens"
     }
     return [
-        f"policies.{name}.micro_tokens={MICRO}"
+        f"policies.{name}.micro_tokens={LARGE_MICRO_TOKENS}"
         for name, tokens in usual.items()
-        if policies[name].micro_tokens == tokens and _size(policies[name].model) >= LARGE
+        if policies[name].micro_tokens == tokens and _size_or_zero(policies[name].model) >= LARGE
     ]
 
 
@@ -63,23 +63,23 @@ def rate_of(size: int, lora: bool, name: str = "lr") -> float | None:
     """The learning rate for a model of so many parameters; None for a small one, which has its recipe's."""
     if size < LARGE:
         return None
-    return ADAPTER if lora and name not in WHOLE else next(rate for least, rate in FULL if size >= least)
+    return ADAPTER_RATE if lora and name not in WHOLE_POLICY_RATES else next(rate for least, rate in FULL_RATES if size >= least)
 
 
-def line_of(arguments: Mapping[str, Any], changed: Mapping[str, Any]) -> str:
+def size_note(arguments: Mapping[str, Any], changed: Mapping[str, Any]) -> str:
     """What is said as a run begins."""
-    size = _size(arguments["model"])
+    size = _size_or_zero(arguments["model"])
     plain = {name.rpartition(".")[2]: value for name, value in changed.items()}
-    told = ", ".join(f"{name} {value:g}" for name, value in plain.items())
+    values_text = ", ".join(f"{name} {value:g}" for name, value in plain.items())
     flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed if "." not in name)
     shown = f"{size / 1e9:.1f} billion" if size >= 1e9 else f"{size / 1e6:.0f} million"
     more = f"; {flags} {'chooses' if ', ' not in flags else 'choose'} otherwise" if flags else ""
-    return f"note: defaults for a model of {shown} parameters: {told}{more}"
+    return f"note: defaults for a model of {shown} parameters: {values_text}{more}"
 
 
-def unknown_lines(arguments: Mapping[str, Any], given: Collection[str]) -> list[str]:
+def unknown_size_notes(arguments: Mapping[str, Any], given: Collection[str]) -> list[str]:
     """What is said as a run begins of models whose size nobody can tell, where their rates were not ``given``."""
-    rates = _rates(arguments, given) if isinstance(arguments.get("model"), str) else {}
+    rates = _ungiven_rates(arguments, given) if isinstance(arguments.get("model"), str) else {}
     flags: dict[str, list[str]] = {}
     for name, model in rates.items():
         if _known_size(model) is None:
@@ -90,17 +90,17 @@ def unknown_lines(arguments: Mapping[str, Any], given: Collection[str]) -> list[
     ]
 
 
-def _rates(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, str]:
+def _ungiven_rates(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, str]:
     """The learning rates that were not ``given``, and the model of each."""
-    found = {}
+    rate_models = {}
     for name, value in arguments.items():
         if name not in given and isinstance(value, float) and (name == "lr" or name.endswith("_lr")):
-            whose = arguments.get(f"{name.removesuffix('lr')}model")
-            found[name] = whose if isinstance(whose, str) else arguments["model"]
-    return found
+            model_name = arguments.get(f"{name.removesuffix('lr')}model")
+            rate_models[name] = model_name if isinstance(model_name, str) else arguments["model"]
+    return rate_models
 
 
-def _size(model: str) -> int:
+def _size_or_zero(model: str) -> int:
     return _known_size(model) or 0
 
 
@@ -109,6 +109,6 @@ def _known_size(model: str) -> int | None:
 
     if model in EMBEDDED or model.startswith("embedded"):
         return 0
-    from cotrain.models.sizes import parameters_of
+    from cotrain.models.sizes import parameter_count
 
-    return parameters_of(model)
+    return parameter_count(model)

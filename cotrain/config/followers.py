@@ -22,13 +22,13 @@ from cotrain.backend.handles import ModelHandle, PolicyHandle
 from cotrain.config.policies import Average, Snapshot
 from cotrain.core.address import seed_of
 from cotrain.core.errors import StateError
-from cotrain.core.state import State, take
+from cotrain.core.state import State, take_fields
 from cotrain.text.render import Rendering
 
 PLAYED = "model."  # prefix of the weights that speak; those of the pool begin with "pool<n>."
 
 
-class Follower:
+class FollowerWeights:
     """The weights of one following policy, and their history as far as it is needed."""
 
     def __init__(self, rule: Average | Snapshot, module: nn.Module, seed: int) -> None:
@@ -37,7 +37,7 @@ class Follower:
         self._played = dict(module.named_parameters())
         self._pool: list[tuple[int, dict[str, torch.Tensor]]] = []  # (updates of the source, its weights), oldest first
         if isinstance(rule, Snapshot):
-            self._pool.append((0, _copy(self._played)))
+            self._pool.append((0, _copy_weights(self._played)))
 
     @torch.no_grad()
     def follow(self, weights: Mapping[str, torch.Tensor], updates: int, planned: int) -> bool:
@@ -45,19 +45,19 @@ class Follower:
         whether weights changed here."""
         if isinstance(self.rule, Average):
             rate = rate_at(self.rule, updates, planned)
-            for name, mine in self._played.items():
-                mine.lerp_(weights[name].to(mine.dtype), rate)
+            for name, parameter in self._played.items():
+                parameter.lerp_(weights[name].to(parameter.dtype), rate)
         else:
             since = updates - self.rule.first
             if since < 0 or since % self.rule.every:
                 return False
-            self._pool = [*self._pool, (updates, _copy(weights))][-self.rule.keep :]
-            for name, saved in self._pool[self._choice(updates)][1].items():
+            self._pool = [*self._pool, (updates, _copy_weights(weights))][-self.rule.keep :]
+            for name, saved in self._pool[self._pick_index(updates)][1].items():
                 self._played[name].copy_(saved)
         self.version += 1
         return True
 
-    def _choice(self, updates: int) -> int:
+    def _pick_index(self, updates: int) -> int:
         assert isinstance(self.rule, Snapshot)
         if self.rule.pick == "random":
             return seed_of(self.seed, "snapshot", updates) % len(self._pool)
@@ -68,21 +68,21 @@ class Follower:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Copies of all weights: ``model.<parameter>`` and, of a pool, ``pool<n>.<parameter>``."""
-        found = {PLAYED + name: tensor for name, tensor in _copy(self._played).items()}
+        copies = {PLAYED + name: tensor for name, tensor in _copy_weights(self._played).items()}
         for n, (_, weights) in enumerate(self._pool):
-            found |= {f"pool{n}.{name}": tensor.clone() for name, tensor in weights.items()}
-        return found
+            copies |= {f"pool{n}.{name}": tensor.clone() for name, tensor in weights.items()}
+        return copies
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
-        version, pool = take("following policy", state, "version", "pool")
+        version, pool = take_fields("following policy", state, "version", "pool")
         prefixes = [PLAYED, *(f"pool{n}." for n in range(len(pool)))]
         expected = {prefix + name for prefix in prefixes for name in self._played}
         if set(tensors) != expected:
             raise StateError(f"tensors of a following policy do not fit: {sorted(set(tensors) ^ expected)[:3]}")
         with torch.no_grad():
-            for name, mine in self._played.items():
-                mine.copy_(tensors[PLAYED + name])
+            for name, parameter in self._played.items():
+                parameter.copy_(tensors[PLAYED + name])
         self._pool = [
             (int(updates), {name: tensors[f"pool{n}.{name}"].clone() for name in self._played})
             for n, updates in enumerate(pool)
@@ -98,7 +98,7 @@ class FollowerHandle(ModelHandle):
 
     def __init__(self, name: str, spec: Average | Snapshot, renderer: Rendering, model: nn.Module, seed: int) -> None:
         super().__init__(name, spec, renderer, model)
-        self.follower = Follower(spec, model, seed)
+        self.follower = FollowerWeights(spec, model, seed)
 
     @property
     def version(self) -> int:
@@ -125,5 +125,5 @@ def rate_at(rule: Average, updates: int, planned: int) -> float:
     return rule.rate_end + (rule.rate - rule.rate_end) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-def _copy(weights: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _copy_weights(weights: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in weights.items()}

@@ -32,7 +32,7 @@ def policy_named(recipe: Recipe, name: str, flag: str = "--role") -> str:
         return plain
     if plain == name and name in recipe.objectives:
         return recipe.objectives[name].policy
-    raise ConfigError(f"{flag}: {unknown_message('role or policy', name, _known(recipe))}")
+    raise ConfigError(f"{flag}: {unknown_message('role or policy', name, _known_names(recipe))}")
 
 
 def role_named(
@@ -43,20 +43,20 @@ def role_named(
     if name in recipe.roles:
         return name
     if name in recipe.objectives and name not in recipe.policies:
-        found: tuple[str, ...] = recipe.objectives[name].roles
+        candidates: tuple[str, ...] = recipe.objectives[name].roles
     else:
         policy = policy_named(recipe, name, flag)
-        found = tuple(role for role, spec in recipe.roles.items() if spec.policy == policy)
-    fitting = [role for role in found if fits(recipe.roles[role])] or list(found)
+        candidates = tuple(role for role, spec in recipe.roles.items() if spec.policy == policy)
+    fitting = [role for role in candidates if fits(recipe.roles[role])] or list(candidates)
     if len(fitting) == 1:
         return fitting[0]
-    what = f"plays {', '.join(fitting)}; name one of them" if fitting else f"plays no role; {_roles(recipe.roles)}"
+    what = f"plays {', '.join(fitting)}; name one of them" if fitting else f"plays no role; {_roles_text(recipe.roles)}"
     raise ConfigError(f"{flag} {name}: this policy {what}")
 
 
-def _known(recipe: Recipe) -> list[str]:
+def _known_names(recipe: Recipe) -> list[str]:
     return [*recipe.roles, *recipe.policies, *(f"{POLICY}{name}" for name in recipe.policies)]
 
 
-def _roles(roles: Mapping[str, Role]) -> str:
+def _roles_text(roles: Mapping[str, Role]) -> str:
     return f"the roles are {', '.join(sorted(roles))}"

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cotrain.config.recipe import Recipe
-from cotrain.core.arguments import fits, hints_of, kind_of
+from cotrain.core.arguments import fits_hint, hints_of, kind_of
 from cotrain.core.errors import ConfigError, unknown_message
 
 Plain = str | int | float | bool | tuple | None
@@ -24,28 +24,28 @@ Plain = str | int | float | bool | tuple | None
 
 def override(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """The recipe with ``settings`` applied in order, and remembered in its origin. Raises ConfigError."""
-    changed: Any = recipe
+    result: Any = recipe
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not path:
             raise ConfigError(f"--set {setting!r}: expected dotted.path=value, as in policies.generator.lr=1e-4")
-        changed = _replace(changed, path.split("."), _value(text), f"--set {setting!r}")
+        result = _replace_at(result, path.split("."), _parse_value(text), f"--set {setting!r}")
     if recipe.origin is None:
-        return changed
+        return result
     origin = dataclasses.replace(recipe.origin, settings=(*recipe.origin.settings, *settings))
-    return dataclasses.replace(changed, origin=origin)
+    return dataclasses.replace(result, origin=origin)
 
 
-def restored(recipe: Recipe, settings: Iterable[tuple[str, Any]]) -> Recipe:
+def restore_settings(recipe: Recipe, settings: Iterable[tuple[str, Any]]) -> Recipe:
     """The recipe with plain settings as a run saved them, where defaults have changed since; what is no plain setting
     stays as it is. ``settings``: dotted path and JSON value."""
-    changed: Any = recipe
+    result: Any = recipe
     for path, value in settings:
         try:
-            changed = _replace(changed, path.split("."), value, path)
+            result = _replace_at(result, path.split("."), value, path)
         except ConfigError:
             continue
-    return changed
+    return result
 
 
 def is_given(recipe: Recipe, path: str) -> bool:
@@ -53,55 +53,55 @@ def is_given(recipe: Recipe, path: str) -> bool:
     return recipe.origin is not None and any(one.startswith(f"{path}=") for one in recipe.origin.settings)
 
 
-def of_roles(names: Iterable[str], **fields: str | None) -> list[str]:
+def role_settings(names: Iterable[str], **fields: str | None) -> list[str]:
     """ "roles.NAME.FIELD=VALUE" of all these roles, for the fields that are not None."""
-    return [_of_role(name, field, value) for field, value in fields.items() if value is not None for name in names]
+    return [_role_setting(name, field, value) for field, value in fields.items() if value is not None for name in names]
 
 
-def changed(names: Iterable[str], before: object, best: object, fields: Sequence[str]) -> list[str]:
+def changed_settings(names: Iterable[str], before: object, best: object, fields: Sequence[str]) -> list[str]:
     """The same for the fields that ``best`` has otherwise than ``before``."""
-    found = {field: getattr(best, field) for field in fields}
-    return [_of_role(name, f, v) for f, v in found.items() if v != getattr(before, f) for name in names]
+    values = {field: getattr(best, field) for field in fields}
+    return [_role_setting(name, f, v) for f, v in values.items() if v != getattr(before, f) for name in names]
 
 
-def _of_role(name: str, field: str, value: str | None) -> str:
+def _role_setting(name: str, field: str, value: str | None) -> str:
     return f"roles.{name}.{field}={json.dumps(value)}"
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
 
 
-def _replace(owner: Any, path: Sequence[str], value: Any, where: str, hint: Any = Any) -> Any:
+def _replace_at(owner: Any, path: Sequence[str], value: Any, where: str, hint: Any = Any) -> Any:
     """``owner`` with the value at ``path``; ``hint`` is the annotation of the field that holds it."""
     if not path:
-        return _fitting(owner, value, hint, where)
+        return _fit_value(owner, value, hint, where)
     name, *rest = path
     if isinstance(owner, Mapping):
         keys = {str(key): key for key in owner}  # a key may be a signal
         if name not in keys:
             raise ConfigError(f"{where}: {unknown_message('key', name, keys)}")
-        return {**owner, keys[name]: _replace(owner[keys[name]], rest, value, where)}
+        return {**owner, keys[name]: _replace_at(owner[keys[name]], rest, value, where)}
     if isinstance(owner, tuple) and any(map(dataclasses.is_dataclass, owner)):
         if not name.isdecimal() or int(name) >= len(owner):
             raise ConfigError(
                 f"{where}: {name!r} is no number from 0 to {len(owner) - 1}, of the {len(owner)} parts there"
             )
         at = int(name)
-        return (*owner[:at], _replace(owner[at], rest, value, where), *owner[at + 1 :])
+        return (*owner[:at], _replace_at(owner[at], rest, value, where), *owner[at + 1 :])
     if not dataclasses.is_dataclass(owner) or isinstance(owner, type):
         raise ConfigError(f"{where}: a {type(owner).__name__} has no part {name!r}; shorten the path")
     names = [f.name for f in dataclasses.fields(owner) if f.init and f.name != "origin"]
     if name not in names:
         raise ConfigError(f"{where}: {unknown_message(f'field of {type(owner).__name__}', name, names)}")
-    new = _replace(getattr(owner, name), rest, value, where, hints_of(type(owner)).get(name, Any))
+    new = _replace_at(getattr(owner, name), rest, value, where, hints_of(type(owner)).get(name, Any))
     return dataclasses.replace(owner, **{name: new})
 
 
-def _fitting(old: Any, value: Any, hint: Any, where: str) -> Any:
+def _fit_value(old: Any, value: Any, hint: Any, where: str) -> Any:
     """The value, in the kind of the one it replaces."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{where}: expected a finite number, found {value!r}")
@@ -110,14 +110,14 @@ def _fitting(old: Any, value: Any, hint: Any, where: str) -> Any:
     lost = (
         value is None and old is not None and hint is Any
     )  # an entry of a mapping, which says no other kind than its own
-    if not isinstance(value, Plain) or lost or ((old is None or value is None) and not fits(value, hint)):
+    if not isinstance(value, Plain) or lost or ((old is None or value is None) and not fits_hint(value, hint)):
         raise ConfigError(
             f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}"
         )
     if old is None or value is None:
         return value
     if isinstance(old, tuple) and all(isinstance(one, Plain) for one in old):
-        fitting = isinstance(value, tuple) and fits(value, hint)
+        fitting = isinstance(value, tuple) and fits_hint(value, hint)
     elif isinstance(old, bool | int | str):
         fitting = isinstance(value, type(old)) and isinstance(value, bool) == isinstance(old, bool)
     elif isinstance(old, float):

@@ -17,7 +17,7 @@ from cotrain.models.lora import Lora
 
 if TYPE_CHECKING:
     from cotrain.backend import handles
-    from cotrain.backend.local import Room
+    from cotrain.backend.local import PolicyFactory
 
 DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
@@ -42,20 +42,20 @@ class Policy:
     model: str  # directory, Hub name, or the name of an embedded model
 
     @property
-    def follows(self) -> str | None:
+    def source_policy(self) -> str | None:
         """The policy whose weights it takes over."""
         return None
 
     @property
-    def stays(self) -> bool:
+    def is_constant(self) -> bool:
         """Is it the same at the end of a run as at its start?"""
-        return not self.trained and self.follows is None and not self.outside
+        return not self.trained and self.source_policy is None and not self.outside
 
-    def settled(self, *, autocast: bool) -> Self:
+    def with_device_defaults(self, *, autocast: bool) -> Self:
         """With what the device decides; ``autocast``: bfloat16 arithmetic, where the recipe leaves that open."""
         return self
 
-    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
         """Its handle, in the room where a backend holds models."""
         raise NotImplementedError
 
@@ -78,33 +78,33 @@ class Weights(Policy):
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ConfigError(f"{self.where}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}")
+            raise ConfigError(f"{self.error_name}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}")
         if self.dtype != "float32" and not self.may_be_narrow:
             raise ConfigError(
-                f"{self.where}: dtype {self.dtype!r} loses small changes of weights; expected float32; set "
+                f"{self.error_name}: dtype {self.dtype!r} loses small changes of weights; expected float32; set "
                 "autocast=true for "
                 "bfloat16 arithmetic, or train an adapter"
             )
         if self.attn_implementation not in (None, *ATTENTIONS):
             raise ConfigError(
-                f"{self.where}: attn_implementation {self.attn_implementation!r}; expected one of "
+                f"{self.error_name}: attn_implementation {self.attn_implementation!r}; expected one of "
                 f"{', '.join(ATTENTIONS)}"
             )
         for name in ("micro_tokens", "rows"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{self.where}: {name} is {getattr(self, name)}, expected at least 1")
+                raise ConfigError(f"{self.error_name}: {name} is {getattr(self, name)}, expected at least 1")
 
     @property
-    def where(self) -> str:
+    def error_name(self) -> str:
         """How errors name it; policies do not know their names."""
         return f"policy of kind {self.kind!r} on {self.model!r}"
 
     @property
-    def loading(self) -> dict[str, Any]:
+    def load_options(self) -> dict[str, Any]:
         """How its weights are loaded: arguments of ``load_model``."""
         return {name: getattr(self, name) for name in ("dtype", "attn_implementation", "trust_remote_code")}
 
-    def settled(self, *, autocast: bool) -> Self:
+    def with_device_defaults(self, *, autocast: bool) -> Self:
         return replace(self, autocast=autocast) if self.autocast is None else self
 
 
@@ -127,20 +127,20 @@ class Learning(Weights):
     def __post_init__(self) -> None:
         Weights.__post_init__(self)
         if not 0.0 < self.lr < math.inf:
-            raise ConfigError(f"{self.where}: lr is {self.lr}, expected a learning rate above 0")
+            raise ConfigError(f"{self.error_name}: lr is {self.lr}, expected a learning rate above 0")
         for name, least in (("lr_warmup", 0), ("weight_decay", 0.0), ("restart_every", 0)):
             value = getattr(self, name)
             if not least <= value < math.inf:
-                raise ConfigError(f"{self.where}: {name} is {value}, expected at least {least}")
+                raise ConfigError(f"{self.error_name}: {name} is {value}, expected at least {least}")
         if self.restart_weights and not self.restart_every:
-            raise ConfigError(f"{self.where}: restart_weights without restart_every; say after how many updates")
+            raise ConfigError(f"{self.error_name}: restart_weights without restart_every; say after how many updates")
         if not self.clip_norm > 0.0:
             raise ConfigError(
-                f"{self.where}: clip_norm is {self.clip_norm}, expected a norm above 0, to which gradients are cut"
+                f"{self.error_name}: clip_norm is {self.clip_norm}, expected a norm above 0, to which gradients are cut"
             )
 
     @property
-    def optimising(self) -> dict[str, Any]:
+    def learner_options(self) -> dict[str, Any]:
         """Arguments of ``TorchLearner``."""
         return {
             "lr": self.lr,
@@ -163,8 +163,8 @@ class Trained(Learning):
     kind: ClassVar[str] = "trainable"
     may_be_narrow: ClassVar[bool] = False
 
-    def build(self, name: str, room: Room) -> handles.PolicyHandle:
-        return room.learning(name, self, *room.language_model(self))
+    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+        return room.build_trainable(name, self, *room.language_model(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +176,8 @@ class Adapter(Learning):
 
     lora: Lora  # type: ignore[misc]  # which other kinds do not have
 
-    def build(self, name: str, room: Room) -> handles.PolicyHandle:
-        return room.adapted(name, self)
+    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+        return room.build_adapter(name, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,10 +190,10 @@ class Critic(Learning):
     plays: ClassVar[bool] = False
     may_be_narrow: ClassVar[bool] = False
 
-    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
         from cotrain.models.heads import value_model
 
-        return room.learning(name, self, value_model(self.model, **self.loading), None)
+        return room.build_trainable(name, self, value_model(self.model, **self.load_options), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +206,10 @@ class RewardModel(Learning):
     scores: ClassVar[bool] = True
     may_be_narrow: ClassVar[bool] = False
 
-    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
         from cotrain.models.heads import reward_model as load
 
-        return room.learning(name, self, load(self.model, **self.loading), room.scoring_renderer(self))
+        return room.build_trainable(name, self, load(self.model, **self.load_options), room.scoring_renderer(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,12 +219,12 @@ class Frozen(Weights):
     kind: ClassVar[str] = "frozen"
     shares_base: ClassVar[bool] = True
 
-    def build(self, name: str, room: Room) -> handles.PolicyHandle:
-        return room.frozen(name, self)
+    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+        return room.build_frozen(name, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follower(Weights):
+class FollowerPolicy(Weights):
     """A copy of policy ``of`` that changes after its updates."""
 
     may_be_narrow: ClassVar[bool] = False
@@ -232,10 +232,10 @@ class Follower(Weights):
     of: str
 
     @property
-    def follows(self) -> str | None:
+    def source_policy(self) -> str | None:
         return self.of
 
-    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
         from cotrain.config.followers import FollowerHandle
 
         assert isinstance(self, Average | Snapshot)
@@ -244,7 +244,7 @@ class Follower(Weights):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Average(Follower):
+class Average(FollowerPolicy):
     """Weights that move towards those of policy ``of`` after each of its updates, by the share ``rate``."""
 
     kind: ClassVar[str] = "ema"
@@ -260,7 +260,7 @@ class Average(Follower):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot(Follower):
+class Snapshot(FollowerPolicy):
     """Earlier weights of policy ``of``: a pool of ``keep``, one more every ``every`` of its updates, counted from the
     ``first`` one that is kept, and which is played."""
 
@@ -291,8 +291,8 @@ class Program(Policy):
     speak: handles.Program
     tokens_of: str | None = None  # a policy, whose tokens its text is cut into; None: bytes
 
-    def build(self, name: str, room: Room) -> handles.PolicyHandle:
-        return room.program(name, self)
+    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
+        return room.build_program(name, self)
 
 
 class Numerics(TypedDict, total=False):
@@ -304,14 +304,14 @@ class Numerics(TypedDict, total=False):
     trust_remote_code: bool
 
 
-class Memory(Numerics, total=False):
+class TrainingNumerics(Numerics, total=False):
     """And how its gradients are computed; a field of ``Learning``."""
 
     gradient_checkpointing: bool
 
 
 def trainable(
-    model: str, *, lr: float = 1e-4, clip_norm: float = 1.0, lr_warmup: int = 5, **numerics: Unpack[Memory]
+    model: str, *, lr: float = 1e-4, clip_norm: float = 1.0, lr_warmup: int = 5, **numerics: Unpack[TrainingNumerics]
 ) -> Policy:
     """A policy with an optimiser of its own."""
     return Trained(model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, **numerics)
@@ -327,7 +327,7 @@ def adapter(
     clip_norm: float = 1.0,
     lr_warmup: int = 5,
     path: str | None = None,
-    **numerics: Unpack[Memory],
+    **numerics: Unpack[TrainingNumerics],
 ) -> Policy:
     """A policy whose weights are an adapter on ``model``, which stands in memory once for all adapters and frozen
     policies on it; they must agree in how it is loaded. Fields: see ``Lora``."""

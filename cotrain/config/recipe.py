@@ -80,27 +80,27 @@ class Recipe:
     origin: Origin | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_recipe(self)
 
     @property
-    def leading(self) -> str:
+    def leading_objective(self) -> str:
         """The objective whose steps draw the same problems in all methods: the first one."""
         return next(iter(self.objectives))
 
     @property
-    def length(self) -> int:
+    def max_steps(self) -> int:
         """The most steps that the run can have: ``steps``, or fewer where ``updates`` end it."""
         if self.updates is None:
             return self.steps
-        due = (step for step in range(self.steps) if self.leading in self.schedule.phase_at(step).objectives)
+        due = (step for step in range(self.steps) if self.leading_objective in self.schedule.phase_at(step).objectives)
         return next(itertools.islice(due, self.updates - 1, None), self.steps - 1) + 1
 
-    def anew(self, step: int) -> list[str]:
+    def policies_to_reset(self, step: int) -> list[str]:
         """Policies that begin this step with a new optimiser, see ``Schedule.anew``."""
-        return self.schedule.anew(step, {name: objective.policy for name, objective in self.objectives.items()})
+        return self.schedule.policies_to_reset(step, {name: objective.policy for name, objective in self.objectives.items()})
 
 
-def check(recipe: Recipe) -> None:
+def check_recipe(recipe: Recipe) -> None:
     """Raise ConfigError with one line: which objective, role or policy, what was found, what to change."""
     if not recipe.objectives:
         raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn")
@@ -141,50 +141,50 @@ def check(recipe: Recipe) -> None:
         if not name or not name.isascii() or not name.replace("_", "").replace("-", "").isalnum():
             raise ConfigError(f"recipe {recipe.name!r}: {name!r} is no name; use letters, digits, '-' and '_'")
     for role, spec in recipe.roles.items():
-        _known("policy", spec.policy, recipe.policies, f"role {role!r}")
+        _check_known("policy", spec.policy, recipe.policies, f"role {role!r}")
         _check_sampling(role, spec.sampling)
         if role == "solver" and "problem" not in (fields := fields_of(spec.prompt)):
-            found = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
+            fields_text = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
             raise ConfigError(
-                f"role 'solver': its prompt has {found}, so that it does not see the problem; expected {{problem}} "
+                f"role 'solver': its prompt has {fields_text}, so that it does not see the problem; expected {{problem}} "
                 "in it"
             )
         if not recipe.policies[spec.policy].plays:
             kind = recipe.policies[spec.policy].kind
             raise ConfigError(f"role {role!r} is played by {spec.policy!r}, which is of kind {kind!r} and cannot speak")
-    for name, given in recipe.policies.items():
-        if given.follows is not None:
-            _check_follower(recipe, name, given.follows)
-        if isinstance(given, Program) and given.tokens_of is not None:
-            _known("policy", given.tokens_of, recipe.policies, f"policy {name!r}, tokens_of")
-            if not recipe.policies[given.tokens_of].head:
-                kind = recipe.policies[given.tokens_of].kind
+    for name, policy_spec in recipe.policies.items():
+        if policy_spec.source_policy is not None:
+            _check_follower(recipe, name, policy_spec.source_policy)
+        if isinstance(policy_spec, Program) and policy_spec.tokens_of is not None:
+            _check_known("policy", policy_spec.tokens_of, recipe.policies, f"policy {name!r}, tokens_of")
+            if not recipe.policies[policy_spec.tokens_of].head:
+                kind = recipe.policies[policy_spec.tokens_of].kind
                 raise ConfigError(
-                    f"policy {name!r} speaks in tokens of {given.tokens_of!r}, of kind {kind!r}; name a model"
+                    f"policy {name!r} speaks in tokens of {policy_spec.tokens_of!r}, of kind {kind!r}; name a model"
                 )
     _check_counts(recipe)
     used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
     for implied in recipe.evaluation.implied:
-        _known("role", implied.role, recipe.roles, "evaluation, implied")
+        _check_known("role", implied.role, recipe.roles, "evaluation, implied")
         for policy in (implied.policy, implied.reference):
-            _known("policy", policy, recipe.policies, "evaluation, implied")
+            _check_known("policy", policy, recipe.policies, "evaluation, implied")
             used.add(policy)
     for name, objective in recipe.objectives.items():
         used |= _check_objective(recipe, name, objective)
     for role, policy in recipe.evaluation.fixed.items():
-        _known("role", role, recipe.roles, "evaluation, fixed")
-        _known("policy", policy, recipe.policies, "evaluation, fixed")
+        _check_known("role", role, recipe.roles, "evaluation, fixed")
+        _check_known("policy", policy, recipe.policies, "evaluation, fixed")
         kind = recipe.policies[policy].kind
-        if not recipe.policies[policy].stays:
+        if not recipe.policies[policy].is_constant:
             raise ConfigError(f"evaluation, fixed: policy {policy!r} is {kind} and changes; expected a frozen one")
     check_options("evaluation", evaluation.protocol, evaluation.options, first=2)
     for phase in recipe.schedule.phases:
         if phase.unlabelled:
             refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
         for name in phase.objectives:
-            _known("objective", name, recipe.objectives, f"phase {phase.name!r}")
+            _check_known("objective", name, recipe.objectives, f"phase {phase.name!r}")
         for name in phase.stores:
-            _known("store", name, recipe.stores, f"phase {phase.name!r}")
+            _check_known("store", name, recipe.stores, f"phase {phase.name!r}")
         options = {**phase.options, **{name: recipe.stores[name] for name in phase.stores}}
         check_options(f"phase {phase.name!r}", phase.protocol, options, first=2)
     for name in recipe.objectives:
@@ -229,9 +229,9 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     where = f"objective {name!r}"
     if not 0.0 < objective.weight < math.inf:
         raise ConfigError(f"{where}: weight is {objective.weight}, expected a positive number")
-    _known("policy", objective.policy, recipe.policies, where)
+    _check_known("policy", objective.policy, recipe.policies, where)
     for role in objective.roles:
-        _known("role", role, recipe.roles, where)
+        _check_known("role", role, recipe.roles, where)
     policy, by = recipe.policies[objective.policy], type(objective.by).__name__
     needs = objective.by.needs()
     if not policy.trained:
@@ -247,15 +247,15 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
                 f"{where} uses {by}, which needs samples drawn by the policy it trains, but role {role!r} is "
                 f"played by {player!r}; use Sft, or let {objective.policy!r} play the role"
             )
-        if needs.on_policy and (sampling.greedy or sampling.top_p < 1.0):
+        if needs.on_policy and (sampling.is_greedy or sampling.top_p < 1.0):
             raise ConfigError(
                 f"{where} learns from role {role!r}, which is sampled at temperature {sampling.temperature} and "
                 f"top_p {sampling.top_p}; expected a temperature of at least {COLDEST:g} and top_p 1, "
                 "else its log-probabilities are not the policy's"
             )
-        if sampling.temperature != (wanted := recipe.roles[objective.on].sampling.temperature):
+        if sampling.temperature != (temperature := recipe.roles[objective.on].sampling.temperature):
             raise ConfigError(
-                f"{where} learns from role {objective.on!r} at temperature {wanted} and from role {role!r} at "
+                f"{where} learns from role {objective.on!r} at temperature {temperature} and from role {role!r} at "
                 f"{sampling.temperature}; sample both at one temperature"
             )
     if policy.head != needs.head:
@@ -270,17 +270,17 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
             "policy, such as a frozen one on the same model"
         )
     used = {objective.policy}
-    asked = [("reference", needs.reference, "lm"), ("values", needs.values, "value")]
-    for label, other, head in [*asked, *(("scores", name, "lm") for name in needs.scores)]:
+    others = [("reference", needs.reference, "lm"), ("values", needs.values, "value")]
+    for label, other, head in [*others, *(("scores", name, "lm") for name in needs.scores)]:
         if other is not None:
-            _known("policy", other, recipe.policies, f"{where}, {label}")
-            found = recipe.policies[other]
-            if not found.head:
+            _check_known("policy", other, recipe.policies, f"{where}, {label}")
+            other_policy = recipe.policies[other]
+            if not other_policy.head:
                 raise ConfigError(
-                    f"{where}: {label} policy {other!r} is of kind {found.kind!r}, which has no probabilities"
+                    f"{where}: {label} policy {other!r} is of kind {other_policy.kind!r}, which has no probabilities"
                 )
-            if found.head != head:
-                raise ConfigError(f"{where}: {label} policy {other!r} must have head {head!r}, it has {found.head!r}")
+            if other_policy.head != head:
+                raise ConfigError(f"{where}: {label} policy {other!r} must have head {head!r}, it has {other_policy.head!r}")
             used.add(other)
     return used
 
@@ -288,7 +288,7 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
 def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
     """What the objective reads, some protocol must give to one of its roles when it is due."""
     reads = objective.by.needs().reads
-    given: list[Signal] = []
+    given_signals: list[Signal] = []
     for phase in recipe.schedule.phases if reads else ():
         if name not in phase.objectives:
             continue
@@ -301,25 +301,25 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
                 f"@gives({reads[0].name.upper()}.to({objective.on!r})) above it, "
                 "from cotrain.core.signals"
             )
-        given += [signal for role in objective.roles for signal in declared.to(role)]
+        given_signals += [signal for role in objective.roles for signal in declared.signals_for(role)]
     for signal in reads:
-        if signal in given:
+        if signal in given_signals:
             continue
         where = f"objective {name!r} reads signal {signal.name!r} per {signal.per}"
         roles = " or ".join(map(repr, objective.roles))
-        if signal.name in map(str, given):
+        if signal.name in map(str, given_signals):
             raise ConfigError(
                 f"{where}, but the protocol gives it to role {roles} of the other kind; use one signal object in both"
             )
         raise ConfigError(
             f"{where}, which no protocol gives to role {roles} when it is due: "
-            f"{unknown_message('signal', signal.name, map(str, given))}"
+            f"{unknown_message('signal', signal.name, map(str, given_signals))}"
         )
 
 
 def _check_follower(recipe: Recipe, name: str, of: str) -> None:
     follower = recipe.policies[name]
-    _known("policy", of, recipe.policies, f"policy {name!r}")
+    _check_known("policy", of, recipe.policies, f"policy {name!r}")
     source = recipe.policies[of]
     if not source.trained or source.head != follower.head:
         raise ConfigError(f"policy {name!r} follows {of!r}, which must be trainable, with the same head")
@@ -369,6 +369,6 @@ def check_due(recipe: Recipe) -> None:
         raise ConfigError(f"objective {name!r} is due at none of the {recipe.steps} steps: {what}")
 
 
-def _known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
+def _check_known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
     if name not in names:
         raise ConfigError(f"{where}: {unknown_message(kind, name, names)}")

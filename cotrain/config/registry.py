@@ -19,10 +19,10 @@ def recipe_names() -> list[str]:
     return [*shipped(METHODS), *joined(METHODS)]
 
 
-def make(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
+def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
     """The recipe that this function makes of these arguments; a user's function that fails is named in one line.
     ``again``: of a run that was begun, whose arguments do not change with the size of its model."""
-    build = find(target)
+    build = find_recipe(target)
     try:
         return build.again(**arguments) if again else build(**arguments)  # type: ignore[attr-defined]
     except CotrainError:
@@ -35,7 +35,7 @@ def make(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> R
         raise ConfigError(f"recipe {target!r}: {why}") from error
 
 
-def find(target: str) -> Callable[..., Recipe]:
+def find_recipe(target: str) -> Callable[..., Recipe]:
     """The function behind ``name`` or ``path/to/file.py:function``. Raises UnknownName or ConfigError."""
     if ":" not in target and not target.endswith(".py"):
         found: Callable[..., Recipe] = load_named(METHODS, target, shipped(METHODS), "recipe")
@@ -46,10 +46,10 @@ def find(target: str) -> Callable[..., Recipe]:
     if not function or target.endswith(".py"):
         raise ConfigError(f"recipe {target!r}: name the function too, as in {target.rstrip(':')}:my_method")
     module = load_file(path, f"recipe {target!r}")
-    made = [name for name, value in vars(module).items() if callable(value) and hasattr(value, "recipe")]
-    if function not in made:
+    recipes = [name for name, value in vars(module).items() if callable(value) and hasattr(value, "recipe")]
+    if function not in recipes:
         raise ConfigError(
-            f"recipe {target!r}: {unknown_message('function', function, made)}; a recipe is a function decorated "
+            f"recipe {target!r}: {unknown_message('function', function, recipes)}; a recipe is a function decorated "
             "with @recipe"
         )
     return getattr(module, function)

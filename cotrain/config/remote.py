@@ -18,7 +18,7 @@ from cotrain.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from cotrain.backend import handles
-    from cotrain.backend.local import Room
+    from cotrain.backend.local import PolicyFactory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Remote(Policy):
     def send_ids(self) -> bool:
         return self.tokenizer is not None
 
-    def build(self, name: str, room: Room) -> handles.PolicyHandle:
+    def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
         from cotrain.backend.remote import MessagesRenderer, RemoteHandle
         from cotrain.models.load import load_tokenizer
         from cotrain.text.render import Renderer

@@ -72,16 +72,16 @@ class Schedule:
         name = self._name_at(step)
         return next(p for p in self.phases if p.name == name)
 
-    def draw(self, step: int, leading: str) -> tuple[str, int]:
+    def task_stream(self, step: int, leading: str) -> tuple[str, int]:
         """Where a step's tasks are drawn: a stream, and how many earlier steps drew from it. Every phase in which the
         recipe's leading objective learns draws from ``LEADING``, so that the n-th such step of two recipes with one
         seed sees the same problems, however they name their objectives and whatever else their schedules do in
         between."""
         streams = {p.name: LEADING if leading in p.objectives else p.objectives[0] for p in self.phases}
-        mine = streams[self._name_at(step)]
-        return mine, sum(streams[self._name_at(s)] == mine for s in range(step))
+        stream = streams[self._name_at(step)]
+        return stream, sum(streams[self._name_at(s)] == stream for s in range(step))
 
-    def anew(self, step: int, policies: Mapping[str, str]) -> list[str]:
+    def policies_to_reset(self, step: int, policies: Mapping[str, str]) -> list[str]:
         """Policies that go over to other objectives at this step, as after a warm-up by cross-entropy: none of those
         that train it in the phase of the warm-up, or the cycle, that begins here trained it in the one before. They get
         a new optimiser: Adam's moments of large gradients would make the first hundred steps on small ones too short.
@@ -92,16 +92,16 @@ class Schedule:
         due = {p.name: set(p.objectives) for p in self.phases}
         stages = [(length, due[name]) for name, length in self.warmup]
         stages.append((1, set().union(*(due[name] for name in self.cycle))))
-        began, last = 0, dict[str, set[str]]()  # of each policy the objectives that trained it last
+        stage_start, last = 0, dict[str, set[str]]()  # of each policy the objectives that trained it last
         for length, objectives in stages:
             now = {p: {o for o in objectives if policies[o] == p} for p in dict.fromkeys(policies.values())}
-            if began == step:
+            if stage_start == step:
                 return [p for p, mine in now.items() if mine and p in last and mine.isdisjoint(last[p])]
             last |= {p: mine for p, mine in now.items() if mine}
-            began += length
+            stage_start += length
         return []
 
-    def planned(self, objectives: Collection[str], steps: int) -> int:
+    def planned_steps(self, objectives: Collection[str], steps: int) -> int:
         """In how many of the first ``steps`` steps any of these objectives is due."""
         due = {p.name for p in self.phases if not set(objectives).isdisjoint(p.objectives)}
         return sum(self._name_at(s) in due for s in range(steps))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from cotrain.config.by_size import by_size, settings_by_size
+from cotrain.config.by_size import size_defaults, settings_by_size
 from cotrain.config.evaluation import Evaluation, Implied
 from cotrain.config.override import override
 from cotrain.config.policies import Learning, Policy, adapter, frozen, trainable
@@ -31,7 +31,7 @@ from cotrain.core.arguments import bound_arguments, check_argument, hints_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.registry import METHODS, joined
 from cotrain.core.types import TaskSource
-from cotrain.core.user_code import target_of_class
+from cotrain.core.user_code import class_target
 from cotrain.learn.losses import Kl, pull_to
 from cotrain.metrics.heldout import Measure, solving
 from cotrain.rollout.role import Role
@@ -41,7 +41,7 @@ from cotrain.tasks.words.source import study_problems
 
 Restart = Literal["nothing", "optimiser", "weights"]  # with "weights" the optimiser too
 Build = Callable[..., Recipe]
-NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)  # parameters that no settings are passed to
+KEYWORD_KINDS = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)  # parameters that no settings are passed to
 SPLITS = ("ood_length", "ood_template")  # measured at the end where the tasks have them
 
 
@@ -133,8 +133,8 @@ class Settings:
             seed=self.seed,
             tasks_per_step=self.tasks_per_step,
             group_size=self.group_size,
-            policies={name: self._warmed(policy) for name, policy in policies.items()},
-            roles={name: self._sampled(role) for name, role in roles.items()},
+            policies={name: self._with_warmup(policy) for name, policy in policies.items()},
+            roles={name: self._with_temperature(role) for name, role in roles.items()},
             objectives=objectives,
             schedule=schedule,
             evaluation=evaluation,
@@ -142,18 +142,18 @@ class Settings:
             stores=stores or {},
         )
 
-    def _sampled(self, role: Role) -> Role:
+    def _with_temperature(self, role: Role) -> Role:
         if self.temperature is None:
             return role
         return replace(role, sampling=replace(role.sampling, temperature=self.temperature))
 
-    def _warmed(self, policy: Policy) -> Policy:
+    def _with_warmup(self, policy: Policy) -> Policy:
         if self.lr_warmup is None or not isinstance(policy, Learning):
             return policy
         return replace(policy, lr_warmup=self.lr_warmup)
 
 
-NAMES = tuple(field.name for field in dataclasses.fields(Settings))
+SETTING_NAMES = tuple(field.name for field in dataclasses.fields(Settings))
 
 
 @overload
@@ -168,79 +168,79 @@ def recipe(build: Build | None = None, /, *, without: tuple[str, ...] = (), **de
     UnknownName, one line each.
     """
     if build is None:
-        return functools.partial(_made, without=without, defaults=defaults)
-    return _made(build, without=(), defaults={})
+        return functools.partial(_wrap_recipe, without=without, defaults=defaults)
+    return _wrap_recipe(build, without=(), defaults={})
 
 
-def _made(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]) -> Build:
-    signature, hints = _signature(build, without, defaults)
+def _wrap_recipe(build: Build, *, without: tuple[str, ...], defaults: Mapping[str, Any]) -> Build:
+    signature, hints = _call_signature(build, without, defaults)
 
-    def built(arguments: dict[str, Any], *, anew: bool) -> Recipe:
+    def build_recipe(arguments: dict[str, Any], *, anew: bool) -> Recipe:
         for name in arguments:
             if name in without:
                 raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
-        bound = bound_arguments(made, (), arguments)
+        bound = bound_arguments(make_recipe, (), arguments)
         sized = anew and len(arguments) < len(bound)  # all of them: the file of a dry run
-        changed = by_size(bound, arguments) if sized else {}
-        bound |= changed
-        run = Settings(**{name: value for name, value in bound.items() if name in NAMES})
-        plain = build(run, **{name: value for name, value in bound.items() if name not in NAMES})
+        defaults = size_defaults(bound, arguments) if sized else {}
+        bound |= defaults
+        run = Settings(**{name: value for name, value in bound.items() if name in SETTING_NAMES})
+        plain = build(run, **{name: value for name, value in bound.items() if name not in SETTING_NAMES})
         if not isinstance(plain, Recipe):
             raise ConfigError(f"recipe function {build.__name__!r} returned {plain!r}, expected a Recipe")
         description = plain.description or description_of(build)
         origin = Origin(target=target_of(build), arguments={k: describe_argument(k, v) for k, v in bound.items()})
         whole = replace(plain, description=description, origin=origin)
         settings = settings_by_size(whole.policies) if sized else []
-        told = changed | {one.partition("=")[0]: int(one.partition("=")[2]) for one in settings}
+        size_values = defaults | {one.partition("=")[0]: int(one.partition("=")[2]) for one in settings}
         whole = override(whole, settings) if settings else whole
-        return replace(whole, origin=replace(whole.origin or origin, by_size=told)) if told else whole
+        return replace(whole, origin=replace(whole.origin or origin, by_size=size_values)) if size_values else whole
 
     @functools.wraps(build)
-    def made(**arguments: Any) -> Recipe:
-        return built(arguments, anew=True)
+    def make_recipe(**arguments: Any) -> Recipe:
+        return build_recipe(arguments, anew=True)
 
-    def again(**arguments: Any) -> Recipe:
-        return built(arguments, anew=False)
+    def remake_recipe(**arguments: Any) -> Recipe:
+        return build_recipe(arguments, anew=False)
 
-    made.__signature__ = signature  # type: ignore[attr-defined]  # what flags, help and errors are made of
-    made.__annotations__ = hints
-    made.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
-    made.again = again  # type: ignore[attr-defined]  # as a run was begun: no default hangs on the model's size
-    return made
+    make_recipe.__signature__ = signature  # type: ignore[attr-defined]  # what flags, help and errors are made of
+    make_recipe.__annotations__ = hints
+    make_recipe.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
+    make_recipe.again = remake_recipe  # type: ignore[attr-defined]  # as a run was begun: no default hangs on the model's size
+    return make_recipe
 
 
-def _signature(
+def _call_signature(
     build: Build, without: tuple[str, ...], defaults: Mapping[str, Any]
 ) -> tuple[inspect.Signature, dict[str, Any]]:
     """The parameters that a call may name, and their types: settings first, then the method's own."""
     fields, where = {field.name: field for field in dataclasses.fields(Settings)}, f"recipe {build.__name__!r}"
     parameters = list(inspect.signature(build).parameters.values())
-    if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in NAMED:
+    if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in KEYWORD_KINDS:
         raise ConfigError(
             f"{where}: its first parameter takes the settings that every run has; expected "
             f"`def {build.__name__}(run: Settings, …)`"
         )
-    run, own, types = parameters[0], parameters[1:], hints_of(Settings)
+    run, method_parameters, types = parameters[0], parameters[1:], hints_of(Settings)
     for name in (*without, *defaults):
         if name not in fields:
             raise UnknownName(f"setting of {where}", name, fields)
     for name, value in defaults.items():
         check_argument(f"default {name} of {where}", value, types[name])
-    for parameter in own:
+    for parameter in method_parameters:
         if parameter.name in fields:
             raise ConfigError(
                 f"{where}: parameter {parameter.name!r} is a setting of every run; use {run.name}.{parameter.name}, "
                 "with "
                 f"@recipe({parameter.name}=…) for another default"
             )
-    taken = {
+    setting_parameters = {
         name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, field.default))
         for name, field in fields.items()
         if name not in without
     }
-    mine = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    known = {name: types[name] for name in taken} | {k: v for k, v in hints_of(build).items() if k != run.name}
-    return inspect.Signature([*taken.values(), *mine]), known
+    keyword_parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in method_parameters]
+    parameter_types = {name: types[name] for name in setting_parameters} | {k: v for k, v in hints_of(build).items() if k != run.name}
+    return inspect.Signature([*setting_parameters.values(), *keyword_parameters]), parameter_types
 
 
 def description_of(build: Build) -> str:
@@ -272,5 +272,5 @@ def describe_argument(name: str, value: Any) -> Any:
         raise ConfigError(
             f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value or a task source"
         )
-    target = target_of_class(type(value))
+    target = class_target(type(value))
     return {"tasks": describe()} | ({"class": target} if target else {})

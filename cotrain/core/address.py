@@ -68,7 +68,7 @@ class Address:
         call, *path = (int(number) for number in place.split("."))
         return cls(step=int(step), task=int(task), member=int(member), role=role, call=call, path=tuple(path))
 
-    def after(self, turns: int) -> Address:
+    def later_turn(self, turns: int) -> Address:
         """Of the turn that comes so many turns later in the same conversation."""
         *fork, turn = self.path or (0,)
         return replace(self, path=(*fork, turn + turns) if fork or turn + turns else ())

@@ -39,7 +39,7 @@ def bound_arguments(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
     return dict(bound.arguments)
 
 
-def check_options(where: str, function: Callable[..., Any], given: Mapping[str, Any], *, first: int) -> None:
+def check_options(where: str, function: Callable[..., Any], options: Mapping[str, Any], *, first: int) -> None:
     """Raise ConfigError where a function cannot be called with these options as keywords, behind ``first`` arguments;
     UnknownName for one that it does not have."""
     if not callable(function):
@@ -49,21 +49,21 @@ def check_options(where: str, function: Callable[..., Any], given: Mapping[str, 
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a callable that does not say
         return
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    rest = {one.kind for one in parameters}
-    if len(positional) < first and inspect.Parameter.VAR_POSITIONAL not in rest:
+    positional = [parameter for parameter in parameters if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)]
+    kinds = {one.kind for one in parameters}
+    if len(positional) < first and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise ConfigError(
             f"{where}: {name} takes {len(positional)} argument(s); expected `async def {name}(task, roles, …)`"
         )
-    own = {one.name: one for one in parameters if one not in positional[:first] and one.kind in _BY_NAME}
-    for option in given:
-        if option not in own and inspect.Parameter.VAR_KEYWORD not in rest:
-            raise UnknownName(f"option of {name} ({where})", option, own)
-    for one in own.values():
-        if one.default is one.empty and one.name not in given:
+    keyword_parameters = {one.name: one for one in parameters if one not in positional[:first] and one.kind in _BY_NAME}
+    for option in options:
+        if option not in keyword_parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise UnknownName(f"option of {name} ({where})", option, keyword_parameters)
+    for one in keyword_parameters.values():
+        if one.default is one.empty and one.name not in options:
             raise ConfigError(f"{where}: {name} needs the option {one.name!r}; give it one, or give it a default")
     hints = hints_of(function)
-    for option, value in given.items():
+    for option, value in options.items():
         check_argument(f"{where}: option {option} of {name}", value, hints.get(option, Any))
 
 
@@ -81,16 +81,16 @@ def hints_of(build: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(build)
     except (NameError, TypeError):
         pass
-    known: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     names = getattr(inspect.unwrap(build), "__globals__", {})
     for name, annotation in getattr(build, "__annotations__", {}).items():
-        one = types.SimpleNamespace(__annotations__={name: annotation})
+        single = types.SimpleNamespace(__annotations__={name: annotation})
         with suppress(NameError, TypeError):
-            known |= typing.get_type_hints(one, globalns=names)
-    return known
+            hints |= typing.get_type_hints(single, globalns=names)
+    return hints
 
 
-def plain(hint: Any) -> Any:
+def strip_optional(hint: Any) -> Any:
     """``X | None`` → ``X``."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         rest = [a for a in typing.get_args(hint) if a is not type(None)]
@@ -98,21 +98,21 @@ def plain(hint: Any) -> Any:
     return hint
 
 
-def fits(value: Any, hint: Any) -> bool:
+def fits_hint(value: Any, hint: Any) -> bool:
     """Whether a value is of the kind that an annotation asks for. What is no plain kind (a task source) always fits."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if value is None and hint not in (Any, None, type(None)) and origin not in (typing.Union, types.UnionType):
         return False
     if origin in (typing.Union, types.UnionType):
-        return any(fits(value, one) for one in inner)
+        return any(fits_hint(value, one) for one in inner)
     if origin is typing.Literal:
         return value in inner
     if origin is tuple:
         if not isinstance(value, tuple | list):
             return False
         if len(inner) == 2 and inner[1] is Ellipsis:
-            return all(fits(one, inner[0]) for one in value)
-        return len(value) == len(inner) and all(map(fits, value, inner))
+            return all(fits_hint(one, inner[0]) for one in value)
+        return len(value) == len(inner) and all(map(fits_hint, value, inner))
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:
@@ -126,7 +126,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 def kind_of(hint: Any) -> str:
     """What an annotation asks for, in words: "a whole number", "2 whole numbers" …"""
-    hint = plain(hint)
+    hint = strip_optional(hint)
     inner = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(map(repr, inner))
@@ -139,9 +139,9 @@ def kind_of(hint: Any) -> str:
 
 def check_argument(where: str, value: Any, hint: Any) -> None:
     """Raise UnknownName or ConfigError where a value is not what its annotation asks for."""
-    if fits(value, hint):
+    if fits_hint(value, hint):
         return
-    wanted = plain(hint)
+    wanted = strip_optional(hint)
     if typing.get_origin(wanted) is typing.Literal and isinstance(value, str):
         raise UnknownName(where, value, typing.get_args(wanted))
     raise ConfigError(f"{where} is {value!r}; expected {kind_of(hint)}")

@@ -13,7 +13,7 @@ _UP = bytes(min(level + _FIRST, 126) for level in range(256))
 _DOWN = bytes(max(code - _FIRST, 0) for code in range(256))
 
 
-def nats(level: int) -> float:
+def nats_of(level: int) -> float:
     """The entropy that a level stands for."""
     return (level / PER_ROOT) ** 2
 

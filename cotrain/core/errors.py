@@ -81,7 +81,7 @@ class RankShort(ProcessLost):
         )
 
 
-def said_by(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What an error says, in one line: its own words where cotrain raised it, else ``KeyError: 'vote'``; also of one
     that has no words, or whose words cannot be had."""
     try:
@@ -99,13 +99,13 @@ SHOWN = 32  # names that a message lists before it only counts them
 def unknown_message(kind: str, name: str, known: Iterable[str]) -> str:
     """``unknown recipe 'tanog'; did you mean 'tango'? (there are: grpo, tango)``"""
     names = sorted(set(known))
-    near = nearest(name, names)
+    near = nearest_name(name, names)
     hint = f"; did you mean {near!r}?" if near else ""
     more = f" … and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"unknown {kind} {name!r}{hint} (there are: {', '.join(names[:SHOWN]) or 'none'}{more})"
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """The name that was probably meant, whatever its case; None when nothing is near."""
     names = {known_name.casefold(): known_name for known_name in known}
     near = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.5)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cotrain.core import input_files
-from cotrain.core.arguments import hints_of, plain
-from cotrain.core.errors import ConfigError, DataError, nearest
-from cotrain.core.trust import consent
+from cotrain.core.arguments import hints_of, strip_optional
+from cotrain.core.errors import ConfigError, DataError, nearest_name
+from cotrain.core.trust import set_consent
 from cotrain.core.verbosity import LEVELS, set_level
 
 
@@ -46,7 +46,7 @@ class Help(argparse.HelpFormatter):
         silent = default is None or default is False or default in ("", [], argparse.SUPPRESS) or action.required
         if silent or "(default" in text:
             return text
-        shown = action.option_strings[0] if default is True else words_of(default).replace("%", "%%")
+        shown = action.option_strings[0] if default is True else typed_words(default).replace("%", "%%")
         return f"{text} (default: {shown})".strip()
 
 
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **options)
         self.add_argument(
             "--log-level",
-            type=_level,
+            type=_log_level,
             metavar="LEVEL",
             help="debug (with what libraries say, and where an error came from), info, warning (without progress), "
             "error (default: "
@@ -69,65 +69,65 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`")
 
-    def strict(self, words: Sequence[str]) -> argparse.Namespace:
+    def parse_strictly(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse all of ``words``; an unknown flag names the nearest known one."""
         values, unknown = self.parse_known_args(words)
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
             word = unknown[0].split("=")[0]
-            near = nearest(word, flags) if word.startswith("-") else None
+            near = nearest_name(word, flags) if word.startswith("-") else None
             self.error(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near}?" if near else ""))
         set_level(values.log_level)
         return values
 
 
-def add_trust(parser: argparse._ActionsContainer) -> None:
+def add_trust_flag(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--trust-code",
-        action=_Trust,
+        action=_TrustAction,
         nargs=0,
         help="run the Python that the run names, though no run of yours was begun with it; it may do all that you may",
     )
 
 
-class _Trust(argparse.Action):
+class _TrustAction(argparse.Action):
     def __call__(self, *_: Any) -> None:
-        consent()
+        set_consent()
 
 
-def _level(text: str) -> str:
+def _log_level(text: str) -> str:
     if text not in LEVELS:
-        near = nearest(text, LEVELS)
+        near = nearest_name(text, LEVELS)
         raise argparse.ArgumentTypeError(
             f"unknown level {text!r}{f'; did you mean {near!r}?' if near else ''} (there are: {', '.join(LEVELS)})"
         )
     return text
 
 
-def words_of(value: Any) -> str:
+def typed_words(value: Any) -> str:
     """A value as one types it behind its flag: ``(3, 1)`` as ``3 1``."""
     return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def whole(least: int | None = None, most: int | None = None) -> Callable[[str], int]:
+def whole_number(least: int | None = None, most: int | None = None) -> Callable[[str], int]:
     """The type of a flag that is a whole number, of at least ``least`` and at most ``most``."""
 
-    def read(text: str) -> int:
-        value = _number(text, int, "a whole number")
+    def parse_whole(text: str) -> int:
+        value = _parse_number(text, int, "a whole number")
         if least is not None and value < least:
             raise argparse.ArgumentTypeError(f"{text!r} is too small, expected at least {least}")
         if most is not None and value > most:
             raise argparse.ArgumentTypeError(f"{text!r} is too large, expected at most {most}")
         return value
 
-    return read
+    return parse_whole
 
 
-def real(least: float | None = None, above: float | None = None) -> Callable[[str], float]:
+def real_number(least: float | None = None, above: float | None = None) -> Callable[[str], float]:
     """The type of a flag that is a finite number, of at least ``least`` or greater than ``above``."""
 
-    def read(text: str) -> float:
-        value = _number(text, float, "a number")
+    def parse_real(text: str) -> float:
+        value = _parse_number(text, float, "a number")
         if not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"{text!r} is not finite, expected a number")
         if least is not None and value < least:
@@ -136,10 +136,10 @@ def real(least: float | None = None, above: float | None = None) -> Callable[[st
             raise argparse.ArgumentTypeError(f"{text!r} is too small, expected a number above {above:g}")
         return value
 
-    return read
+    return parse_real
 
 
-def _number(text: str, kind: Callable[[str], Any], name: str) -> Any:
+def _parse_number(text: str, kind: Callable[[str], Any], name: str) -> Any:
     try:
         return kind(text)
     except ValueError:
@@ -171,7 +171,7 @@ def add_parameters(
     for name, parameter in inspect.signature(build).parameters.items():
         if name in skip:
             continue
-        flag, kind = "--" + name.replace("_", "-"), plain(hints.get(name, str))
+        flag, kind = "--" + name.replace("_", "-"), strip_optional(hints.get(name, str))
         required = parameter.default is inspect.Parameter.empty
         default = None if required else parameter.default
         rules: dict[str, Any] = {"default": default, "required": required}
@@ -194,25 +194,25 @@ def add_parameters(
                 f"instance {f'{build.__name__}_{name}'!r}"
             ) from error
         if default is not None:
-            shown = (flag if default else f"--no-{flag[2:]}") if kind is bool else words_of(default)
-            action.help = f"(default: {shown.replace('%', '%%')})"
+            default_text = (flag if default else f"--no-{flag[2:]}") if kind is bool else typed_words(default)
+            action.help = f"(default: {default_text.replace('%', '%%')})"
         text = (about or {}).get(name, "").replace("%", "%%")
         action.help = f"{text} {action.help or ''}".strip()
         names.append(name)
     return names
 
 
-TYPES: dict[Any, Callable[[str], Any]] = {int: whole(), float: real(), str: str}
+TYPES: dict[Any, Callable[[str], Any]] = {int: whole_number(), float: real_number(), str: str}
 METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT"}
 
 
-def values_of(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+def parsed_values(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
     """The parsed values of these parameters; lists as tuples."""
-    found = {name: getattr(namespace, name) for name in names}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    values = {name: getattr(namespace, name) for name in names}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def typed_in(words: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:
+def typed_flags(words: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:
     """Names of the flags that are among these words; what a parser has of others are defaults."""
     flags = {word.partition("=")[0] for word in words}
     return {action.dest for action in parser._actions if flags & set(action.option_strings)}

@@ -41,16 +41,16 @@ def lines_of_file(path: Path) -> Iterator[bytes]:
     """The lines of a file, unpacked where its name ends in ``.gz``, each with its line break. Of a line above
     ``MOST_ROW`` bytes only the first ``MOST_ROW + 1`` are given. Raises DataError."""
     with _open_bounded(path, MOST_LINES) as (stream, most):
-        seen = 0
-        while line := stream.readline(min(MOST_ROW, most - seen) + 1):
-            seen += len(line)
+        total = 0
+        while line := stream.readline(min(MOST_ROW, most - total) + 1):
+            total += len(line)
             rest, length = line, len(line)
-            while length > MOST_ROW and rest and not rest.endswith(b"\n") and seen <= most:
-                rest = stream.readline(min(1 << 20, most - seen) + 1)
-                seen, length = seen + len(rest), length + len(rest)
+            while length > MOST_ROW and rest and not rest.endswith(b"\n") and total <= most:
+                rest = stream.readline(min(1 << 20, most - total) + 1)
+                total, length = total + len(rest), length + len(rest)
                 if length > MOST_LINE:
                     raise DataError(f"{path}: a line of more than {MOST_LINE} bytes; expected one row a line")
-            _refuse_bomb(path, seen, most)
+            _refuse_bomb(path, total, most)
             yield line
 
 
@@ -76,14 +76,14 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         if _DEEP_KEY.search(content):  # tomllib takes a time that grows with the square of it
             raise RecursionError
-        found = tomllib.loads(content)
+        table = tomllib.loads(content)
     except RecursionError as error:
         raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other") from error
     except DataError:
         raise
     except ValueError as error:  # of TOML, and of Python for a number of thousands of digits
         raise DataError(f"{path}: not TOML ({str(error).partition(';')[0]:.200})") from error
-    level = [("", found)]
+    level = [("", table)]
     for _ in range(DEEPEST):
         level = [
             (f"{name}.{key}".lstrip("."), inside)
@@ -93,7 +93,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ]
     if level:
         raise DataError(f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other")
-    return found
+    return table
 
 
 def _refuse_large(path: Path, name: str, value: Any) -> bool:
@@ -121,7 +121,7 @@ def _open_bounded(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
                 with gzip.open(file) as stream:
                     yield stream, min(most, max(PACKED_LEAST, PACKED * size))  # type: ignore[misc]
             else:
-                yield _Beginning(file, size), size  # type: ignore[misc]
+                yield _BoundedFile(file, size), size  # type: ignore[misc]
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: cannot be unpacked ({error}); expected a gzip file") from error
     except (OSError, ValueError) as error:
@@ -133,7 +133,7 @@ def _open_bounded(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
         ) from error
 
 
-class _Beginning:
+class _BoundedFile:
     """The first ``left`` bytes of a file."""
 
     def __init__(self, file: BinaryIO, left: int) -> None:
@@ -150,11 +150,11 @@ class _Beginning:
         return part
 
 
-def _size_of_regular(path: Path, found: os.stat_result) -> int:
-    if not stat.S_ISREG(found.st_mode):
+def _size_of_regular(path: Path, status: os.stat_result) -> int:
+    if not stat.S_ISREG(status.st_mode):
         kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        raise DataError(f"{path}: {kinds.get(stat.S_IFMT(found.st_mode), 'a device')}, not a regular file; name a file")
-    return found.st_size
+        raise DataError(f"{path}: {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file; name a file")
+    return status.st_size
 
 
 def _refuse_bomb(path: Path, size: int, most: int) -> None:

@@ -45,16 +45,16 @@ class _Key(Generic[T]):
     kind: Any  # its type: bool, int, float, str, list[…], tuple[…], or a union with None
     meaning: str  # one line
 
-    def json(self, value: Any, where: str) -> Any:
+    def checked_json(self, value: Any, where: str) -> Any:
         """The value as the ledger holds it, tuples as lists. Raises TypeError for another type than the declared one,
         ValueError for a number that is not finite; ``where`` says of which turn."""
-        found = _fit(value, self.kind)
-        if found is _NONE:
+        fitted = _fit_json(value, self.kind)
+        if fitted is _NONE:
             expected = self.kind.__name__ if type(self.kind) is type else self.kind
             raise TypeError(f"{self.name!r} of {where} is {value!r}; expected {expected}: {self.meaning}")
-        if found is _ENDLESS:
+        if fitted is _ENDLESS:
             raise ValueError(f"{self.name!r} of {where} is {value!r}; expected a finite number: {self.meaning}")
-        return found
+        return fitted
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Finding(_Key[T]):
         """What was found, None where nothing was."""
         return trace.parsed.get(self.name)
 
-    def on(self, trace: HasParsed) -> bool:
+    def is_in(self, trace: HasParsed) -> bool:
         """Was anything said of it, be it None?"""
         return self.name in trace.parsed
 
@@ -91,18 +91,18 @@ class Finding(_Key[T]):
 _NONE, _ENDLESS = object(), object()  # of ``_fit``: another type, a number that is not finite
 
 
-def _fit(value: Any, kind: Any) -> Any:
+def _fit_json(value: Any, kind: Any) -> Any:
     """The value as JSON when it is of this kind, else ``_NONE`` or ``_ENDLESS``."""
     shape, parts = typing.get_origin(kind), typing.get_args(kind)
     if shape in (types.UnionType, typing.Union):
-        return next((found for part in parts if (found := _fit(value, part)) is not _NONE), _NONE)
+        return next((fitted for part in parts if (fitted := _fit_json(value, part)) is not _NONE), _NONE)
     if kind in (None, type(None)):
         return None if value is None else _NONE
     if shape in (list, tuple):
         if not isinstance(value, list | tuple) or (shape is tuple and len(value) != len(parts)):
             return _NONE
-        found = [_fit(item, parts[i if shape is tuple else 0]) for i, item in enumerate(value)]
-        return next((f for f in (_NONE, _ENDLESS) if any(item is f for item in found)), found)
+        fitted = [_fit_json(item, parts[i if shape is tuple else 0]) for i, item in enumerate(value)]
+        return next((f for f in (_NONE, _ENDLESS) if any(item is f for item in fitted)), fitted)
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return value if math.isfinite(value) else _ENDLESS
     return value if type(value) is kind else _NONE

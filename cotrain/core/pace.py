@@ -38,10 +38,10 @@ class Pace:
             return
         self._said, self._at = now, self.done
         left = (now - self._begun) / made * (self._total - self.done)
-        self._say(f"{self._what.format(f'{self.done:,} of {self._total:,}')}, {clock_of(left)} left")
+        self._say(f"{self._what.format(f'{self.done:,} of {self._total:,}')}, {clock_text(left)} left")
 
 
-def clock_of(seconds: float) -> str:
+def clock_text(seconds: float) -> str:
     """``75`` as ``1:15``, hours as ``2:03:10``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

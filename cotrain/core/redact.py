@@ -27,7 +27,7 @@ _KEYS = re.compile(
 _LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
 
 
-def redacted(text: str) -> str:
+def redact_text(text: str) -> str:
     """A text without keys, and with ``~`` for the home directory."""
     text = _LOGIN.sub(f"{HIDDEN}@", _KEYS.sub(HIDDEN, _NAMED.sub(rf"\1{HIDDEN}", text)))
     for home in {os.path.expanduser("~"), str(Path(os.path.expanduser("~")).resolve())}:
@@ -36,18 +36,18 @@ def redacted(text: str) -> str:
     return text
 
 
-def command(words: Sequence[str]) -> list[str]:
+def redact_command(words: Sequence[str]) -> list[str]:
     """The words of a command line: its program by name, paths below the working directory relative to it."""
     shown = [Path(words[0]).name] if words else []
     for last, word in pairwise(words):
         flag, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
         if _FLAG.fullmatch(last):
             value = HIDDEN
-        shown.append(redacted(f"{flag}{equals}{_relative(value)}"))
+        shown.append(redact_text(f"{flag}{equals}{_relative_path(value)}"))
     return shown
 
 
-def _relative(word: str) -> str:
+def _relative_path(word: str) -> str:
     try:
         path = Path(word)
         here = path.is_absolute() and path.is_relative_to(Path.cwd())

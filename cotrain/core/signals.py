@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from cotrain.core.errors import ConfigError, nearest
+from cotrain.core.errors import ConfigError, nearest_name
 
 Protocol = TypeVar("Protocol", bound=Callable[..., Any])
 
@@ -59,35 +59,35 @@ LABEL = Signal("label", meaning="what a reward model shall say, in [0, 1]")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredSignals:
     """What one protocol says that it gives."""
 
     protocol: str  # its name
     signals: tuple[Signal, ...]
 
-    def to(self, role: str) -> tuple[Signal, ...]:
+    def signals_for(self, role: str) -> tuple[Signal, ...]:
         """What it gives to turns of a role."""
         return tuple(signal for signal in self.signals if signal.role in (None, role))
 
-    def check(self, signal: Signal, role: str, *, span: bool) -> None:
+    def check_signal(self, signal: Signal, role: str, *, span: bool) -> None:
         """Raise ConfigError unless the protocol declares to give this to a turn of this role, with or without a
         span."""
         where = f"protocol {self.protocol!r} rewards role {role!r}"
         if not isinstance(signal, Signal):
             raise ConfigError(f"{where} with {signal!r}; expected a signal, as in reward(OUTCOME, 1.0)")
-        mine = self.to(role)
-        if signal not in mine:
-            near = nearest(signal.name, [one.name for one in mine])
+        allowed = self.signals_for(role)
+        if signal not in allowed:
+            near = nearest_name(signal.name, [one.name for one in allowed])
             hint = f"; did you mean {near!r}?" if near else ""
-            declared = ", ".join(one.name for one in mine) or "nothing"
+            declared = ", ".join(one.name for one in allowed) or "nothing"
             raise ConfigError(
                 f"{where} with {signal.name!r}, but it declares {declared} for this role{hint}; name the signal in the "
                 "@gives(...) above the protocol that is played"
             )
         if span != (signal.per == "span"):
-            wanted, found = ("a span", "none") if signal.per == "span" else ("no span", "one")
+            expected, actual = ("a span", "none") if signal.per == "span" else ("no span", "one")
             raise ConfigError(
-                f"{where} with {signal.name!r}, which is per {signal.per}: expected {wanted}, found {found}"
+                f"{where} with {signal.name!r}, which is per {signal.per}: expected {expected}, found {actual}"
             )
 
 
@@ -97,13 +97,13 @@ def gives(*signals: Signal) -> Callable[[Protocol], Protocol]:
     if wrong:
         raise ConfigError(f"@gives names {wrong[0]!r}; expected signals, as in @gives(OUTCOME.to('solver'))")
 
-    def declare(protocol: Protocol) -> Protocol:
-        protocol.gives = Declared(protocol.__name__, signals)  # type: ignore[attr-defined]
+    def attach_signals(protocol: Protocol) -> Protocol:
+        protocol.gives = DeclaredSignals(protocol.__name__, signals)  # type: ignore[attr-defined]
         return protocol
 
-    return declare
+    return attach_signals
 
 
-def declared_by(protocol: Callable[..., Any]) -> Declared | None:
+def declared_by(protocol: Callable[..., Any]) -> DeclaredSignals | None:
     """What a protocol declares; None when there is no ``@gives`` above it."""
     return getattr(protocol, "gives", None)

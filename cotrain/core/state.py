@@ -10,7 +10,7 @@ from cotrain.core.errors import StateError
 State = dict[str, Any]  # JSON values only; tensors are saved beside it, by name
 
 
-def take(owner: str, state: Mapping[str, Any], *fields: str) -> list[Any]:
+def take_fields(owner: str, state: Mapping[str, Any], *fields: str) -> list[Any]:
     """Return ``[state[f] for f in fields]`` and refuse missing and unknown fields alike.
 
     Raises StateError, naming the owner and every field that is missing or unknown.

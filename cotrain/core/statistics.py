@@ -40,7 +40,7 @@ class Estimate:
         """Does the interval contain ``value``? An unknown bound contains everything on its side."""
         return self.low <= value <= self.high
 
-    def within(self, low: float, high: float) -> Estimate:
+    def clip_to(self, low: float, high: float) -> Estimate:
         """The same with its bounds cut to what the measure can be; unknown ones stay unknown."""
         return replace(
             self,
@@ -48,7 +48,7 @@ class Estimate:
             high=self.high if math.isinf(self.high) else max(min(self.high, high), low),
         )
 
-    def json(self) -> dict[str, float | int | None]:
+    def to_json(self) -> dict[str, float | int | None]:
         """``{"value", "low", "high", "n"}``; NaN and infinities become null."""
         numbers: dict[str, float | int | None] = {
             name: x if math.isfinite(x) else None
@@ -57,7 +57,7 @@ class Estimate:
         return {**numbers, "n": self.n}
 
     @classmethod
-    def of_json(cls, saved: Mapping[str, float | int | None]) -> Estimate:
+    def from_json(cls, saved: Mapping[str, float | int | None]) -> Estimate:
         """The inverse of ``json``. Raises KeyError on a missing field."""
         value, low, high, n = saved["value"], saved["low"], saved["high"], saved["n"]
         return cls(
@@ -68,7 +68,7 @@ class Estimate:
         )
 
 
-def wilson(share: float, n: float, quantile: float = Z) -> tuple[float, float]:
+def wilson_interval(share: float, n: float, quantile: float = Z) -> tuple[float, float]:
     """Wilson's score interval of a share among ``n`` independent observations, which need not be a whole number (Wilson
     1927): the p for which ``share`` lies within ``quantile`` standard errors √(p(1 − p) / n). It stays in [0, 1] and
     has a width also where the share is 0 or 1."""
@@ -105,17 +105,17 @@ def over_seeds_and_problems(runs: Sequence[tuple[float, Sequence[float]]]) -> Es
     if n < LEAST:
         return Estimate(value=mean, low=-math.inf, high=math.inf, n=n)
     between = math.fsum((value - mean) ** 2 for value, _ in runs) / (n - 1)
-    within = math.fsum(_variance(said) / len(said) for _, said in runs if said) / n
+    within = math.fsum(_sample_variance(said) / len(said) for _, said in runs if said) / n
     half = student_t(n - 1) * math.sqrt(max(between, within) / n)
     return Estimate(value=mean, low=mean - half, high=mean + half, n=n)
 
 
-def _variance(values: Sequence[float]) -> float:
+def _sample_variance(values: Sequence[float]) -> float:
     mean = math.fsum(values) / len(values)
     return math.fsum((v - mean) ** 2 for v in values) / max(1, len(values) - 1)
 
 
-def smallest_seen(change: Estimate) -> float:
+def smallest_detectable(change: Estimate) -> float:
     """The smallest true difference that a comparison with this interval finds with a chance of ``POWER``: (t of 97.5 %
     + t of 80 %) standard errors. Infinite where the interval is unknown."""
     if change.n < LEAST or not math.isfinite(change.high - change.low):
@@ -129,7 +129,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Estimate:
     return mean_interval([x - y for x, y in zip(a, b, strict=True)])
 
 
-def difference(a: Estimate, b: Estimate) -> Estimate:
+def independent_difference(a: Estimate, b: Estimate) -> Estimate:
     """``a − b`` for two separately estimated numbers, by square-and-add of their intervals. Treats them as
     independent, which is wider than the truth when both were measured on the same tasks."""
     return Estimate(

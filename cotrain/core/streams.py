@@ -16,17 +16,17 @@ ERRORS = "backslashreplace"
 _LOST: dict[str, str] = {}  # name of a stream → why nothing reaches its reader any more
 
 
-def lost() -> dict[str, str]:
+def lost_streams() -> dict[str, str]:
     """The streams that nothing is written to any more, and why."""
     return dict(_LOST)
 
 
-def secure() -> None:
+def secure_streams() -> None:
     """Make standard output and error such streams; called once, by the command."""
-    sys.stdout, sys.stderr = _secured(sys.stdout, 1, "stdout"), _secured(sys.stderr, 2, "stderr")
+    sys.stdout, sys.stderr = _secure_stream(sys.stdout, 1, "stdout"), _secure_stream(sys.stderr, 2, "stderr")
 
 
-def _secured(stream: TextIO | None, number: int, name: str) -> TextIO:
+def _secure_stream(stream: TextIO | None, number: int, name: str) -> TextIO:
     if stream is None:  # it was closed before the command began, and its number must not become that of a file
         _LOST[name] = "closed from the beginning"
         handle = os.open(os.devnull, os.O_WRONLY)
@@ -37,7 +37,7 @@ def _secured(stream: TextIO | None, number: int, name: str) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()
-    raw: Any = _Lenient(os.dup(stream.fileno()), name)  # which stays where a protocol closes the stream's own
+    raw: Any = _LenientFile(os.dup(stream.fileno()), name)  # which stays where a protocol closes the stream's own
     return _StaysOpen(
         raw if stream.write_through else io.BufferedWriter(raw),  # PYTHONUNBUFFERED: each text goes out at once
         encoding=stream.encoding,
@@ -55,7 +55,7 @@ class _StaysOpen(io.TextIOWrapper):
         self.flush()
 
 
-class _Lenient(io.FileIO):
+class _LenientFile(io.FileIO):
     """A descriptor that takes everything, whether or not it gets anywhere."""
 
     def __init__(self, number: int, name: str) -> None:

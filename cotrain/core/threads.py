@@ -29,24 +29,24 @@ def busy_elsewhere(seconds: float = 0.1) -> float:
     """Processors that other programs keep busy, looked at for so many seconds in which this one sleeps; the load of
     the last minute where the kernel does not tell."""
     try:
-        before = spent()
+        before = cpu_ticks()
         time.sleep(seconds)
-        idle, total = (now - then for now, then in zip(spent(), before, strict=True))
+        idle, total = (now - then for now, then in zip(cpu_ticks(), before, strict=True))
     except (OSError, ValueError):
         return os.getloadavg()[0]
     return (os.cpu_count() or 1) * (1 - idle / total) if total else 0.0
 
 
-def spent() -> tuple[int, int]:
+def cpu_ticks() -> tuple[int, int]:
     """Ticks that all processors together were idle, and all ticks, since the machine started (proc(5))."""
     ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
     return ticks[3] + ticks[4], sum(ticks)
 
 
-def settled_threads(given: int | None) -> int:
+def choose_threads(requested: int | None) -> int:
     """``--threads``, else the usual ones. Says so where there are several and other programs leave too few processors:
     a thread then waits for another one that has no processor."""
-    count, cores = given or usual_threads(), os.cpu_count() or 1
+    count, cores = requested or usual_threads(), os.cpu_count() or 1
     if count > 1 and shows_notes() and (busy := busy_elsewhere()) > cores - count + 0.5:
         print(
             f"note: other programs use {busy:.1f} of {cores} processors, and {count} threads that wait for each other "

@@ -32,7 +32,7 @@ _CONSENT: ContextVar[bool] = ContextVar("whether its code was consented to", def
 
 
 @contextmanager
-def loading(directory: Path | str) -> Iterator[None]:
+def trusted_code_only(directory: Path | str) -> Iterator[None]:
     """Inside of the block only code that is trusted is run."""
     token = _LOADED.set(str(directory))
     try:
@@ -42,7 +42,7 @@ def loading(directory: Path | str) -> Iterator[None]:
 
 
 @contextmanager
-def beginning(directory: Path | str) -> Iterator[None]:
+def remembering_code_of(directory: Path | str) -> Iterator[None]:
     """Inside of the block what is admitted is remembered for this run too, whose provenance.json is there."""
     token = _BEGUN.set(str(directory))
     try:
@@ -51,13 +51,13 @@ def beginning(directory: Path | str) -> Iterator[None]:
         _BEGUN.reset(token)
 
 
-def consent(given: bool = True) -> None:
+def set_consent(given: bool = True) -> None:
     """From now on the code that run directories name is run, and remembered; or no more."""
     _CONSENT.set(given)
 
 
 @contextmanager
-def consenting() -> Iterator[None]:
+def with_consent() -> Iterator[None]:
     """The same for a block."""
     token = _CONSENT.set(True)
     try:
@@ -75,7 +75,7 @@ def admit_file(path: str) -> None:
             f"{directory}: recipe.json names the Python file {path!r} by a relative path, which is another file in "
             "every directory; a run names it by its whole path"
         )
-    _admit(hash_of([Path(path)]), os.path.realpath(path), f"the Python file {path}")
+    _admit_code(hash_of([Path(path)]), os.path.realpath(path), f"the Python file {path}")
 
 
 def admit_module(name: str) -> None:
@@ -84,35 +84,35 @@ def admit_module(name: str) -> None:
         return
     file = _file_of(name)
     if file is not None and not _is_installed(file):
-        _admit(hash_of([file]), str(file), f"the module {name} ({file})")
+        _admit_code(hash_of([file]), str(file), f"the module {name} ({file})")
 
 
 def admit_model(model: str) -> None:
     """The same of Python files that come with a model (``trust_remote_code``)."""
     folder = Path(model).expanduser()
     files = sorted(folder.glob("*.py")) if folder.is_dir() else []
-    _admit(hash_of(files, f"code of {model}"), model, f"Python files of the model {model} (trust_remote_code)")
+    _admit_code(hash_of(files, f"code of {model}"), model, f"Python files of the model {model} (trust_remote_code)")
 
 
-def _admit(key: str, where: str, what: str) -> None:
-    directory, begun = _LOADED.get(), _BEGUN.get()
+def _admit_code(key: str, where: str, what: str) -> None:
+    directory, begun_run = _LOADED.get(), _BEGUN.get()
     if directory is None:
-        _NAMED.add((_path(), where))
+        _NAMED.add((_trust_file(), where))
     elif (
-        (_path(), where) not in _NAMED
+        (_trust_file(), where) not in _NAMED
         and not _CONSENT.get()
-        and _read_trusted().isdisjoint((key, _of_run(directory, where)))
+        and _read_trusted().isdisjoint((key, _run_code_hash(directory, where)))
     ):
         raise RunDirectoryError(
             f"{directory} was not begun here with this code, and loading it would run {what}, which may do all that "
             f"you may: read it, and give --trust-code if you trust it (from Python: cotrain.trust_code({directory!r}))"
         )
-    remember(key, where)
-    if begun is not None:
-        remember(_of_run(begun, where), f"{where}, of {os.path.realpath(begun)}")
+    remember_trusted(key, where)
+    if begun_run is not None:
+        remember_trusted(_run_code_hash(begun_run, where), f"{where}, of {os.path.realpath(begun_run)}")
 
 
-def _of_run(directory: str, where: str) -> str:
+def _run_code_hash(directory: str, where: str) -> str:
     """The code of this path in this run, in this place."""
     at = os.path.realpath(directory)
     return hash_of([Path(at) / "provenance.json"], f"run {at} {where}")
@@ -120,18 +120,18 @@ def _of_run(directory: str, where: str) -> str:
 
 def hash_of(files: Iterable[Path], name: str = "") -> str:
     """Of what files hold, and a name that stands for them."""
-    found = hashlib.sha256(name.encode("utf-8", "surrogateescape"))
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape"))
     for file in files:
         with suppress(OSError):  # whoever loads it says that it is not there
-            found.update(file.read_bytes())
-    return found.hexdigest()
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
-def remember(key: str, where: str) -> None:
+def remember_trusted(key: str, where: str) -> None:
     """For this user. A home that cannot be written to remembers nothing, and consent is asked for again."""
     if key in _read_trusted():
         return
-    path = _path()
+    path = _trust_file()
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
@@ -140,15 +140,15 @@ def remember(key: str, where: str) -> None:
 
 def _read_trusted() -> set[str]:
     try:
-        lines = _path().read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _trust_file().read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return set()
     return {line.partition(" ")[0] for line in lines}
 
 
-def _path() -> Path:
-    if held := os.environ.get("XDG_CONFIG_HOME"):
-        return Path(held) / "cotrain" / "trusted"
+def _trust_file() -> Path:
+    if config_home := os.environ.get("XDG_CONFIG_HOME"):
+        return Path(config_home) / "cotrain" / "trusted"
     home = os.environ.get("HOME", "")
     if not os.path.isdir(home):
         with suppress(KeyError):

@@ -127,7 +127,7 @@ class Sampling:
     stop: tuple[str, ...] = ()  # a completion ends with the token by which its text contains one of these
 
     @property
-    def greedy(self) -> bool:
+    def is_greedy(self) -> bool:
         return self.temperature < COLDEST
 
 
@@ -155,7 +155,7 @@ class Reward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TurnRange:
     """One turn of a trace that has several."""
 
     start: int  # [start, end) in token_ids
@@ -193,7 +193,7 @@ class Trace:
     truth: Mapping[str, Any] = field(default_factory=dict)  # what the oracle knows; telemetry only, never training
     parent: str | None = None  # address of the trace this one judges, if any
     score: float | None = None  # what a scoring policy said of the prompt; its one token is the stop token
-    turns: tuple[Part, ...] = ()  # where each turn stands; () where one turn is all of token_ids
+    turns: tuple[TurnRange, ...] = ()  # where each turn stands; () where one turn is all of token_ids
     entropies: bytes = b""  # [T] as of a Completion, 0 where given; b"" where an engine does not tell them
 
     @property
@@ -207,7 +207,7 @@ class Trace:
         return tuple(mask)
 
     @property
-    def sampled(self) -> int:
+    def sampled_count(self) -> int:
         """Number of sampled tokens."""
         return sum(turn.end - turn.start for turn in self.turns) if self.turns else len(self.token_ids)
 

@@ -17,14 +17,14 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from cotrain.core.errors import ConfigError, CotrainError, said_by, unknown_message
+from cotrain.core.errors import ConfigError, CotrainError, error_text, unknown_message
 from cotrain.core.input_files import MOST_BY_HAND, content_of_file
 from cotrain.core.trust import admit_file, admit_module
 
-PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their path
+MODULE_PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their path
 
 
-class _AsItStands(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """Reads the file each time: byte code is told from its source by size and whole seconds, which an edit may keep."""
 
     def get_code(self, fullname: str) -> CodeType:
@@ -38,8 +38,8 @@ def load_file(path: str, where: str) -> ModuleType:
     if not file.is_file():
         raise ConfigError(f"{where}: there is no file {path}")
     admit_file(path)
-    name = f"{PREFIX}{file.stem}"
-    loader = _AsItStands(name, str(file.resolve())) if file.suffix == ".py" else None
+    name = f"{MODULE_PREFIX}{file.stem}"
+    loader = _UncachedLoader(name, str(file.resolve())) if file.suffix == ".py" else None
     spec = importlib.util.spec_from_file_location(name, file.resolve(), loader=loader) if loader else None
     if spec is None or spec.loader is None:
         raise ConfigError(f"{where}: {path} is not a Python file")
@@ -63,30 +63,30 @@ def failure_in(file: Path, error: BaseException) -> str:
     through."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file.resolve()]
     place = f"{file}, line {lines[-1]}" if lines else str(file)
-    return f"{place}: {said_by(error)}"
+    return f"{place}: {error_text(error)}"
 
 
 def failure_of(error: BaseException) -> str:
     """``mine.py, line 7: ValueError: what it says``: the place where the error is in somebody's own code, if it is."""
-    place, said = place_of(error), said_by(error)
-    if "'coroutine'" in said:
-        said += "; a call to a role is to be awaited"
-    return f"{place}: {said}" if place else said
+    place, message = user_line_of(error), error_text(error)
+    if "'coroutine'" in message:
+        message += "; a call to a role is to be awaited"
+    return f"{place}: {message}" if place else message
 
 
-def place_of(error: BaseException) -> str:
+def user_line_of(error: BaseException) -> str:
     """``method.py, line 7``: the last line that an error went through of code that is neither cotrain's nor a
     library's; "" where there is none."""
-    return own_line((frame.filename, frame.lineno) for frame in reversed(traceback.extract_tb(error.__traceback__)))
+    return first_user_line((frame.filename, frame.lineno) for frame in reversed(traceback.extract_tb(error.__traceback__)))
 
 
-def through_loaded(error: BaseException) -> bool:
+def passed_user_file(error: BaseException) -> bool:
     """Whether an error went through a file that ``load_file`` has loaded."""
-    files = {getattr(module, "__file__", "") for name, module in list(sys.modules.items()) if name.startswith(PREFIX)}
+    files = {getattr(module, "__file__", "") for name, module in list(sys.modules.items()) if name.startswith(MODULE_PREFIX)}
     return any(frame.filename in files for frame in traceback.extract_tb(error.__traceback__))
 
 
-def own_line(places: Iterable[tuple[str, int | None]]) -> str:
+def first_user_line(places: Iterable[tuple[str, int | None]]) -> str:
     """``method.py, line 7``: the first of these files and lines that is neither cotrain's nor a library's; "" where
     there is none."""
     ours, libraries = Path(__file__).parents[1], {Path(path) for path in sysconfig.get_paths().values()}
@@ -97,7 +97,7 @@ def own_line(places: Iterable[tuple[str, int | None]]) -> str:
     return ""
 
 
-def target_of_class(kind: type) -> str | None:
+def class_target(kind: type) -> str | None:
     """How to find a class again; None for cotrain's own, and for one that is defined inside of a function."""
     module = kind.__module__
     if module.partition(".")[0] == "cotrain" or "<locals>" in kind.__qualname__:
@@ -110,7 +110,7 @@ def target_of_class(kind: type) -> str | None:
         return None
 
 
-def named_class(target: str, where: str) -> Any:
+def load_class(target: str, where: str) -> Any:
     """The class that ``target_of_class`` named. Raises ConfigError."""
     path, _, name = target.rpartition(":")
     if path.endswith(".py"):
@@ -123,8 +123,8 @@ def named_class(target: str, where: str) -> Any:
             raise ConfigError(
                 f"{where}: module {path} cannot be imported ({error}); install it, or mend the name"
             ) from error
-    found = getattr(module, name, None)
-    if not isinstance(found, type):
+    loaded = getattr(module, name, None)
+    if not isinstance(loaded, type):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise ConfigError(f"{where}: {unknown_message('class', name, classes)}")
-    return found
+    return loaded

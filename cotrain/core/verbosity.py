@@ -46,7 +46,7 @@ def shows_all() -> bool:
     return LOGGER.getEffectiveLevel() <= logging.DEBUG
 
 
-def progress(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print one line of progress."""
     if shows_progress():
         print(text, flush=True)

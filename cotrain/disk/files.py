@@ -45,25 +45,25 @@ class DiskError(UserError, OSError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class FileDigest:
     """What a file should contain."""
 
     bytes: int
     sha256: str  # hexadecimal
 
 
-def written(payload: bytes) -> Written:
-    return Written(bytes=len(payload), sha256=hashlib.sha256(payload).hexdigest())
+def digest_of(payload: bytes) -> FileDigest:
+    return FileDigest(bytes=len(payload), sha256=hashlib.sha256(payload).hexdigest())
 
 
-def written_in(path: Path, limit: int) -> Written:
+def digest_of_prefix(path: Path, limit: int) -> FileDigest:
     """Size and hash of the first ``limit`` bytes of a file, or of all of it where it has fewer. Raises OSError."""
-    growing = Growing(path)
-    growing.read(limit)
-    return growing.written_so_far()
+    growing = GrowingFileHash(path)
+    growing.hash_up_to(limit)
+    return growing.current_digest()
 
 
-def lost(path: Path) -> DiskError:
+def lost_file_error(path: Path) -> DiskError:
     """Of a file that a run rests on."""
     return DiskError(
         f"{path} was removed, cut or replaced while the run wrote it, and what it held is gone; put it back and "
@@ -71,26 +71,26 @@ def lost(path: Path) -> DiskError:
     )
 
 
-class Growing:
+class GrowingFileHash:
     """The hash of a file that is only ever appended to: each call reads what is new."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._size, self._digest = path, 0, hashlib.sha256()
 
-    def written(self) -> Written:
+    def digest_all(self) -> FileDigest:
         """All of the file as it is now; a missing one is empty. Raises DiskError where it has become shorter, else
         OSError."""
-        there = self._path.stat().st_size if self._path.exists() else 0
-        if there < self._size:
-            raise lost(self._path)
-        if there:
-            self.read()
-        return self.written_so_far()
+        current_size = self._path.stat().st_size if self._path.exists() else 0
+        if current_size < self._size:
+            raise lost_file_error(self._path)
+        if current_size:
+            self.hash_up_to()
+        return self.current_digest()
 
-    def written_so_far(self) -> Written:
-        return Written(bytes=self._size, sha256=self._digest.hexdigest())
+    def current_digest(self) -> FileDigest:
+        return FileDigest(bytes=self._size, sha256=self._digest.hexdigest())
 
-    def read(self, limit: int | None = None) -> None:
+    def hash_up_to(self, limit: int | None = None) -> None:
         """Go on to byte ``limit``, or to the end. Raises OSError."""
         with self._path.open("rb") as file:
             file.seek(self._size)
@@ -159,14 +159,14 @@ def write_all(files: Files, file: FileIO, payload: bytes | memoryview) -> None:
     """Write every byte, whatever each system call takes. A call that takes nothing counts as a full disk."""
     rest = memoryview(payload)
     while rest:
-        taken = files.write(file, rest[:BLOCK])
-        if not taken:
+        count = files.write(file, rest[:BLOCK])
+        if not count:
             raise OSError(codes.ENOSPC, "nothing was written")
-        rest = rest[taken:]
+        rest = rest[count:]
 
 
 @contextmanager
-def opened(files: Files, path: Path, mode: str) -> Iterator[FileIO]:
+def open_file(files: Files, path: Path, mode: str) -> Iterator[FileIO]:
     """An open file that is closed through ``files``, so that an error on closing is not lost."""
     file = files.open(path, mode)
     try:
@@ -180,7 +180,7 @@ def opened(files: Files, path: Path, mode: str) -> Iterator[FileIO]:
 
 def read_blocks(files: Files, path: Path) -> Iterator[bytes]:
     """The content of a file, block by block."""
-    with opened(files, path, "rb") as file:
+    with open_file(files, path, "rb") as file:
         while block := files.read(file, BLOCK):
             yield block
 
@@ -193,17 +193,17 @@ def make_directory(files: Files, path: Path) -> None:
         files.sync_directory(place.parent)
 
 
-def write_file(files: Files, path: Path, payload: bytes) -> Written:
+def write_file(files: Files, path: Path, payload: bytes) -> FileDigest:
     """Write a new file, hash it on the way, and fsync it. Its name is durable only after ``sync_directory``."""
     digest = hashlib.sha256()
     rest = memoryview(payload)
-    with opened(files, path, "wb") as file:
+    with open_file(files, path, "wb") as file:
         for start in range(0, len(rest), BLOCK):
             block = rest[start : start + BLOCK]
             digest.update(block)
             write_all(files, file, block)
         files.fsync(file)
-    return Written(bytes=len(payload), sha256=digest.hexdigest())
+    return FileDigest(bytes=len(payload), sha256=digest.hexdigest())
 
 
 def replace_file(path: Path, payload: bytes, *, files: Files = REAL_FILES) -> None:
@@ -212,7 +212,7 @@ def replace_file(path: Path, payload: bytes, *, files: Files = REAL_FILES) -> No
     Raises DiskError; the old content is then untouched.
     """
     staging = path.with_name(f".{path.name}.staging")
-    with reported(f"write {path}"):
+    with report_disk_errors(f"write {path}"):
         make_directory(files, path.parent)
         try:
             write_file(files, staging, payload)
@@ -225,7 +225,7 @@ def replace_file(path: Path, payload: bytes, *, files: Files = REAL_FILES) -> No
 
 
 @contextmanager
-def reported(what: str, lost: Callable[[], str] = lambda: "what was there before is untouched") -> Iterator[None]:
+def report_disk_errors(what: str, lost_text: Callable[[], str] = lambda: "what was there before is untouched") -> Iterator[None]:
     """Turn an OSError into a DiskError of one line: what failed, why, what of it is lost, what to do."""
     try:
         yield
@@ -234,4 +234,4 @@ def reported(what: str, lost: Callable[[], str] = lambda: "what was there before
     except OSError as error:
         why = "disk full" if error.errno in FULL else (error.strerror or str(error))
         todo = "free some space" if error.errno in FULL else "check the disk and its permissions"
-        raise DiskError(f"cannot {what}: {why}; {lost()}; {todo} and try again", error.errno) from error
+        raise DiskError(f"cannot {what}: {why}; {lost_text()}; {todo} and try again", error.errno) from error

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from cotrain.core.errors import DataError, StateError
-from cotrain.disk.files import REAL_FILES, Files, lost, make_directory, read_blocks, replace_file, reported, write_all
+from cotrain.disk.files import REAL_FILES, Files, lost_file_error, make_directory, read_blocks, replace_file, report_disk_errors, write_all
 
 
 class JsonlWriter:
@@ -30,9 +30,9 @@ class JsonlWriter:
         self.path = path
         self._files, self._watched = files, watched
         self._file: FileIO | None = None
-        with reported(f"open {path}"):
+        with report_disk_errors(f"open {path}"):
             make_directory(files, path.parent)
-            self._end = len(_whole(b"".join(read_blocks(files, path)))) if path.exists() else 0
+            self._end = len(_whole_lines(b"".join(read_blocks(files, path)))) if path.exists() else 0
             self._torn = path.exists() and path.stat().st_size > self._end
             self._file = files.open(path, "ab")
 
@@ -42,8 +42,8 @@ class JsonlWriter:
         Raises DiskError; no part of the row then stays in the file.
         """
         line = encode_row(row)
-        file = self._open()
-        with reported(f"write to {self.path}", lambda: "rows written before are safe"):
+        file = self._checked_file()
+        with report_disk_errors(f"write to {self.path}", lambda: "rows written before are safe"):
             try:
                 if self._torn:
                     self._files.truncate(file, self._end)
@@ -59,8 +59,8 @@ class JsonlWriter:
 
     def sync(self) -> None:
         """Make every row so far durable; call it before the checkpoint that counts on them."""
-        file = self._open()
-        with reported(f"write to {self.path}", lambda: "rows written before may not survive a power cut"):
+        file = self._checked_file()
+        with report_disk_errors(f"write to {self.path}", lambda: "rows written before may not survive a power cut"):
             self._files.fsync(file)
             self._files.sync_directory(self.path.parent)
 
@@ -69,11 +69,11 @@ class JsonlWriter:
         if file is not None:
             file.close()
 
-    def _open(self) -> FileIO:
+    def _checked_file(self) -> FileIO:
         if self._file is None:
             raise ValueError(f"{self.path} was closed")
         if self._watched and not _is_at(self._file, self.path):
-            raise lost(self.path)
+            raise lost_file_error(self.path)
         return self._file
 
     def __enter__(self) -> JsonlWriter:
@@ -88,10 +88,10 @@ class JsonlWriter:
 def _is_at(file: FileIO, path: Path) -> bool:
     """Is the open file the one of this name?"""
     try:
-        there, mine = path.stat(), os.fstat(file.fileno())
+        path_stat, file_stat = path.stat(), os.fstat(file.fileno())
     except FileNotFoundError:
         return False
-    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+    return (path_stat.st_dev, path_stat.st_ino) == (file_stat.st_dev, file_stat.st_ino)
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
@@ -99,7 +99,7 @@ def encode_row(row: Mapping[str, Any]) -> bytes:
 
     Raises TypeError for what JSON has no form for (convert tensors and NumPy numbers first).
     """
-    return json.dumps(_finite(row), allow_nan=False, separators=(", ", ": ")).encode("ascii") + b"\n"
+    return json.dumps(_replace_nonfinite(row), allow_nan=False, separators=(", ", ": ")).encode("ascii") + b"\n"
 
 
 def check_json(value: Any, where: str, *, finite: bool = True) -> None:
@@ -130,7 +130,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         content = path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"no such file: {path}") from None
-    return [_decode(path, number, line) for number, line in enumerate(_lines(content), start=1)]
+    return [_decode_row(path, number, line) for number, line in enumerate(_split_lines(content), start=1)]
 
 
 def truncate_after(path: Path, step: int, *, files: Files = REAL_FILES) -> int:
@@ -142,39 +142,39 @@ def truncate_after(path: Path, step: int, *, files: Files = REAL_FILES) -> int:
     """
     if not path.exists():
         return 0
-    with reported(f"cut {path}"):
+    with report_disk_errors(f"cut {path}"):
         content = path.read_bytes()
-    lines = _lines(content)
-    kept = [line for number, line in enumerate(lines, start=1) if _step(path, number, line) <= step]
-    cut = b"".join(line + b"\n" for line in kept)
-    if cut != content:
-        replace_file(path, cut, files=files)
+    lines = _split_lines(content)
+    kept = [line for number, line in enumerate(lines, start=1) if _row_step(path, number, line) <= step]
+    kept_content = b"".join(line + b"\n" for line in kept)
+    if kept_content != content:
+        replace_file(path, kept_content, files=files)
     return len(lines) - len(kept)
 
 
-def cut(path: Path, size: int, *, files: Files = REAL_FILES) -> None:
+def cut_to_size(path: Path, size: int, *, files: Files = REAL_FILES) -> None:
     """Keep only the first ``size`` bytes, in one rename, as above. A missing file is an empty one. Raises DiskError."""
-    with reported(f"cut {path}"):
+    with report_disk_errors(f"cut {path}"):
         if path.exists() and path.stat().st_size > size:
             replace_file(path, path.read_bytes()[:size], files=files)
 
 
-def _step(path: Path, number: int, line: bytes) -> float:
-    step = _decode(path, number, line).get("step", -math.inf)
+def _row_step(path: Path, number: int, line: bytes) -> float:
+    step = _decode_row(path, number, line).get("step", -math.inf)
     if not isinstance(step, int | float):
         raise DataError(f'{path}, line {number}: "step" should be a number, found {step!r}')
     return step
 
 
-def _whole(content: bytes) -> bytes:
+def _whole_lines(content: bytes) -> bytes:
     return content[: content.rfind(b"\n") + 1]
 
 
-def _lines(content: bytes) -> list[bytes]:
+def _split_lines(content: bytes) -> list[bytes]:
     return content.split(b"\n")[:-1]  # what follows the last newline is nothing, or torn
 
 
-def _decode(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _decode_row(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except ValueError as error:  # bad JSON or bad UTF-8
@@ -184,11 +184,11 @@ def _decode(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return row
 
 
-def _finite(value: Any) -> Any:
+def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(part) for key, part in value.items()}
+        return {key: _replace_nonfinite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
+        return [_replace_nonfinite(part) for part in value]
     return value

@@ -33,12 +33,12 @@ from typing import Any
 from cotrain.core.address import Address
 from cotrain.core.entropy import as_text, from_text
 from cotrain.core.errors import StateError, UserError
-from cotrain.core.state import State, take
-from cotrain.core.types import Episode, Part, Reward, Trace
-from cotrain.disk.files import REAL_FILES, Files, make_directory, reported, write_all
+from cotrain.core.state import State, take_fields
+from cotrain.core.types import Episode, TurnRange, Reward, Trace
+from cotrain.disk.files import REAL_FILES, Files, make_directory, report_disk_errors, write_all
 from cotrain.disk.floats import decode_floats, encode_floats
 from cotrain.disk.jsonl import check_json
-from cotrain.disk.ledger_index import Index, Member
+from cotrain.disk.ledger_index import LedgerIndex, Member
 
 NAME = "episodes.jsonl.gz"
 ADVANTAGES = "advantages"  # of a trace: objective → [advantage, tokens] in order, over the tokens that were sampled
@@ -61,10 +61,10 @@ class Ledger:
     def __init__(self, directory: Path, *, files: Files = REAL_FILES) -> None:
         self.path = directory / NAME
         self._files = files
-        self._index = Index()
+        self._index = LedgerIndex()
         self._damage: str | None = None  # why what follows is no torn tail
         self._file: FileIO | None = None
-        self._scan()
+        self._scan_headers()
 
     def append(self, step: int, episodes: Sequence[Episode], advantages: Advantages | None = None) -> None:
         """Write one step (it survives a kill from here on, a power cut after ``sync``). ``advantages``: address of a
@@ -77,11 +77,11 @@ class Ledger:
         if wrong is not None:
             raise StateError(f"ledger: an episode of step {wrong.step} was given for step {step}")
         self._refuse_damage()
-        last = self._index.last
+        last = self._index.last_step
         if last is not None and step <= last:
             raise StateError(f"ledger {self.path} ends with step {last}; truncate it before writing step {step}")
         member = encode_member(step, episodes, advantages)
-        with reported(f"write step {step} to {self.path}", lambda: "steps written before are safe"):
+        with report_disk_errors(f"write step {step} to {self.path}", lambda: "steps written before are safe"):
             if self._file is None:
                 make_directory(self._files, self.path.parent)
                 self._file = self._files.open(self.path, "ab")
@@ -97,30 +97,30 @@ class Ledger:
 
     def steps(self) -> tuple[int, ...]:
         """The steps that are there, rising."""
-        self._scan()
+        self._scan_headers()
         return self._index.steps
 
     def members(self) -> tuple[Member, ...]:
         """The index: each step with its place, size and number of episodes."""
-        self._scan()
+        self._scan_headers()
         return tuple(self._index)
 
     def extent(self) -> tuple[int, int | None, int]:
         """How many steps there are, the last one, and the byte where it ends: what says cheaply whether the index has
         changed."""
-        self._scan()
-        return len(self._index), self._index.last, self._index.end
+        self._scan_headers()
+        return len(self._index), self._index.last_step, self._index.end
 
     def read(self, step: int) -> tuple[Episode, ...]:
         """The episodes of a step, as they were appended. Raises NotRecorded, and StateError for a damaged file."""
         member = self._index.find(step)
         if member is None:
-            self._scan()
+            self._scan_headers()
             member = self._index.find(step)
         if member is None:
             self._refuse_damage()
-            raise NotRecorded(f"no step {step} in {self.path}: {self._extent()}")
-        with reported(f"read {self.path}"), self.path.open("rb") as file:
+            raise NotRecorded(f"no step {step} in {self.path}: {self._extent_text()}")
+        with report_disk_errors(f"read {self.path}"), self.path.open("rb") as file:
             file.seek(member.start)
             packed = file.read(member.bytes)
         return decode_member(member, packed, self.path)
@@ -139,13 +139,13 @@ class Ledger:
 
         Raises DiskError, and StateError when the file is damaged at or before ``step``.
         """
-        self._scan()
-        last = self._index.last
+        self._scan_headers()
+        last = self._index.last_step
         if last is None or step > last:
             self._refuse_damage()
         end = self._index.end_of(step)
         if self.path.exists() and self.path.stat().st_size > end:
-            with reported(f"truncate {self.path}"):
+            with report_disk_errors(f"truncate {self.path}"):
                 file = self._files.open(self.path, "r+b")
                 try:
                     self._files.truncate(file, end)
@@ -153,12 +153,12 @@ class Ledger:
                 finally:
                     file.close()
         self._damage = None
-        return self._index.cut(step)
+        return self._index.drop_after(step)
 
     def sync(self) -> None:
         """Make every step so far durable; call it before the checkpoint that counts on them."""
         if self._file is not None:
-            with reported(f"write to {self.path}", lambda: "steps written before may not survive a power cut"):
+            with report_disk_errors(f"write to {self.path}", lambda: "steps written before may not survive a power cut"):
                 self._files.fsync(self._file)
                 self._files.sync_directory(self.path.parent)
 
@@ -175,26 +175,26 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _scan(self) -> None:
+    def _scan_headers(self) -> None:
         """Hop over the headers from where the last scan ended, or from the start when the file has shrunk."""
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
-            self._index, self._damage = Index(), None
+            self._index, self._damage = LedgerIndex(), None
             return
-        with reported(f"read {self.path}"), file:
+        with report_disk_errors(f"read {self.path}"), file:
             size = file.seek(0, 2)
             if size < self._index.end:
-                self._index = Index()
+                self._index = LedgerIndex()
             self._damage = None
             while self._index.end < size:
                 file.seek(self._index.end)
                 head = file.read(_HEAD)
                 member = decode_head(head, self._index.end)
-                last = self._index.last
+                last = self._index.last_step
                 if member is None or (last is not None and member.step <= last):
                     if len(head) == _HEAD and any(head):  # a power cut may leave zeros, a kill leaves a beginning
-                        self._damage = f"{self.path} is damaged at byte {self._index.end}: {self._extent()}"
+                        self._damage = f"{self.path} is damaged at byte {self._index.end}: {self._extent_text()}"
                     return
                 if self._index.end + member.bytes > size:
                     return
@@ -204,14 +204,14 @@ class Ledger:
         if self._damage:
             raise StateError(f"{self._damage}; what follows cannot be read, resume from a checkpoint before that")
 
-    def _extent(self) -> str:
+    def _extent_text(self) -> str:
         steps = self._index.steps
         return f"it has steps {steps[0]} to {steps[-1]}" if steps else "it has no step"
 
 
 def encode_member(step: int, episodes: Sequence[Episode], advantages: Advantages | None = None) -> bytes:
     """One gzip member, the same bytes for the same episodes."""
-    text = b"".join(_line(episode, advantages or {}) for episode in episodes)
+    text = b"".join(_encode_line(episode, advantages or {}) for episode in episodes)
     deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     body = deflate.compress(text) + deflate.flush()
     size = _HEAD + len(body) + 8
@@ -264,7 +264,7 @@ def episode_to_json(episode: Episode) -> State:
 
 def episode_from_json(state: Mapping[str, Any]) -> Episode:
     """The inverse. Raises StateError for missing and unknown fields."""
-    step, task, member, task_id, failure, traces = take(
+    step, task, member, task_id, failure, traces = take_fields(
         "an episode", state, "step", "task", "member", "task_id", "failure", "traces"
     )
     return Episode(
@@ -287,7 +287,7 @@ def trace_to_json(trace: Trace) -> State:
     at = trace.address
     check_json(trace.parsed, f"trace {at}: parsed", finite=False)
     check_json(trace.truth, f"trace {at}: truth", finite=False)
-    told = {"entropies": as_text(trace.entropies)} if trace.entropies else {}
+    entropies = {"entropies": as_text(trace.entropies)} if trace.entropies else {}
     return {
         "address": [at.step, at.task, at.member, at.role, at.call, *at.path],
         **{name: getattr(trace, name) for name in _PLAIN},
@@ -296,7 +296,7 @@ def trace_to_json(trace: Trace) -> State:
         "token_ids": trace.token_ids,
         "logprobs": encode_floats(trace.logprobs),
         "turns": [[turn.start, turn.end, turn.finish] for turn in trace.turns],
-        **told,
+        **entropies,
     }
 
 
@@ -306,14 +306,14 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
     state = {"score": None, "turns": (), "entropies": "", **state}
     for name in ("learn_ids", ADVANTAGES):  # the first of older ledgers; the second is for readers of the file
         state.pop(name, None)
-    address, prompt_ids, token_ids, logprobs, signals, turns, entropies = take(
+    address, prompt_ids, token_ids, logprobs, signals, turns, entropies = take_fields(
         "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED
     )
-    plain = take("a trace", {name: value for name, value in state.items() if name in _PLAIN}, *_PLAIN)
+    plain = take_fields("a trace", {name: value for name, value in state.items() if name in _PLAIN}, *_PLAIN)
     return Trace(
         address=Address(**dict(zip(_ADDRESS, address[:5], strict=True)), path=tuple(address[5:])),
         prompt_ids=tuple(prompt_ids),
-        turns=tuple(Part(start=start, end=end, finish=finish) for start, end, finish in turns),
+        turns=tuple(TurnRange(start=start, end=end, finish=finish) for start, end, finish in turns),
         token_ids=tuple(token_ids),
         logprobs=decode_floats(logprobs),
         entropies=from_text(entropies),
@@ -322,9 +322,9 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
     )
 
 
-def _line(episode: Episode, advantages: Advantages) -> bytes:
-    found = episode_to_json(episode)
-    for trace, told in zip(episode.traces, found["traces"], strict=True):
-        if (mine := advantages.get(str(trace.address))) is not None:
-            told[ADVANTAGES] = mine
-    return json.dumps(found, separators=(",", ":"), check_circular=False).encode("ascii") + b"\n"
+def _encode_line(episode: Episode, advantages: Advantages) -> bytes:
+    row = episode_to_json(episode)
+    for trace, trace_row in zip(episode.traces, row["traces"], strict=True):
+        if (trace_advantages := advantages.get(str(trace.address))) is not None:
+            trace_row[ADVANTAGES] = trace_advantages
+    return json.dumps(row, separators=(",", ":"), check_circular=False).encode("ascii") + b"\n"

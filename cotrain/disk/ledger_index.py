@@ -18,7 +18,7 @@ class Member:
     episodes: int
 
 
-class Index:
+class LedgerIndex:
     """Members follow each other without a gap, and steps rise."""
 
     def __init__(self) -> None:
@@ -29,14 +29,14 @@ class Index:
         return len(self._steps)
 
     def __iter__(self) -> Iterator[Member]:
-        return (self._member(i) for i in range(len(self)))
+        return (self._member_at(i) for i in range(len(self)))
 
     @property
     def steps(self) -> tuple[int, ...]:
         return tuple(self._steps)
 
     @property
-    def last(self) -> int | None:
+    def last_step(self) -> int | None:
         """The last step."""
         return self._steps[-1] if self._steps else None
 
@@ -48,22 +48,22 @@ class Index:
 
     def find(self, step: int) -> Member | None:
         place = bisect_left(self._steps, step)
-        return self._member(place) if place < len(self) and self._steps[place] == step else None
+        return self._member_at(place) if place < len(self) and self._steps[place] == step else None
 
     def end_of(self, step: int) -> int:
         """Where this step and those before it end."""
         place = bisect_right(self._steps, step)
         return self._starts[place] if place < len(self) else self.end
 
-    def cut(self, step: int) -> int:
+    def drop_after(self, step: int) -> int:
         """Forget all later steps; returns how many there were."""
         self.end, place = self.end_of(step), bisect_right(self._steps, step)
-        gone = len(self) - place
+        dropped = len(self) - place
         for column in (self._steps, self._starts, self._episodes):
             del column[place:]
-        return gone
+        return dropped
 
-    def _member(self, place: int) -> Member:
+    def _member_at(self, place: int) -> Member:
         start = self._starts[place]
         end = self._starts[place + 1] if place + 1 < len(self) else self.end
         return Member(step=self._steps[place], start=start, bytes=end - start, episodes=self._episodes[place])

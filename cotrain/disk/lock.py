@@ -33,12 +33,12 @@ class RunLock:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._handle: int | None = None
-        while (handle := self._locked()) is None:  # its last holder removed the file
+        while (handle := self._try_lock()) is None:  # its last holder removed the file
             pass
         self._handle = handle
         _HELD.add(self)
 
-    def _locked(self) -> int | None:
+    def _try_lock(self) -> int | None:
         import fcntl
 
         directory, path = self.directory, self.directory / NAME
@@ -57,7 +57,7 @@ class RunLock:
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode(), 0)
         except BlockingIOError as error:
-            holder = _holder(handle)
+            holder = _read_holder(handle)
             os.close(handle)
             raise RunDirectoryError(
                 f"run directory {directory} is in use by process {holder}; wait for it, stop it, or choose another "
@@ -93,19 +93,19 @@ class RunLock:
 def _is_at(handle: int, path: Path) -> bool:
     """Is the open file the one of this name?"""
     try:
-        there = path.stat()
+        path_stat = path.stat()
     except FileNotFoundError:
         return False
-    mine = os.fstat(handle)
-    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+    file_stat = os.fstat(handle)
+    return (path_stat.st_dev, path_stat.st_ino) == (file_stat.st_dev, file_stat.st_ino)
 
 
-def _holder(handle: int) -> str:
+def _read_holder(handle: int) -> str:
     """Who wrote into the file that it holds it: "1234 since 2026-01-31 12:00:00"."""
     deadline = time.monotonic() + PATIENCE
-    while not (said := os.pread(handle, 64, 0)).endswith(b"\n") and time.monotonic() < deadline:
+    while not (content := os.pread(handle, 64, 0)).endswith(b"\n") and time.monotonic() < deadline:
         time.sleep(0.01)
-    return said.decode("ascii", "replace").strip() or "unknown"
+    return content.decode("ascii", "replace").strip() or "unknown"
 
 
 _HELD: weakref.WeakSet[RunLock] = weakref.WeakSet()

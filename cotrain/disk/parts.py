@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from cotrain.disk.files import REAL_FILES, Files, Written, write_file
+from cotrain.disk.files import REAL_FILES, Files, FileDigest, write_file
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ SUFFIX = ".safetensors"
 _PART = re.compile(r"(?P<stem>.+)\.(?P<part>[1-9]\d*)-of-(?P<parts>[1-9]\d*)")
 
 
-class Parts(Protocol):
+class TensorParts(Protocol):
     """Tensors that several processes hold a share of."""
 
     @property
@@ -46,7 +46,7 @@ class Parts(Protocol):
         """Is every number of every share?"""
         ...
 
-    def write(self, folder: Path, stem: str) -> Mapping[str, Written]:
+    def write(self, folder: Path, stem: str) -> Mapping[str, FileDigest]:
         """Each process writes its part into ``folder``; name → what the file should contain. Raises OSError when no
         process writes any more, and ProcessLost."""
         ...
@@ -57,7 +57,7 @@ def part_name(stem: str, part: int, parts: int) -> str:
     return f"{stem}{SUFFIX}" if parts == 1 else f"{stem}.{part}-of-{parts}{SUFFIX}"
 
 
-def named(name: str) -> tuple[str, int, int]:
+def split_part_name(name: str) -> tuple[str, int, int]:
     """Stem, part and number of parts of a file."""
     stem = name.removesuffix(SUFFIX)
     match = _PART.fullmatch(stem)
@@ -66,35 +66,35 @@ def named(name: str) -> tuple[str, int, int]:
 
 def write_part(
     folder: Path, stem: str, tensors: Tensors, *, part: int = 1, parts: int = 1, files: Files = REAL_FILES
-) -> dict[str, Written]:
+) -> dict[str, FileDigest]:
     """Write and fsync one part. Raises OSError."""
     name = part_name(stem, part, parts)
-    return {name: write_file(files, folder / name, _encoded(tensors))}
+    return {name: write_file(files, folder / name, _encode_tensors(tensors))}
 
 
-def write_group(folder: Path, stem: str, group: Tensors | Parts, files: Files) -> Mapping[str, Written]:
+def write_group(folder: Path, stem: str, group: Tensors | TensorParts, files: Files) -> Mapping[str, FileDigest]:
     """Write tensors that lie here as one part, others in theirs. Raises OSError, ProcessLost."""
     return write_part(folder, stem, group, files=files) if isinstance(group, Mapping) else group.write(folder, stem)
 
 
-def absent(names: Iterable[str]) -> str | None:
+def parts_problem(names: Iterable[str]) -> str | None:
     """What is wrong with the parts among these files; None where each group has all of its own and no others."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    parts_by_stem: dict[str, list[tuple[int, int]]] = {}
     for name in names:
-        stem, part, parts = named(name)
-        found.setdefault(stem, []).append((parts, part))
-    for stem, have in found.items():
-        count = max(have)[0]
+        stem, part, parts = split_part_name(name)
+        parts_by_stem.setdefault(stem, []).append((parts, part))
+    for stem, present in parts_by_stem.items():
+        count = max(present)[0]
         for part in range(1, count + 1):
-            if (count, part) not in have:
+            if (count, part) not in present:
                 return f"no {part_name(stem, part, count)}"
-        if len(have) > count:
-            parts, part = min(have)
+        if len(present) > count:
+            parts, part = min(present)
             return f"{part_name(stem, part, parts)} beside {count} parts"
     return None
 
 
-def joined(parts: Mapping[int, Tensors]) -> dict[str, torch.Tensor]:
+def join_parts(parts: Mapping[int, Tensors]) -> dict[str, torch.Tensor]:
     """The whole tensors, from those of each part."""
     import torch
 
@@ -105,19 +105,19 @@ def joined(parts: Mapping[int, Tensors]) -> dict[str, torch.Tensor]:
     return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in rows.items()}
 
 
-def size_of(group: Tensors | Parts) -> int:
+def tensor_bytes(group: Tensors | TensorParts) -> int:
     """In bytes."""
     return sum(tensor.nbytes for tensor in group.values()) if isinstance(group, Mapping) else group.bytes
 
 
-def finite(group: Tensors | Parts) -> bool:
+def is_finite(group: Tensors | TensorParts) -> bool:
     """Is every number of it?"""
     if isinstance(group, Mapping):
         return all(bool(tensor.isfinite().all()) for tensor in group.values())
     return group.finite
 
 
-def _encoded(group: Tensors) -> bytes:
+def _encode_tensors(group: Tensors) -> bytes:
     import safetensors.torch
 
     seen: set[int] = set()

@@ -34,15 +34,15 @@ from cotrain.disk.files import (
     REAL_FILES,
     DiskError,
     Files,
-    Written,
+    FileDigest,
     make_directory,
     read_blocks,
-    reported,
+    report_disk_errors,
     write_file,
-    written,
+    digest_of,
 )
 from cotrain.disk.jsonl import check_json
-from cotrain.disk.parts import SUFFIX, Parts, absent, joined, named, size_of, write_group
+from cotrain.disk.parts import SUFFIX, TensorParts, parts_problem, join_parts, split_part_name, tensor_bytes, write_group
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +70,7 @@ class Checkpoint:
 
     path: Path
     step: int
-    contents: Mapping[str, Written]  # file name → size and hash
+    contents: Mapping[str, FileDigest]  # file name → size and hash
     damaged: tuple[Damage, ...] = ()  # newer ones that were passed over, newest first
 
     def load(
@@ -87,26 +87,26 @@ class Checkpoint:
         tensors: dict[str, dict[int, dict[str, torch.Tensor]]] = {}
         documents: dict[str, Any] = {}
         for name, expected in self.contents.items():
-            stem, part, _ = named(name)
+            stem, part, _ = split_part_name(name)
             if not name.endswith(".json") and only is not None and stem not in only:
                 continue
             try:
                 payload = b"".join(read_blocks(files, self.path / name))
             except OSError as error:
                 raise StateError(f"{self.path / name} cannot be read: {error.strerror}") from error
-            if written(payload) != expected:
+            if digest_of(payload) != expected:
                 raise StateError(f"{self.path / name} has changed since the checkpoint was verified")
             if name.endswith(".json"):
                 documents[name.removesuffix(".json")] = json.loads(payload)
             else:  # plain tensors; nothing in it can run
                 tensors.setdefault(stem, {})[part] = safetensors.torch.load(payload)
-        return {stem: joined(tensors.pop(stem)) for stem in list(tensors)}, documents
+        return {stem: join_parts(tensors.pop(stem)) for stem in list(tensors)}, documents
 
 
-def save(
+def save_checkpoint(
     directory: Path,
     step: int,
-    tensors: Mapping[str, Tensors | Parts],
+    tensors: Mapping[str, Tensors | TensorParts],
     documents: Mapping[str, Any],
     *,
     keep: int = 2,
@@ -130,97 +130,97 @@ def save(
         raise ValueError(f"keep should be at least 1, found {keep}")
     payloads = {f"{stem}.json": _encode_document(stem, document) for stem, document in documents.items()}
     for stem in (*tensors, *documents):
-        if not _NAME.fullmatch(stem) or f"{stem}.json" == MANIFEST or named(stem)[0] != stem:
+        if not _NAME.fullmatch(stem) or f"{stem}.json" == MANIFEST or split_part_name(stem)[0] != stem:
             raise StateError(
                 f"{stem!r} cannot name a file of a checkpoint: expected letters, digits, '_', '.' and '-', and not the "
                 "name of a part"
             )
 
     staging = directory / f"{STAGING}{name}"
-    with reported(f"save checkpoint {name} in {directory}", lambda: f"nothing is lost: {_standing(directory, files)}"):
+    with report_disk_errors(f"save checkpoint {name} in {directory}", lambda: f"nothing is lost: {_resume_text(directory, files)}"):
         make_directory(files, directory)
-        _sweep(directory, files)
-        size = sum(map(len, payloads.values())) + sum(map(size_of, tensors.values()))
+        _remove_leftovers(directory, files)
+        size = sum(map(len, payloads.values())) + sum(map(tensor_bytes, tensors.values()))
         _check_room(directory, name, size, files)
         try:
-            manifest = _write(staging, step, tensors, payloads, files)
+            manifest = _write_staging(staging, step, tensors, payloads, files)
             _rename_into_place(staging, directory / name, files)
             files.sync_directory(directory)
         except OSError:
             with suppress(OSError):  # gives the space back; what resists is swept by the next save
                 files.remove(staging)
             raise
-    found = verify(directory / name, files=files)
-    if isinstance(found, Damage) or found.contents != manifest:
-        reason = found.reason if isinstance(found, Damage) else "it reads back as another checkpoint"
+    read_back = verify_checkpoint(directory / name, files=files)
+    if isinstance(read_back, Damage) or read_back.contents != manifest:
+        reason = read_back.reason if isinstance(read_back, Damage) else "it reads back as another checkpoint"
         with suppress(OSError):  # what resists does not verify, so that ``latest`` passes it over
-            _discard(directory, name, files)
+            _discard_folder(directory, name, files)
         raise DiskError(
             f"checkpoint {name} was written to {directory} but does not read back: {reason}; "
-            f"nothing is lost: {_standing(directory, files)}; check the disk and try again"
+            f"nothing is lost: {_resume_text(directory, files)}; check the disk and try again"
         )
     discard_after(directory, step, files=files)
     with suppress(OSError):  # the save has succeeded; what resists is tried again by the next one
-        _retire(directory, step, keep, keep_every, kept, files)
+        _retire_old(directory, step, keep, keep_every, kept, files)
     return directory / name
 
 
-def latest(directory: Path, *, files: Files = REAL_FILES) -> Checkpoint | None:
+def latest_checkpoint(directory: Path, *, files: Files = REAL_FILES) -> Checkpoint | None:
     """The newest checkpoint that verifies, naming in ``damaged`` the newer ones that do not; None if there is none.
 
     Raises DiskError when the directory cannot be listed, and StateError when there are checkpoints but none verifies:
     whether to start afresh is not for this function to decide.
     """
     damaged: list[Damage] = []
-    with reported(f"look for checkpoints in {directory}"):
-        paths = _candidates(directory, files)
+    with report_disk_errors(f"look for checkpoints in {directory}"):
+        paths = _list_candidates(directory, files)
     for path in paths:
-        found = verify(path, files=files)
-        if isinstance(found, Checkpoint):
-            return Checkpoint(path=path, step=found.step, contents=found.contents, damaged=tuple(damaged))
-        damaged.append(found)
+        candidate = verify_checkpoint(path, files=files)
+        if isinstance(candidate, Checkpoint):
+            return Checkpoint(path=path, step=candidate.step, contents=candidate.contents, damaged=tuple(damaged))
+        damaged.append(candidate)
     if damaged:
         reasons = "; ".join(f"{d.path.name}: {d.reason}" for d in damaged)
         raise StateError(f"no checkpoint in {directory} is intact ({reasons}); move the folder away to start afresh")
     return None
 
 
-def steps(directory: Path, *, files: Files = REAL_FILES) -> list[int]:
+def checkpoint_steps(directory: Path, *, files: Files = REAL_FILES) -> list[int]:
     """The steps that there are checkpoints of, whether or not they verify, in order. Raises DiskError."""
-    with reported(f"look for checkpoints in {directory}"):
-        return sorted({_step_of(path) for path in _candidates(directory, files)})
+    with report_disk_errors(f"look for checkpoints in {directory}"):
+        return sorted({_step_of(path) for path in _list_candidates(directory, files)})
 
 
 def discard_after(directory: Path, step: int, *, files: Files = REAL_FILES) -> int:
     """Delete the checkpoints of later steps and return their number: for a run that goes back to ``step`` on purpose,
     to be called before its metrics and ledger are truncated. Raises DiskError."""
-    with reported(f"delete checkpoints after step {step} in {directory}"):
-        later = [path for path in _candidates(directory, files) if _step_of(path) > step]
+    with report_disk_errors(f"delete checkpoints after step {step} in {directory}"):
+        later = [path for path in _list_candidates(directory, files) if _step_of(path) > step]
         for path in later:
-            _discard(directory, path.name, files)
+            _discard_folder(directory, path.name, files)
         if later:
             files.sync_directory(directory)
     return len(later)
 
 
-def verify(path: Path, *, files: Files = REAL_FILES) -> Checkpoint | Damage:
+def verify_checkpoint(path: Path, *, files: Files = REAL_FILES) -> Checkpoint | Damage:
     """Read every byte of a checkpoint folder and compare it with its manifest."""
     try:
         names = files.listdir(path)
         if MANIFEST not in names:
             return Damage(path=path, reason=f"no {MANIFEST}")
         contents = _decode_manifest(b"".join(read_blocks(files, path / MANIFEST)), _step_of(path))
-        if lacks := absent(name for name in contents if name.endswith(SUFFIX)):
-            return Damage(path=path, reason=f"{MANIFEST}: {lacks}")
+        if problem := parts_problem(name for name in contents if name.endswith(SUFFIX)):
+            return Damage(path=path, reason=f"{MANIFEST}: {problem}")
         if surplus := sorted(set(names) - {MANIFEST, *contents}):
             return Damage(path=path, reason=f"{surplus[0]} does not belong to it")
         for name, expected in contents.items():
             if name not in names:
                 return Damage(path=path, reason=f"{name} is missing")
-            found = _measure(files, path / name)
-            if found.bytes != expected.bytes:
-                return Damage(path=path, reason=f"{name} has {found.bytes} bytes, expected {expected.bytes}")
-            if found.sha256 != expected.sha256:
+            digest = _hash_file(files, path / name)
+            if digest.bytes != expected.bytes:
+                return Damage(path=path, reason=f"{name} has {digest.bytes} bytes, expected {expected.bytes}")
+            if digest.sha256 != expected.sha256:
                 return Damage(path=path, reason=f"{name}: its hash differs")
     except OSError as error:
         return Damage(path=path, reason=f"cannot be read: {error.strerror or error}")
@@ -239,9 +239,9 @@ def step_name(step: int) -> str:
 # ---- writing
 
 
-def _write(
-    staging: Path, step: int, tensors: Mapping[str, Tensors | Parts], payloads: Mapping[str, bytes], files: Files
-) -> dict[str, Written]:
+def _write_staging(
+    staging: Path, step: int, tensors: Mapping[str, Tensors | TensorParts], payloads: Mapping[str, bytes], files: Files
+) -> dict[str, FileDigest]:
     files.mkdir(staging)
     contents = {name: write_file(files, staging / name, payload) for name, payload in payloads.items()}
     for stem, group in tensors.items():  # one at a time: each is a copy in memory
@@ -256,11 +256,11 @@ def _rename_into_place(staging: Path, target: Path, files: Files) -> None:
     one has been read back."""
     if target.name in files.listdir(target.parent):
         aside = target.with_name(f"{REPLACED}{target.name}")
-        if isinstance(verify(target, files=files), Checkpoint):
-            _discard(target.parent, aside.name, files)
+        if isinstance(verify_checkpoint(target, files=files), Checkpoint):
+            _discard_folder(target.parent, aside.name, files)
             files.rename(target, aside)
         else:
-            _discard(target.parent, target.name, files)
+            _discard_folder(target.parent, target.name, files)
     files.rename(staging, target)
 
 
@@ -268,8 +268,8 @@ def _check_room(directory: Path, name: str, size: int, files: Files) -> None:
     free = files.free(directory)
     if free < 2 * size:
         raise DiskError(
-            f"disk full: checkpoint {name} needs {_readable(2 * size)} free in {directory} and there are "
-            f"{_readable(free)}; nothing is lost: {_standing(directory, files)}; free some space and try again",
+            f"disk full: checkpoint {name} needs {_readable_size(2 * size)} free in {directory} and there are "
+            f"{_readable_size(free)}; nothing is lost: {_resume_text(directory, files)}; free some space and try again",
             errno.ENOSPC,
         )
 
@@ -279,12 +279,12 @@ def _encode_document(stem: str, document: Any) -> bytes:
     return json.dumps(document, allow_nan=False, indent=1).encode("ascii") + b"\n"
 
 
-def _encode_manifest(step: int, contents: Mapping[str, Written]) -> bytes:
+def _encode_manifest(step: int, contents: Mapping[str, FileDigest]) -> bytes:
     listed = {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in sorted(contents.items())}
     return json.dumps({"format": FORMAT, "step": step, "files": listed}, indent=1).encode("ascii") + b"\n"
 
 
-def _decode_manifest(payload: bytes, step: int) -> dict[str, Written]:
+def _decode_manifest(payload: bytes, step: int) -> dict[str, FileDigest]:
     """Raises ValueError for anything but the exact bytes that ``_encode_manifest`` would write for this step."""
     try:
         manifest = json.loads(payload)
@@ -292,7 +292,7 @@ def _decode_manifest(payload: bytes, step: int) -> dict[str, Written]:
             raise ValueError(f"format {manifest['format']!r} is unknown to this version, which reads {FORMAT}")
         if manifest["step"] != step:
             raise ValueError(f"it is of step {manifest['step']!r}, in a folder of step {step}")
-        contents = {name: Written(bytes=w["bytes"], sha256=w["sha256"]) for name, w in manifest["files"].items()}
+        contents = {name: FileDigest(bytes=w["bytes"], sha256=w["sha256"]) for name, w in manifest["files"].items()}
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a manifest ({type(error).__name__})") from error
     if payload != _encode_manifest(step, contents):
@@ -310,7 +310,7 @@ def _step_of(path: Path) -> int:
     return int(match[1])
 
 
-def _candidates(directory: Path, files: Files) -> list[Path]:
+def _list_candidates(directory: Path, files: Files) -> list[Path]:
     """Folders that may be checkpoints, newest first, the one set aside after the one that replaced it."""
     try:
         names = files.listdir(directory)
@@ -325,19 +325,19 @@ def _is_step(name: str) -> bool:
     return match is not None and step_name(int(match[1])) == name.removeprefix(REPLACED)
 
 
-def sweep(directory: Path, *, files: Files = REAL_FILES) -> None:
+def sweep_leftovers(directory: Path, *, files: Files = REAL_FILES) -> None:
     """Delete what killed saves and killed deletions left; what resists stays. For the one writer alone."""
     with suppress(OSError):
-        _sweep(directory, files)
+        _remove_leftovers(directory, files)
 
 
-def _sweep(directory: Path, files: Files) -> None:
+def _remove_leftovers(directory: Path, files: Files) -> None:
     for name in files.listdir(directory):
         if name.startswith((STAGING, TRASH)):
             files.remove(directory / name)
 
 
-def _discard(directory: Path, name: str, files: Files) -> None:
+def _discard_folder(directory: Path, name: str, files: Files) -> None:
     names, trash = files.listdir(directory), directory / f"{TRASH}{name}"
     if trash.name in names:
         files.remove(trash)
@@ -347,36 +347,36 @@ def _discard(directory: Path, name: str, files: Files) -> None:
         files.remove(trash)
 
 
-def _retire(directory: Path, step: int, keep: int, keep_every: int, stay: Collection[int], files: Files) -> None:
+def _retire_old(directory: Path, step: int, keep: int, keep_every: int, stay: Collection[int], files: Files) -> None:
     """Delete what ``keep`` verified checkpoints make superfluous, see ``save``. A damaged one goes when that many newer
     ones are known to be good, so that a passing read error deletes nothing that might still be needed."""
     good = 0
-    for path in _candidates(directory, files):
+    for path in _list_candidates(directory, files):
         of_step = _step_of(path)
-        asked = of_step in stay or (keep_every > 0 and of_step % keep_every == 0)
-        kept = asked and not path.name.startswith(REPLACED)
+        protected = of_step in stay or (keep_every > 0 and of_step % keep_every == 0)
+        kept = protected and not path.name.startswith(REPLACED)
         if (good >= keep and not kept) or path.name == f"{REPLACED}{step_name(step)}":
-            _discard(directory, path.name, files)
-        elif good < keep and (path.name == step_name(step) or isinstance(verify(path, files=files), Checkpoint)):
+            _discard_folder(directory, path.name, files)
+        elif good < keep and (path.name == step_name(step) or isinstance(verify_checkpoint(path, files=files), Checkpoint)):
             good += 1
     files.sync_directory(directory)
 
 
-def _standing(directory: Path, files: Files) -> str:
+def _resume_text(directory: Path, files: Files) -> str:
     """For messages: what a run could resume from now."""
     with suppress(OSError, StateError):
-        found = latest(directory, files=files)
-        return f"{found.path.name} is intact" if found else "there was no checkpoint before"
+        checkpoint = latest_checkpoint(directory, files=files)
+        return f"{checkpoint.path.name} is intact" if checkpoint else "there was no checkpoint before"
     return "older checkpoints were not touched"
 
 
-def _measure(files: Files, path: Path) -> Written:
+def _hash_file(files: Files, path: Path) -> FileDigest:
     digest, size = hashlib.sha256(), 0
     for block in read_blocks(files, path):
         digest.update(block)
         size += len(block)
-    return Written(bytes=size, sha256=digest.hexdigest())
+    return FileDigest(bytes=size, sha256=digest.hexdigest())
 
 
-def _readable(size: int) -> str:
+def _readable_size(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

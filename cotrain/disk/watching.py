@@ -19,7 +19,7 @@ LOOK = 1.0  # seconds between looks at a directory that grows
 Say = Callable[[str], None]
 
 
-class Megabytes:
+class MegabytePace:
     """A pace in whole megabytes, of bytes as they come."""
 
     def __init__(self, total: int, what: str, say: Say) -> None:
@@ -35,31 +35,31 @@ class Megabytes:
             self.pace.add(whole)
 
 
-class Watched(Files):
+class WatchedFiles(Files):
     """The real file system, which tells how many bytes are read."""
 
     def __init__(self, tell: Callable[[int], None]) -> None:
         self._tell = tell
 
     def read(self, file: FileIO, size: int) -> bytes:
-        found = super().read(file, size)
-        self._tell(len(found))
-        return found
+        content = super().read(file, size)
+        self._tell(len(content))
+        return content
 
 
 @contextmanager
-def growing(directory: Path, total: int, what: str, say: Say) -> Iterator[None]:
+def watch_growth(directory: Path, total: int, what: str, say: Say) -> Iterator[None]:
     """Tells how large a directory has become while somebody else writes into it: of ``total`` bytes."""
-    done, seen, counted = threading.Event(), 0, Megabytes(total, what, say)
+    done, seen, pace = threading.Event(), 0, MegabytePace(total, what, say)
 
-    def look() -> None:
+    def watch_size() -> None:
         nonlocal seen
         while not done.wait(LOOK):
-            size = min(total, size_of(directory))
-            counted.add(max(0, size - seen))
+            size = min(total, directory_bytes(directory))
+            pace.add(max(0, size - seen))
             seen = max(seen, size)
 
-    watcher = threading.Thread(target=look, daemon=True)
+    watcher = threading.Thread(target=watch_size, daemon=True)
     watcher.start()
     try:
         yield
@@ -68,10 +68,10 @@ def growing(directory: Path, total: int, what: str, say: Say) -> Iterator[None]:
         watcher.join()
 
 
-def size_of(directory: Path) -> int:
+def directory_bytes(directory: Path) -> int:
     """Bytes of the files in a directory and below."""
-    found = 0
+    total = 0
     for path in directory.rglob("*"):
         with suppress(OSError):  # gone while we look
-            found += path.stat().st_size
-    return found
+            total += path.stat().st_size
+    return total

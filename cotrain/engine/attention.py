@@ -31,7 +31,7 @@ _READS = "cotrain_reads"  # attribute of the keys that a cache hands to ``attend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompts:
+class PromptTiles:
     """The prompts of one layer, in N tiles of T places each. K: key heads; H: query heads of a key head."""
 
     keys: Tensor  # [N * K, P, head_dim]
@@ -42,17 +42,17 @@ class Prompts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reads:
+class DecodeReads:
     """What a decode step of R rows reads in one layer. The first own column is a place for the prompt: its values are
     zero, and ``attend`` replaces its score."""
 
     keys: Tensor  # [R * K, 1 + W, head_dim] own, a strided view
     values: Tensor  # [R * K, 1 + W, value's head_dim], a strided view
     mask: Tensor | None  # [R * K, 1, 1 + W], additive
-    prompts: Prompts
+    prompts: PromptTiles
 
 
-def with_reads(keys: Tensor, reads: Reads) -> Tensor:
+def with_reads(keys: Tensor, reads: DecodeReads) -> Tensor:
     """The same keys; ``attend`` finds in them what to read."""
     setattr(keys, _READS, reads)
     return keys
@@ -74,7 +74,7 @@ def attend(
     softcap · tanh(score / softcap) (Gemma 2). Returns [R, 1, heads, value's head_dim]. Raises ModelError for what it
     cannot compute.
     """
-    reads: Reads | None = getattr(key, _READS, None)
+    reads: DecodeReads | None = getattr(key, _READS, None)
     problems = [name for name in ("s_aux", "position_bias") if options.get(name) is not None]
     problems += ["a mask of its own"] * (attention_mask is not None)
     problems += [f"{query.shape[2]} queries a row"] * (query.shape[2] != 1)
@@ -86,17 +86,17 @@ def attend(
     queries = queries.to(reads.keys.dtype)
     with torch.autocast(query.device.type, enabled=False):  # the cache says what is computed in
         mixed, total = _attend_prompts(queries, reads.prompts, softcap)
-        scores = _scores(queries, reads.keys, reads.mask, softcap)
+        scores = _attention_scores(queries, reads.keys, reads.mask, softcap)
         scores[:, :, :1] = total
         weights = torch.softmax(scores, dim=-1).to(mixed.dtype)
         own = torch.bmm(weights, reads.values)
     return own.addcmul_(weights[:, :, :1], mixed).view(rows, 1, heads, -1), None
 
 
-def _attend_prompts(queries: Tensor, prompts: Prompts, softcap: float | None) -> tuple[Tensor, Tensor]:
+def _attend_prompts(queries: Tensor, prompts: PromptTiles, softcap: float | None) -> tuple[Tensor, Tensor]:
     """``mixed`` [R * K, H, value's head_dim] and ``total`` [R * K, H, 1] for queries [R * K, H, head_dim]."""
     tiled = queries.index_select(0, prompts.members).view(prompts.keys.shape[0], -1, queries.shape[2])
-    scores = _scores(tiled, prompts.keys, prompts.mask, softcap)  # [N * K, T * H, P]
+    scores = _attention_scores(tiled, prompts.keys, prompts.mask, softcap)  # [N * K, T * H, P]
     weights = torch.softmax(scores, dim=-1)
     total = scores.amax(-1) - weights.amax(-1).log_()
     mixed = torch.bmm(weights.to(prompts.values.dtype), prompts.values)
@@ -107,20 +107,20 @@ def _attend_prompts(queries: Tensor, prompts: Prompts, softcap: float | None) ->
     )
 
 
-def _scores(queries: Tensor, keys: Tensor, mask: Tensor | None, softcap: float | None) -> Tensor:
+def _attention_scores(queries: Tensor, keys: Tensor, mask: Tensor | None, softcap: float | None) -> Tensor:
     keys = keys.transpose(1, 2)
     if softcap is not None:
         capped = softcap * torch.tanh(torch.bmm(queries, keys).float() / softcap)
         return capped if mask is None else capped + mask
-    found = torch.bmm(queries, keys) if mask is None else torch.baddbmm(mask.to(queries.dtype), queries, keys)
-    return found.float()
+    scores = torch.bmm(queries, keys) if mask is None else torch.baddbmm(mask.to(queries.dtype), queries, keys)
+    return scores.float()
 
 
 AttentionInterface.register(DECODE, attend)
 
 
 @contextmanager
-def attention(config: PreTrainedConfig, name: str) -> Iterator[None]:
+def use_attention(config: PreTrainedConfig, name: str) -> Iterator[None]:
     """Within the block, models that hold this configuration compute attention with the function of that name."""
     before = config._attn_implementation
     config._attn_implementation = name

@@ -30,24 +30,24 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from cotrain.engine.attention import Prompts, Reads, with_reads
+from cotrain.engine.attention import PromptTiles, DecodeReads, with_reads
 
 TILE = 8  # rows that read a prompt together; a tile that has lost rows costs as much as the fullest one
 _LEAST = 16  # least number of rows or tiles that are allocated
 
 
-def given(model: nn.Module, cache: Cache) -> dict[str, Cache]:
+def cache_argument(model: nn.Module, cache: Cache) -> dict[str, Cache]:
     """``cache`` by the name that the model's ``forward`` has for it: "cache" from transformers 5.24 on."""
     kind: Any = type(model)
-    return {_name_in(kind): cache}
+    return {_cache_parameter(kind): cache}
 
 
 @lru_cache
-def _name_in(kind: Any) -> str:
+def _cache_parameter(kind: Any) -> str:
     return "cache" if "cache" in signature(kind.forward).parameters else "past_key_values"
 
 
-class Store:
+class KeyValueStore:
     """Keys and values of every layer, each ``[lines, kv_heads, columns, head_dim]`` and contiguous."""
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class Store:
 
     def create(self, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype | None) -> None:
         """Allocate for the layers of a model, given by keys and values of any size."""
-        self.keys = [self._zeros(keys, dtype) for keys, _ in layers]
-        self.values = [self._zeros(values, dtype) for _, values in layers]
+        self.keys = [self._make_zeros(keys, dtype) for keys, _ in layers]
+        self.values = [self._make_zeros(values, dtype) for _, values in layers]
 
     def grow(self, lines: int, columns: int, *, at_end: bool) -> None:
         """Make room for so many lines and columns. What is stored keeps its columns, ``at_end`` counted from the
@@ -72,11 +72,11 @@ class Store:
             self.columns = max(columns, self.columns + self.columns // 4)
         if (self.lines, self.columns) == before:
             return
-        kept = slice(self.columns - before[1], None) if at_end else slice(before[1])
+        old_columns = slice(self.columns - before[1], None) if at_end else slice(before[1])
         for tensors in (self.keys, self.values):
             for i, old in enumerate(tensors):
-                tensors[i] = self._zeros(old, old.dtype)
-                tensors[i][: before[0], :, kept] = old
+                tensors[i] = self._make_zeros(old, old.dtype)
+                tensors[i][: before[0], :, old_columns] = old
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], columns: slice) -> None:
         """Copy these columns from some lines to others, one by one; no line is both."""
@@ -84,13 +84,13 @@ class Store:
             for source, target in zip(sources, targets, strict=True):
                 tensor[target, :, columns] = tensor[source, :, columns]
 
-    def _zeros(self, like: Tensor, dtype: torch.dtype | None) -> Tensor:
+    def _make_zeros(self, like: Tensor, dtype: torch.dtype | None) -> Tensor:
         """Zeros, as a masked column must hold finite numbers: 0 × inf is not a number."""
         return like.new_zeros((self.lines, like.shape[1], self.columns, like.shape[3]), dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Map:
+class _TileMap:
     """Who reads what, for layers with K key heads; see ``Prompts``."""
 
     members: Tensor  # [N * K * T]
@@ -100,13 +100,13 @@ class _Map:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class _LayerReads:
     """What the decode steps of one layer have in common until rows enter, leave or move. K: key heads."""
 
     keys: Tensor  # [R * K, columns, head_dim] own
     values: Tensor  # [R * K, columns, value's head_dim]
     mask: Tensor | None  # [R * K, 1, columns], additive
-    prompts: Prompts
+    prompts: PromptTiles
 
 
 class SharedPrefixCache(Cache):
@@ -119,13 +119,13 @@ class SharedPrefixCache(Cache):
         """``dtype``: what to store; None stores what the model computes."""
         super().__init__(layers=[])
         self.dtype = dtype
-        self.own, self.prompts = Store(), Store()
+        self.own, self.prompts = KeyValueStore(), KeyValueStore()
         self.starts: list[int] = []  # [R] first own column of each running row
         self.tiles: list[int] = []  # [R] tile of each running row
         self.lengths: list[int] = []  # [N] tokens of each tile's prompt
         self.cursor = 1  # the column that the next decode step writes
         self._first = 0  # the column before the window
-        self._layers: list[_Layer] = []  # empty where rows have entered, left or moved since the last step
+        self._layers: list[_LayerReads] = []  # empty where rows have entered, left or moved since the last step
 
     def __len__(self) -> int:
         return len(self.own.keys)
@@ -141,7 +141,7 @@ class SharedPrefixCache(Cache):
         layer, window = self._layers[layer_idx], slice(self._first, self.cursor + 1)
         layer.keys.select(1, self.cursor).copy_(key_states.flatten(0, 2))
         layer.values.select(1, self.cursor).copy_(value_states.flatten(0, 2))
-        reads = Reads(
+        reads = DecodeReads(
             keys=layer.keys[:, window],
             values=layer.values[:, window],
             mask=None if layer.mask is None else layer.mask[:, :, window],
@@ -159,7 +159,7 @@ class SharedPrefixCache(Cache):
         self.own.grow(len(self.starts) + rows, 1 + most + most // 2, at_end=False)
         self.prompts.grow(len(self.lengths) + tiles, longest, at_end=True)
 
-    def enter(
+    def add_rows(
         self,
         layers: Sequence[tuple[Tensor, Tensor]],
         index: Sequence[int],
@@ -185,27 +185,27 @@ class SharedPrefixCache(Cache):
         self.starts += [self.cursor] * sum(sizes)
         self._layers = []
 
-    def leave(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
+    def remove_rows(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``, and what is behind ``keep`` is forgotten.
 
         Tiles that nobody reads any more go likewise.
         """
         self.own.copy(movers, holes, slice(min(self.starts), self.cursor))
         for per_row in (self.starts, self.tiles):
-            fill(per_row, holes, movers, keep)
-        read = set(self.tiles)
-        holes, movers, keep = gaps(len(self.lengths), set(range(len(self.lengths))) - read)
+            fill_gaps(per_row, holes, movers, keep)
+        tiles_in_use = set(self.tiles)
+        holes, movers, keep = plan_moves(len(self.lengths), set(range(len(self.lengths))) - tiles_in_use)
         self.prompts.copy(movers, holes, slice(-max(self.lengths), None))
-        fill(self.lengths, holes, movers, keep)
+        fill_gaps(self.lengths, holes, movers, keep)
         moved = dict(zip(movers, holes, strict=True))
         self.tiles = [moved.get(tile, tile) for tile in self.tiles]
         self._layers = []
 
-    def taken(self, row: int, drawn: int) -> list[tuple[Tensor, Tensor]]:
+    def copy_row(self, row: int, token_count: int) -> list[tuple[Tensor, Tensor]]:
         """Copies of a row's keys and values in every layer, each ``[kv_heads, P + drawn, …]``: of its prompt and of the
         first ``drawn`` tokens that were fed after it."""
         tile, start = self.tiles[row], self.starts[row]
-        prompt, own = slice(-self.lengths[tile], None), slice(start, start + drawn)
+        prompt, own = slice(-self.lengths[tile], None), slice(start, start + token_count)
         pairs = zip(
             zip(self.prompts.keys, self.own.keys, strict=True),
             zip(self.prompts.values, self.own.values, strict=True),
@@ -216,13 +216,13 @@ class SharedPrefixCache(Cache):
             for (k, ok), (v, ov) in pairs
         ]
 
-    def prepare(self, device: torch.device) -> None:
+    def prepare_step(self, device: torch.device) -> None:
         """See to it that the coming decode step has a column to write and knows what to read."""
         if self.cursor == self.own.columns:
             self.move_left()
         if not self._layers:
             self._first = min(self.starts) - 1
-            self._layers = self._arranged(device)
+            self._layers = self._arrange_layers(device)
 
     def move_left(self) -> None:
         """Move the window to the first columns."""
@@ -233,18 +233,18 @@ class SharedPrefixCache(Cache):
         self.cursor += 1 - low
         self._layers = []
 
-    def _arranged(self, device: torch.device) -> list[_Layer]:
+    def _arrange_layers(self, device: torch.device) -> list[_LayerReads]:
         rows, tiles, longest = len(self.starts), len(self.lengths), max(self.lengths)
         layers = []
-        maps: dict[int, _Map] = {}  # by key heads, which layers may differ in
+        maps: dict[int, _TileMap] = {}  # by key heads, which layers may differ in
         for keys, values, prompt_keys, prompt_values in zip(
             self.own.keys, self.own.values, self.prompts.keys, self.prompts.values, strict=True
         ):
             heads = keys.shape[1]
             if heads not in maps:
-                maps[heads] = self._mapped(heads, device)
+                maps[heads] = self._map_tiles(heads, device)
             values[:rows, :, self._first] = 0
-            prompts = Prompts(
+            prompts = PromptTiles(
                 keys=prompt_keys[:tiles].flatten(0, 1)[:, -longest:],
                 values=prompt_values[:tiles].flatten(0, 1)[:, -longest:],
                 mask=maps[heads].prompt_mask,
@@ -252,7 +252,7 @@ class SharedPrefixCache(Cache):
                 places=maps[heads].places,
             )
             layers.append(
-                _Layer(
+                _LayerReads(
                     keys=keys[:rows].flatten(0, 1),
                     values=values[:rows].flatten(0, 1),
                     mask=maps[heads].own_mask,
@@ -261,42 +261,42 @@ class SharedPrefixCache(Cache):
             )
         return layers
 
-    def _mapped(self, heads: int, device: torch.device) -> _Map:
+    def _map_tiles(self, heads: int, device: torch.device) -> _TileMap:
         """Seat the rows in their tiles, and see what they must not read."""
         tiles, longest = len(self.lengths), max(self.lengths)
-        taken = [0] * tiles
+        rows_in_tile = [0] * tiles
         seats = []  # [R]
         for tile in self.tiles:
-            seats.append(taken[tile])
-            taken[tile] += 1
-        most, head = max(taken), torch.arange(heads, device=device)
+            seats.append(rows_in_tile[tile])
+            rows_in_tile[tile] += 1
+        most, head = max(rows_in_tile), torch.arange(heads, device=device)
         tile, seat = torch.tensor([self.tiles, seats], device=device)[:, :, None]
         places = ((tile * heads + head) * most + seat).flatten()
         members = torch.zeros(tiles * heads * most, dtype=torch.int64, device=device)
         members[places] = torch.arange(len(places), device=device)
-        return _Map(
+        return _TileMap(
             members=members,
             places=places,
-            own_mask=_mask(self.starts, self.own.columns, heads, device),
-            prompt_mask=_mask([longest - length for length in self.lengths], longest, heads, device),
+            own_mask=_hidden_mask(self.starts, self.own.columns, heads, device),
+            prompt_mask=_hidden_mask([longest - length for length in self.lengths], longest, heads, device),
         )
 
 
-def gaps(count: int, gone: Collection[int]) -> tuple[list[int], list[int], int]:
+def plan_moves(count: int, gone: Collection[int]) -> tuple[list[int], list[int], int]:
     """How ``count`` places stay dense when some are given up: which of them are filled, from where, and how many
     stay."""
     keep = count - len(gone)
     return [i for i in sorted(gone) if i < keep], [i for i in range(keep, count) if i not in gone], keep
 
 
-def fill(values: list[Any], holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
+def fill_gaps(values: list[Any], holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
     """Do with a list what ``gaps`` says."""
     for hole, mover in zip(holes, movers, strict=True):
         values[hole] = values[mover]
     del values[keep:]
 
 
-def _mask(hidden: Sequence[int], columns: int, heads: int, device: torch.device) -> Tensor | None:
+def _hidden_mask(hidden: Sequence[int], columns: int, heads: int, device: torch.device) -> Tensor | None:
     """Additive mask ``[n * heads, 1, columns]`` that hides the first ``hidden`` [n] columns; None when these are the
     same for all and so outside of what is read."""
     if min(hidden) == max(hidden):

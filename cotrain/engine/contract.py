@@ -68,7 +68,7 @@ class Engine(Protocol):
         ...
 
 
-class LimitedEngine(Engine, Protocol):
+class ContextLimitedEngine(Engine, Protocol):
     """One that says how much it takes."""
 
     def context(self, policy: str) -> int:
@@ -77,7 +77,7 @@ class LimitedEngine(Engine, Protocol):
 
 
 @runtime_checkable
-class ServingEngine(LimitedEngine, Protocol):
+class ServingEngine(ContextLimitedEngine, Protocol):
     """What a server needs besides: answers that leave one by one, read while they grow. Training never calls these."""
 
     def step(self) -> bool:
@@ -85,7 +85,7 @@ class ServingEngine(LimitedEngine, Protocol):
         Resolves what has finished; returns False when there was nothing to do."""
         ...
 
-    def drawn(self) -> dict[Address, list[int]]:
+    def running_tokens(self) -> dict[Address, list[int]]:
         """What each running request has sampled so far: token ids [T]."""
         ...
 
@@ -95,7 +95,7 @@ class ServingEngine(LimitedEngine, Protocol):
 
 
 @runtime_checkable
-class DividingEngine(Engine, Protocol):
+class MemoryLimitedEngine(Engine, Protocol):
     """One that does with less at a time where memory runs out."""
 
     def limits(self) -> dict[str, int]:
@@ -103,12 +103,12 @@ class DividingEngine(Engine, Protocol):
         out."""
         ...
 
-    def limit(self, limits: Mapping[str, int]) -> None:
+    def set_limits(self, limits: Mapping[str, int]) -> None:
         """What ``limits`` gave; policies that it does not name do as much at a time as at the start. No row runs."""
         ...
 
 
-def serving(engine: Engine) -> ServingEngine:
+def as_serving_engine(engine: Engine) -> ServingEngine:
     """The engine, for a server. Raises ConfigError for one that only trains."""
     if not isinstance(engine, ServingEngine):
         name = type(engine).__name__

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Copies:
+class HalfPrecisionCopies:
     """Of one module, which several policies may share."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -37,18 +37,18 @@ class Copies:
                         copy = torch.empty_like(weights, dtype=self.dtype, requires_grad=False)
                     self._copies.append((module, name, copy.copy_(weights)))  # type: ignore[arg-type]
 
-    def addresses(self) -> tuple[int, ...]:
+    def data_pointers(self) -> tuple[int, ...]:
         """Where the copies lie."""
         return tuple(copy.data_ptr() for _, _, copy in self._copies)
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def use_copies(self) -> Iterator[None]:
         """Within the block, the layers compute with their copies."""
-        found = [module._parameters[name] for module, name, _ in self._copies]
+        originals = [module._parameters[name] for module, name, _ in self._copies]
         for module, name, copy in self._copies:
             module._parameters[name] = copy  # type: ignore[assignment]
         try:
             yield
         finally:
-            for (module, name, _), weights in zip(self._copies, found, strict=True):
+            for (module, name, _), weights in zip(self._copies, originals, strict=True):
                 module._parameters[name] = weights

@@ -28,7 +28,7 @@ from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
-from cotrain.engine.copies import Copies
+from cotrain.engine.copies import HalfPrecisionCopies
 from cotrain.engine.rows import Row
 from cotrain.engine.scheduler import Scheduler
 from cotrain.engine.scoring import ScoringScheduler
@@ -77,7 +77,7 @@ class EmbeddedEngine:
         kinds = autocast if isinstance(autocast, Mapping) else dict.fromkeys([*models, *(scorers or {})], autocast)
         place = torch.device(device)
         fixed = place.type == "cuda" if static is None else static
-        make = _Lanes(place, fixed, recorded)
+        make = _SchedulerFactory(place, fixed, recorded)
         schedulers: dict[str, Scheduler | ScoringScheduler] = {
             name: make(
                 name,
@@ -97,7 +97,7 @@ class EmbeddedEngine:
 
     async def sample(self, request: Request) -> Completion:
         """Wait for the completion of one request; ``advance`` makes it. Errors: see ``Engine``."""
-        scheduler = self._scheduler(request.policy)
+        scheduler = self._scheduler_of(request.policy)
         scheduler.check(request)
         watch = StopWatch(stop, request.decode) if (stop := request.sampling.stop) and request.decode else None
         row = Row(request=request, future=asyncio.get_running_loop().create_future(), watch=watch)
@@ -118,13 +118,13 @@ class EmbeddedEngine:
         while not finished:
             idle = True
             for scheduler in schedulers:
-                entering = scheduler.ready(patient=any(other.running for other in schedulers if other is not scheduler))
+                entering = scheduler.ready_count(patient=any(other.running for other in schedulers if other is not scheduler))
                 if entering or scheduler.running:
                     idle = False
                     finished += [(scheduler, row) for row in scheduler.step(entering)]
             if idle:
                 return False
-        _resolve(finished)
+        _resolve_futures(finished)
         return True
 
     def step(self) -> bool:
@@ -146,30 +146,30 @@ class EmbeddedEngine:
             if entering or scheduler.running:
                 idle = False
                 finished += [(scheduler, row) for row in scheduler.step(entering)]
-        _resolve(finished)
+        _resolve_futures(finished)
         return not idle
 
-    def drawn(self) -> dict[Address, list[int]]:
+    def running_tokens(self) -> dict[Address, list[int]]:
         """What each running request has sampled so far, by its address: token ids [T]."""
         return {
             row.request.address: ids
             for scheduler in self._schedulers.values()
             if isinstance(scheduler, Scheduler)
-            for row, ids in zip(scheduler.running.items, scheduler.running.drawn(), strict=True)
+            for row, ids in zip(scheduler.running.items, scheduler.running.row_tokens(), strict=True)
         }
 
     def check(self, request: Request) -> None:
         """Raise what ``sample`` would raise for this request."""
-        self._scheduler(request.policy).check(request)
+        self._scheduler_of(request.policy).check(request)
 
     def context(self, policy: str) -> int:
         """Tokens of the longest sequence that a policy takes, prompt and answer together. Raises UnknownName."""
-        return self._scheduler(policy).context
+        return self._scheduler_of(policy).context
 
     def publish(self, policy: str, version: int) -> None:
         """Note the version of a policy's weights. Raises UnknownName, and RuntimeError while rows of it run: their
         first tokens come from other weights."""
-        scheduler = self._scheduler(policy)
+        scheduler = self._scheduler_of(policy)
         scheduler.drop_cancelled()
         if scheduler.running:
             raise RuntimeError(
@@ -194,20 +194,20 @@ class EmbeddedEngine:
         now = {policy: scheduler.at_once for policy, scheduler in self._schedulers.items()}
         return {policy: count for policy, count in now.items() if count != self._first[policy]}
 
-    def limit(self, limits: Mapping[str, int]) -> None:
+    def set_limits(self, limits: Mapping[str, int]) -> None:
         """See ``DividingEngine``. Raises UnknownName."""
         for policy in limits:
-            self._scheduler(policy)
+            self._scheduler_of(policy)
         for policy, scheduler in self._schedulers.items():
             scheduler.at_once = limits.get(policy, self._first[policy])
 
-    def _scheduler(self, policy: str) -> Scheduler | ScoringScheduler:
+    def _scheduler_of(self, policy: str) -> Scheduler | ScoringScheduler:
         if policy not in self._schedulers:
             raise UnknownName("policy", policy, self._schedulers)
         return self._schedulers[policy]
 
 
-class _Lanes:
+class _SchedulerFactory:
     """Makes schedulers, which share copies of a model's weights; ``fixed``: of fixed shapes, which share memory of
     recordings, and other schedulers for a model that they cannot decode."""
 
@@ -218,7 +218,7 @@ class _Lanes:
             from cotrain.engine.graphs import recorder_for
 
             self._recorder = recorder_for(device)
-        self._copies: dict[tuple[int, torch.dtype], Copies] = {}
+        self._copies: dict[tuple[int, torch.dtype], HalfPrecisionCopies] = {}
 
     def __call__(
         self,
@@ -229,7 +229,7 @@ class _Lanes:
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None,
     ) -> Scheduler:
-        copies = self._copies.setdefault((id(model), autocast), Copies(model, autocast)) if autocast else None
+        copies = self._copies.setdefault((id(model), autocast), HalfPrecisionCopies(model, autocast)) if autocast else None
         plain = partial(
             Scheduler, policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies
         )
@@ -257,9 +257,9 @@ class _Lanes:
             return scheduler
 
 
-def _resolve(finished: list[tuple[Scheduler | ScoringScheduler, Row]]) -> None:
+def _resolve_futures(finished: list[tuple[Scheduler | ScoringScheduler, Row]]) -> None:
     """Hand out what has finished, in the order of addresses."""
-    for scheduler, row in sorted(finished, key=lambda pair: pair[1].order):
+    for scheduler, row in sorted(finished, key=lambda pair: pair[1].sort_key):
         try:
             row.future.set_result(scheduler.completion(row))
         except FloatingPointError as error:  # its own affair, whoever shared its batch

@@ -27,11 +27,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from cotrain.engine.attention import attention
-from cotrain.engine.cache import given
-from cotrain.engine.copies import Copies
+from cotrain.engine.attention import use_attention
+from cotrain.engine.cache import cache_argument
+from cotrain.engine.copies import HalfPrecisionCopies
 from cotrain.engine.rows import DRAWN, LAST, Row, Rows
-from cotrain.engine.sampling import draw
+from cotrain.engine.sampling import draw_tokens
 from cotrain.engine.scheduler import EngineCounts, Scheduler
 from cotrain.engine.static_cache import SLOTS, StaticCache, columns_for, lines_for
 
@@ -67,13 +67,13 @@ class StaticCounts(EngineCounts):
     unrecorded_steps: int = 0
 
 
-class Held(Rows):
+class DeferredRows(Rows):
     """Rows that stand still once they have finished, until somebody looks; and that keep what is not a number."""
 
-    def note(self, first: int, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
+    def append_tokens(self, first: int, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
         """Append a token to every row from ``first`` on that has not finished."""
         state = self._state[first:]
-        live = (state[:, DRAWN] == 0) | ~self._done()[first:]
+        live = (state[:, DRAWN] == 0) | ~self._done_mask()[first:]
         at = state[:, DRAWN : DRAWN + 1].clamp(max=self._tokens.shape[1] - 1)
         stores = (self._tokens, tokens), (self._logprobs, logprobs), (self._entropies, entropies)
         for store, new in ((all_rows[first:], new) for all_rows, new in stores):
@@ -81,12 +81,12 @@ class Held(Rows):
         state[:, LAST] = torch.where(live, tokens, state[:, LAST])
         state[:, DRAWN] += live
 
-    def finished(self) -> list[int]:
+    def collect_finished(self) -> list[int]:
         """The rows with nothing more to draw, which get their tokens, and those whose logits were not numbers. The one
         place where the host waits for the device; a stop string is seen here, and what was drawn after it is thrown
         away."""
-        stopped = self.stopped()
-        done = self._done()
+        stopped = self.find_stopped()
+        done = self._done_mask()
         done[list(stopped)] = True
         flags = torch.stack([done, self._logprobs.isnan().any(1)]).tolist()
         broken = [i for i, flag in enumerate(flags[1]) if flag]
@@ -95,11 +95,11 @@ class Held(Rows):
         finished = [i for i, flag in enumerate(flags[0]) if flag]
         if finished:
             counts: list[int] = self._state[done, DRAWN].tolist()
-            drawn = (
-                x[:, : max(counts)].tolist() for x in (self._tokens[done], self._logprobs[done], self._levels(done))
+            columns = (
+                x[:, : max(counts)].tolist() for x in (self._tokens[done], self._logprobs[done], self._entropy_levels(done))
             )
-            for i, count, *told in zip(finished, counts, *drawn, strict=True):
-                self._take(i, stopped.get(i, count), *told)
+            for i, count, *values in zip(finished, counts, *columns, strict=True):
+                self._store_tokens(i, stopped.get(i, count), *values)
         return sorted({*finished, *broken})
 
 
@@ -109,7 +109,7 @@ class StaticScheduler(Scheduler):
 
     casts_kept = False  # a recording must not read them
     counts: StaticCounts
-    running: Held
+    running: DeferredRows
     _cache: StaticCache  # type: ignore[assignment]
 
     def __init__(
@@ -121,7 +121,7 @@ class StaticScheduler(Scheduler):
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None = None,
         recorder: Recorder | None = None,
-        copies: Copies | None = None,
+        copies: HalfPrecisionCopies | None = None,
     ) -> None:
         """``recorder``: see there; None runs every step unrecorded. Otherwise as ``Scheduler``."""
         self._record = recorder
@@ -136,33 +136,33 @@ class StaticScheduler(Scheduler):
         self.counts.sampled_tokens += sum(len(row.token_ids) for row in rows)
         return rows
 
-    def _reset(self) -> None:
+    def _reset_rows(self) -> None:
         self._cache = StaticCache(self.autocast)
-        self.running = Held(self.device)
+        self.running = DeferredRows(self.device)
         self.counts = StaticCounts()
         self._recordings.clear()
         self._home = ()
         self._ids = self._positions = self._logits = torch.empty(0)
 
-    def _decode(self) -> None:
+    def _decode_step(self) -> None:
         """Tokens for every running row, until some may have finished by their length, at most LOOK."""
         rows, cache = self.running, self._cache
         ends = [len(row.request.prompt_ids) + row.request.sampling.max_tokens - 1 for row in rows.items]
         steps = min(LOOK, max(end - filled for end, filled in zip(ends, cache.filled, strict=True)))
-        run = self._ready(steps)
+        run = self._prepare_run(steps)
         for _ in range(steps):
-            self._feed()
+            self._copy_inputs()
             run()
-            self._draw(self._logits[: len(rows)], 0)
-        self._count(steps)
+            self._draw_tokens(self._logits[: len(rows)], 0)
+        self._count_steps(steps)
 
     def _next_logits(self) -> Tensor:
         """[R, V] after the last token of every running row; for ``_verify``."""
-        self._ready(1)()
-        self._count(1)
+        self._prepare_run(1)()
+        self._count_steps(1)
         return self._logits[: len(self.running)]
 
-    def _ready(self, steps: int) -> Run:
+    def _prepare_run(self, steps: int) -> Run:
         """What makes the logits of one step, for so many steps: recorded, or where that does not work not."""
         store, count = self._cache.store, len(self.running)
         home = (store.keys[0].data_ptr(), store.lines, store.columns)
@@ -175,8 +175,8 @@ class StaticScheduler(Scheduler):
         columns = min(columns_for(max(self._cache.filled) + steps), store.columns)
         for static in (self._ids, self._positions):
             static[count:lines].zero_()
-        self._feed()
-        run = partial(self._forward, lines, columns)
+        self._copy_inputs()
+        run = partial(self._run_forward, lines, columns)
         if self._record is None:
             return run
         if (lines, columns) not in self._recordings:
@@ -184,12 +184,12 @@ class StaticScheduler(Scheduler):
             try:
                 self._recordings[lines, columns] = self._record(run)
             except RuntimeError as error:
-                self._unrecorded(error)
+                self._stop_recording(error)
                 return run
             self.counts.recordings += 1
         return self._recordings[lines, columns]
 
-    def _unrecorded(self, error: RuntimeError) -> None:
+    def _stop_recording(self, error: RuntimeError) -> None:
         """Do without recordings from now on, and say so."""
         self._record = None
         self._recordings.clear()
@@ -202,22 +202,22 @@ class StaticScheduler(Scheduler):
             stacklevel=2,
         )
 
-    def _feed(self) -> None:
+    def _copy_inputs(self) -> None:
         """Put the rows' last tokens where the step reads them."""
         count = len(self.running)
-        self._ids[:count].copy_(self.running.last)
+        self._ids[:count].copy_(self.running.last_tokens)
         self._positions[:count].copy_(self.running.positions)
 
-    def _forward(self, lines: int, columns: int) -> None:
+    def _run_forward(self, lines: int, columns: int) -> None:
         """One step of the first ``lines`` lines over the first ``columns`` columns, into the place for logits."""
         positions = self._positions[:lines]
-        mask = self._cache.view(positions, columns)
-        with attention(self.config, SLOTS):
+        mask = self._cache.set_view(positions, columns)
+        with use_attention(self.config, SLOTS):
             output = self.model(
                 input_ids=self._ids[:lines],
                 position_ids=positions,
                 attention_mask=mask,
-                **given(self.model, self._cache),
+                **cache_argument(self.model, self._cache),
                 use_cache=True,
                 logits_to_keep=1,
             )
@@ -226,7 +226,7 @@ class StaticScheduler(Scheduler):
             self._logits = logits.new_zeros(self._cache.store.lines, logits.shape[1])
         self._logits[:lines] = logits
 
-    def _count(self, steps: int) -> None:
+    def _count_steps(self, steps: int) -> None:
         self._cache.filled = [filled + steps for filled in self._cache.filled]
         self.counts.decode_steps += steps
         self.counts.decode_rows += steps * len(self.running)
@@ -235,24 +235,24 @@ class StaticScheduler(Scheduler):
         else:
             self.counts.recorded_steps += steps
 
-    def _draw(self, logits: Tensor, first: int) -> None:
+    def _draw_tokens(self, logits: Tensor, first: int) -> None:
         """Draw the next token of every row from ``first`` on, and note it; without waiting for either."""
-        asked = [row.request.sampling for row in self.running.items[first:]]
-        greedy = any(sampling.greedy for sampling in asked)
-        cut = any(sampling.top_p < 1 and not sampling.greedy for sampling in asked)
-        self.running.note(first, *draw(logits, *self.running.settings(first), some_greedy=greedy, some_cut=cut))
+        samplings = [row.request.sampling for row in self.running.items[first:]]
+        greedy = any(sampling.is_greedy for sampling in samplings)
+        cut = any(sampling.top_p < 1 and not sampling.is_greedy for sampling in samplings)
+        self.running.append_tokens(first, *draw_tokens(logits, *self.running.draw_settings(first), some_greedy=greedy, some_cut=cut))
 
     @contextmanager
-    def _speaking(self, activate: bool = True) -> Iterator[None]:
-        with super()._speaking(activate):
+    def _inference_state(self, activate: bool = True) -> Iterator[None]:
+        with super()._inference_state(activate):
             if not self.running:
-                self._look_at_weights()
+                self._forget_moved_weights()
             yield
 
-    def _look_at_weights(self) -> None:
+    def _forget_moved_weights(self) -> None:
         """Before an empty scheduler starts: forget recordings of weights that have moved."""
-        found = tuple(tensor.data_ptr() for tensor in (*self.model.parameters(), *self.model.buffers()))
-        found += self._copies.addresses() if self._copies else ()
-        if found != self._weights:
+        pointers = tuple(tensor.data_ptr() for tensor in (*self.model.parameters(), *self.model.buffers()))
+        pointers += self._copies.data_pointers() if self._copies else ()
+        if pointers != self._weights:
             self._recordings.clear()
-            self._weights = found
+            self._weights = pointers

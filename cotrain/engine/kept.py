@@ -22,28 +22,28 @@ Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer, [kv_heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class KeptPrefix:
     """Tokens [n] with their keys and values."""
 
     ids: tuple[int, ...]
     layers: Layers
 
 
-class Kept:
+class PrefixStore:
     """What one policy has kept."""
 
     def __init__(self) -> None:
-        self._entries: dict[Address, Past] = {}  # the oldest first
+        self._entries: dict[Address, KeptPrefix] = {}  # the oldest first
         self._tokens = 0
 
-    def put(self, address: Address, past: Past) -> None:
-        self._drop(address)
+    def put(self, address: Address, past: KeptPrefix) -> None:
+        self._drop_entry(address)
         self._entries[address] = past
         self._tokens += len(past.ids)
         while self._tokens > TOKENS:
-            self._drop(next(iter(self._entries)))
+            self._drop_entry(next(iter(self._entries)))
 
-    def find(self, address: Address | None, prompt_ids: tuple[int, ...]) -> Past | None:
+    def find(self, address: Address | None, prompt_ids: tuple[int, ...]) -> KeptPrefix | None:
         """What is kept of this request, if the prompt begins with it and goes on."""
         past = None if address is None else self._entries.get(address)
         return past if past and len(past.ids) < len(prompt_ids) and prompt_ids[: len(past.ids)] == past.ids else None
@@ -52,6 +52,6 @@ class Kept:
         self._entries.clear()
         self._tokens = 0
 
-    def _drop(self, address: Address) -> None:
+    def _drop_entry(self, address: Address) -> None:
         past = self._entries.pop(address, None)
         self._tokens -= len(past.ids) if past else 0

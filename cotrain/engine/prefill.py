@@ -20,9 +20,9 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 from cotrain.core.errors import ModelError
-from cotrain.engine.attention import attention
-from cotrain.engine.cache import given
-from cotrain.engine.kept import Past
+from cotrain.engine.attention import use_attention
+from cotrain.engine.cache import cache_argument
+from cotrain.engine.kept import KeptPrefix
 from cotrain.models.shared_prefix import BRANCHES, branches_of, can_branch
 
 TOKENS = {"cpu": 2048, "cuda": 16384}  # of one forward pass, padding counted
@@ -50,15 +50,15 @@ def prefill(model: nn.Module, config: PreTrainedConfig, prompts: Sequence[Prompt
     if not prompts:
         return
     if can_branch(model):
-        for families in _cut(_families(prompts), budget):
-            yield _branching(model, config, families, device)
+        for families in _batch_families(_group_by_prefix(prompts), budget):
+            yield _prefill_families(model, config, families, device)
     else:
-        for batch in _batches(sorted(prompts, key=lambda ids: (len(ids), ids)), budget):
-            yield _padded(model, config, batch, device)
+        for batch in _padded_batches(sorted(prompts, key=lambda ids: (len(ids), ids)), budget):
+            yield _prefill_padded(model, config, batch, device)
 
 
-def go_on(
-    model: nn.Module, config: PreTrainedConfig, prompts: Mapping[Prompt, Past], dtype: torch.dtype | None
+def continue_prefill(
+    model: nn.Module, config: PreTrainedConfig, prompts: Mapping[Prompt, KeptPrefix], dtype: torch.dtype | None
 ) -> Iterator[Prefilled]:
     """As ``prefill`` for prompts that begin with tokens whose keys and values are kept: only what is new is computed.
 
@@ -71,14 +71,14 @@ def go_on(
         count = 1
         while count < len(order) and (count + 1) * max(map(len, order[: count + 1])) <= budget:
             count += 1
-        yield _going_on(model, config, [(ids, prompts[ids]) for ids in order[:count]], device, dtype)
+        yield _prefill_continued(model, config, [(ids, prompts[ids]) for ids in order[:count]], device, dtype)
         order = order[count:]
 
 
-def _going_on(
+def _prefill_continued(
     model: nn.Module,
     config: PreTrainedConfig,
-    prompts: list[tuple[Prompt, Past]],
+    prompts: list[tuple[Prompt, KeptPrefix]],
     device: torch.device,
     dtype: torch.dtype | None,
 ) -> Prefilled:
@@ -102,7 +102,7 @@ def _going_on(
             for k in (0, 1)
         )
         cache.update(keys if dtype is None else keys.to(dtype), values if dtype is None else values.to(dtype), layer)
-    output = _masked(model, config, ids.to(device), positions.to(device), mask, cache)
+    output = _masked_forward(model, config, ids.to(device), positions.to(device), mask, cache)
     longest = max(map(sum, zip(olds, news, strict=True)))
     index = torch.tensor(
         [
@@ -114,14 +114,14 @@ def _going_on(
     rows = torch.arange(len(prompts), device=device)[:, None]
     layers = [
         (keys[rows, :, index].transpose(1, 2), values[rows, :, index].transpose(1, 2))
-        for keys, values in map(_stored, cache.layers)
+        for keys, values in map(_layer_tensors, cache.layers)
     ]
     return Prefilled(
         prompts=[prompt for prompt, _ in prompts], logits=output.logits[:, -1], layers=layers, computed=sum(news)
     )
 
 
-def _families(prompts: Sequence[Prompt]) -> list[tuple[int, list[Prompt]]]:
+def _group_by_prefix(prompts: Sequence[Prompt]) -> list[tuple[int, list[Prompt]]]:
     """Prompts that begin alike, and how many tokens they share; all of its tokens for a prompt that is alone."""
     families: list[tuple[int, list[Prompt]]] = []
     for prompt in sorted(prompts):
@@ -136,7 +136,7 @@ def _families(prompts: Sequence[Prompt]) -> list[tuple[int, list[Prompt]]]:
     return families
 
 
-def _cut(families: list[tuple[int, list[Prompt]]], budget: int) -> Iterator[list[tuple[int, list[Prompt]]]]:
+def _batch_families(families: list[tuple[int, list[Prompt]]], budget: int) -> Iterator[list[tuple[int, list[Prompt]]]]:
     """Some families at a time: at most ``budget`` tokens, and longest prompts first, so that like stands with like."""
     batch: list[tuple[int, list[Prompt]]] = []
     tokens = 0
@@ -150,7 +150,7 @@ def _cut(families: list[tuple[int, list[Prompt]]], budget: int) -> Iterator[list
     yield batch
 
 
-def _branching(
+def _prefill_families(
     model: nn.Module, config: PreTrainedConfig, families: list[tuple[int, list[Prompt]]], device: torch.device
 ) -> Prefilled:
     ids: list[int] = []
@@ -167,12 +167,12 @@ def _branching(
     branches = branches_of([shared for shared, _ in families], endings).to(device)
     last = torch.tensor([where[-1] for where in places], device=device)
     cache = DynamicCache()
-    with attention(config, BRANCHES):
+    with use_attention(config, BRANCHES):
         output: Any = model(
             input_ids=torch.tensor([ids], device=device),
             position_ids=branches.positions,
             branches=branches,
-            **given(model, cache),
+            **cache_argument(model, cache),
             use_cache=True,
             logits_to_keep=last,
         )
@@ -180,13 +180,13 @@ def _branching(
     index = torch.tensor([[0] * (longest - len(where)) + where for where in places], device=device)  # [U, L]
     layers = []
     for layer in cache.layers:
-        keys, values = _stored(layer)  # [1, kv_heads, N, head_dim]
+        keys, values = _layer_tensors(layer)  # [1, kv_heads, N, head_dim]
         layers.append((keys[0][:, index].transpose(0, 1), values[0][:, index].transpose(0, 1)))
     prompts = [prompt for _, family in families for prompt in family]
     return Prefilled(prompts=prompts, logits=output.logits[0], layers=layers, computed=len(ids))
 
 
-def _padded(model: nn.Module, config: PreTrainedConfig, prompts: list[Prompt], device: torch.device) -> Prefilled:
+def _prefill_padded(model: nn.Module, config: PreTrainedConfig, prompts: list[Prompt], device: torch.device) -> Prefilled:
     """Pads attend to themselves and nothing else attends to them."""
     longest = max(map(len, prompts))
     pads = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)
@@ -198,12 +198,12 @@ def _padded(model: nn.Module, config: PreTrainedConfig, prompts: list[Prompt], d
         seen = causal & (columns >= pads[:, None, None])  # [U, L, L]
         mask = (seen | torch.eye(longest, dtype=torch.bool, device=device))[:, None]
     cache = DynamicCache()
-    output = _masked(model, config, ids, (columns - pads[:, None]).clamp(min=0), mask, cache)
-    layers = [_stored(layer) for layer in cache.layers]
+    output = _masked_forward(model, config, ids, (columns - pads[:, None]).clamp(min=0), mask, cache)
+    layers = [_layer_tensors(layer) for layer in cache.layers]
     return Prefilled(prompts=prompts, logits=output.logits[:, -1], layers=layers, computed=sum(map(len, prompts)))
 
 
-def _masked(
+def _masked_forward(
     model: nn.Module, config: PreTrainedConfig, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: DynamicCache
 ) -> Any:
     """The model's output for tokens [U, L]; ``mask`` [U, 1, L, …] is True where a query looks."""
@@ -211,18 +211,18 @@ def _masked(
     if mask is not None and kind == "eager":  # which adds it to the scores
         dtype = next(model.parameters()).dtype
         mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
-    with attention(config, kind):
+    with use_attention(config, kind):
         return model(
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
-            **given(model, cache),
+            **cache_argument(model, cache),
             use_cache=True,
             logits_to_keep=1,
         )
 
 
-def _batches(prompts: list[Prompt], budget: int) -> Iterator[list[Prompt]]:
+def _padded_batches(prompts: list[Prompt], budget: int) -> Iterator[list[Prompt]]:
     """Cut prompts sorted by length into prefill batches: at most ``budget`` padded tokens each, and little padding."""
     batch: list[Prompt] = []
     tokens = 0
@@ -236,7 +236,7 @@ def _batches(prompts: list[Prompt], budget: int) -> Iterator[list[Prompt]]:
     yield batch
 
 
-def _stored(layer: object) -> tuple[Tensor, Tensor]:
+def _layer_tensors(layer: object) -> tuple[Tensor, Tensor]:
     """Keys and values of a prefilled layer."""
     if isinstance(layer, DynamicLayer) and isinstance(layer.keys, Tensor) and isinstance(layer.values, Tensor):
         return layer.keys, layer.values

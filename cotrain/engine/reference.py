@@ -16,12 +16,12 @@ from cotrain.core.entropy import MOST, PER_ROOT
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
-from cotrain.engine.sampling import draw, uniforms
+from cotrain.engine.sampling import draw_tokens, uniform_numbers
 from cotrain.text.stops import stop_in
 
 
 @torch.no_grad()
-def complete(model: nn.Module, request: Request, version: int = 0) -> Completion:
+def complete_request(model: nn.Module, request: Request, version: int = 0) -> Completion:
     """Answer one request with a causal language model of transformers, where it is."""
     sampling, device = request.sampling, next(model.parameters()).device
     temperature = torch.tensor([sampling.temperature], device=device)
@@ -33,8 +33,8 @@ def complete(model: nn.Module, request: Request, version: int = 0) -> Completion
     while len(token_ids) < sampling.max_tokens and not stopped:
         ids = torch.tensor([[*request.prompt_ids, *token_ids]], device=device)
         logits = model(input_ids=ids, use_cache=False).logits[:, -1]
-        uniform = uniforms(seed, torch.tensor([len(token_ids)], device=device))
-        token, logprob, entropy = draw(logits, uniform, temperature, top_p)
+        uniform = uniform_numbers(seed, torch.tensor([len(token_ids)], device=device))
+        token, logprob, entropy = draw_tokens(logits, uniform, temperature, top_p)
         token_ids.append(int(token))
         logprobs.append(float(logprob))
         levels.append(min(MOST, round(PER_ROOT * max(0.0, float(entropy)) ** 0.5)))
@@ -72,7 +72,7 @@ class ReferenceEngine:
         if not self._waiting:
             return False
         request, future = self._waiting.pop(0)
-        completion = complete(self._models[request.policy], request, self._versions[request.policy])
+        completion = complete_request(self._models[request.policy], request, self._versions[request.policy])
         self._sampled[request.policy] += len(completion.token_ids)
         future.set_result(completion)
         return True

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from cotrain.core import entropy
 from cotrain.core.types import Completion
-from cotrain.engine.cache import fill
+from cotrain.engine.cache import fill_gaps
 from cotrain.engine.contract import Request
-from cotrain.engine.sampling import uniforms
+from cotrain.engine.sampling import uniform_numbers
 from cotrain.text.stops import StopWatch
 
 LAST, DRAWN, MOST, PROMPT, SEED = range(5)  # last token; tokens drawn, to draw at most, in the prompt; seed
@@ -39,7 +39,7 @@ class Row:
     broken: bool = False  # its logits were not numbers
 
     @property
-    def order(self) -> tuple[Any, ...]:
+    def sort_key(self) -> tuple[Any, ...]:
         return (self.request.address, self.request.seed)
 
     @property
@@ -67,7 +67,7 @@ class Rows:
         return len(self.items)
 
     @property
-    def last(self) -> Tensor:
+    def last_tokens(self) -> Tensor:
         """[R, 1] the tokens to feed next."""
         return self._state[:, LAST : LAST + 1]
 
@@ -76,28 +76,28 @@ class Rows:
         """[R, 1] where these tokens stand in their sequences."""
         return (self._state[:, PROMPT] + self._state[:, DRAWN] - 1)[:, None]
 
-    def settings(self, first: int) -> tuple[Tensor, Tensor, Tensor]:
+    def draw_settings(self, first: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of the rows from ``first`` on: the uniforms of their next tokens, temperatures and top_p."""
         state, sampling = self._state[first:], self._sampling[first:]
-        return uniforms(state[:, SEED], state[:, DRAWN]), sampling[:, 0], sampling[:, 1]
+        return uniform_numbers(state[:, SEED], state[:, DRAWN]), sampling[:, 0], sampling[:, 1]
 
-    def enter(self, rows: Sequence[Row]) -> None:
+    def add_rows(self, rows: Sequence[Row]) -> None:
         """Append rows that have drawn nothing yet."""
-        asked = [row.request for row in rows]
-        most = max(r.sampling.max_tokens for r in asked)
-        stops = max(len(r.stop_ids) for r in asked)
-        state = [[_NO_TOKEN, 0, r.sampling.max_tokens, len(r.prompt_ids), r.seed] for r in asked]
-        sampling = [[r.sampling.temperature, r.sampling.top_p] for r in asked]
-        padded = [[*r.stop_ids, *[_NO_TOKEN] * (stops - len(r.stop_ids))] for r in asked]
-        self._state = _stacked(self._state, torch.tensor(state))
-        self._sampling = _stacked(self._sampling, torch.tensor(sampling))
-        self._stops = _stacked(self._stops, torch.tensor(padded, dtype=torch.int64))
-        self._tokens = _stacked(self._tokens, torch.zeros(len(rows), most, dtype=torch.int64))
-        self._logprobs = _stacked(self._logprobs, torch.zeros(len(rows), most))
-        self._entropies = _stacked(self._entropies, torch.zeros(len(rows), most))
+        requests = [row.request for row in rows]
+        most = max(r.sampling.max_tokens for r in requests)
+        stops = max(len(r.stop_ids) for r in requests)
+        state = [[_NO_TOKEN, 0, r.sampling.max_tokens, len(r.prompt_ids), r.seed] for r in requests]
+        sampling = [[r.sampling.temperature, r.sampling.top_p] for r in requests]
+        padded = [[*r.stop_ids, *[_NO_TOKEN] * (stops - len(r.stop_ids))] for r in requests]
+        self._state = _stack_padded(self._state, torch.tensor(state))
+        self._sampling = _stack_padded(self._sampling, torch.tensor(sampling))
+        self._stops = _stack_padded(self._stops, torch.tensor(padded, dtype=torch.int64))
+        self._tokens = _stack_padded(self._tokens, torch.zeros(len(rows), most, dtype=torch.int64))
+        self._logprobs = _stack_padded(self._logprobs, torch.zeros(len(rows), most))
+        self._entropies = _stack_padded(self._entropies, torch.zeros(len(rows), most))
         self.items += rows
 
-    def note(self, first: int, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
+    def append_tokens(self, first: int, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
         """Append a token to every row from ``first`` on."""
         state = self._state[first:]
         at = state[:, DRAWN : DRAWN + 1]
@@ -107,23 +107,23 @@ class Rows:
         state[:, LAST] = tokens
         state[:, DRAWN] += 1
 
-    def finished(self) -> list[int]:
+    def collect_finished(self) -> list[int]:
         """The rows with nothing more to draw, which get their tokens, and those that are broken."""
-        stopped = self.stopped()
-        done = self._done()
+        stopped = self.find_stopped()
+        done = self._done_mask()
         done[list(stopped)] = True
-        found = done.nonzero()[:, 0]
-        finished: list[int] = found.tolist()
+        done_rows = done.nonzero()[:, 0]
+        finished: list[int] = done_rows.tolist()
         broken, self.broken = self.broken, set()
         for i in broken:
             self.items[i].broken = True
         if finished:
-            drawn = (self._state[found, DRAWN], self._tokens[found], self._logprobs[found], self._levels(found))
-            for i, count, *told in zip(finished, *(x.tolist() for x in drawn), strict=True):
-                self._take(i, stopped.get(i, count), *told)
+            columns = (self._state[done_rows, DRAWN], self._tokens[done_rows], self._logprobs[done_rows], self._entropy_levels(done_rows))
+            for i, count, *values in zip(finished, *(x.tolist() for x in columns), strict=True):
+                self._store_tokens(i, stopped.get(i, count), *values)
         return sorted({*finished, *broken})
 
-    def stopped(self) -> dict[int, int]:
+    def find_stopped(self) -> dict[int, int]:
         """The rows whose text contains a stop string, with the number of their tokens up to and with its end."""
         watched = [(i, row.watch) for i, row in enumerate(self.items) if row.watch is not None]
         if not watched:
@@ -131,19 +131,19 @@ class Rows:
         rows, first = [i for i, _ in watched], min(watch.seen for _, watch in watched)
         counts: list[int] = self._state[rows, DRAWN].tolist()
         tokens = self._tokens[rows, first : max(counts)].tolist()
-        found = {}
+        ends = {}
         for (i, watch), count, ids in zip(watched, counts, tokens, strict=True):
             end = watch.read(ids[watch.seen - first : count - first])
             if end is not None:
-                found[i] = end
-        return found
+                ends[i] = end
+        return ends
 
-    def _take(self, i: int, count: int, ids: list[int], values: list[float], levels: list[int]) -> None:
+    def _store_tokens(self, i: int, count: int, ids: list[int], values: list[float], levels: list[int]) -> None:
         """Give a row that has finished its first ``count`` tokens."""
         row = self.items[i]
         row.token_ids, row.logprobs, row.entropies = tuple(ids[:count]), tuple(values[:count]), bytes(levels[:count])
 
-    def _levels(self, rows: Tensor) -> Tensor:
+    def _entropy_levels(self, rows: Tensor) -> Tensor:
         """[r, largest max_tokens] uint8: the entropies of these rows as levels."""
         return (
             (self._entropies[rows].clamp(min=0).sqrt() * entropy.PER_ROOT)
@@ -152,20 +152,20 @@ class Rows:
             .to(torch.uint8)
         )
 
-    def _done(self) -> Tensor:
+    def _done_mask(self) -> Tensor:
         """[R] bool: has as many tokens as it may, or a stop token."""
         last, full = self._state[:, LAST : LAST + 1], self._state[:, DRAWN] == self._state[:, MOST]
         return full | (self._stops == last).any(1)
 
-    def drawn(self) -> list[list[int]]:
+    def row_tokens(self) -> list[list[int]]:
         """The tokens of every row so far."""
         counts: list[int] = self._state[:, DRAWN].tolist()
         tokens = self._tokens[:, : max(counts, default=0)].tolist()
         return [ids[:count] for ids, count in zip(tokens, counts, strict=True)]
 
-    def leave(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
+    def remove_rows(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``."""
-        fill(self.items, holes, movers, keep)
+        fill_gaps(self.items, holes, movers, keep)
         for name in ("_state", "_sampling", "_stops", "_tokens", "_logprobs", "_entropies"):
             values = getattr(self, name)
             if holes:
@@ -173,7 +173,7 @@ class Rows:
             setattr(self, name, values[:keep])
 
 
-def _stacked(old: Tensor, new: Tensor) -> Tensor:
+def _stack_padded(old: Tensor, new: Tensor) -> Tensor:
     """``new`` below ``old``; the narrower one is padded with _NO_TOKEN."""
     width = max(old.shape[1], new.shape[1])
     return torch.cat([F.pad(x.to(old.device), (0, width - x.shape[1]), value=_NO_TOKEN) for x in (old, new)])

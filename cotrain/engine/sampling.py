@@ -31,18 +31,18 @@ def hash_counter(seeds: Tensor, positions: Tensor) -> Tensor:
 
     Args: seeds [B] int64; positions [B] int64, non-negative. Products and sums wrap around, as in C with uint64.
     """
-    z = seeds + (positions + 1) * _signed(GAMMA)
-    z = (z ^ _shift(z, 30)) * _signed(_FIRST)
-    z = (z ^ _shift(z, 27)) * _signed(_SECOND)
-    return z ^ _shift(z, 31)
+    z = seeds + (positions + 1) * _signed_int64(GAMMA)
+    z = (z ^ _shift_right(z, 30)) * _signed_int64(_FIRST)
+    z = (z ^ _shift_right(z, 27)) * _signed_int64(_SECOND)
+    return z ^ _shift_right(z, 31)
 
 
-def uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
+def uniform_numbers(seeds: Tensor, positions: Tensor) -> Tensor:
     """[B] float64 in the open interval (0, 1): the upper 52 bits of the hash, at the middle of their cell."""
-    return (_shift(hash_counter(seeds, positions), 12).double() + 0.5) * 2.0**-52
+    return (_shift_right(hash_counter(seeds, positions), 12).double() + 0.5) * 2.0**-52
 
 
-def draw(
+def draw_tokens(
     logits: Tensor,
     uniform: Tensor,
     temperature: Tensor,
@@ -70,7 +70,7 @@ def draw(
     if some_cut is None:
         some_cut = bool(((top_p < 1) & ~greedy).any())
     if some_cut:
-        logp = torch.where((greedy | (top_p >= 1))[:, None], logp, _cut(logp, top_p))
+        logp = torch.where((greedy | (top_p >= 1))[:, None], logp, _cut_top_p(logp, top_p))
     logp.clamp_(min=_LEAST)  # what is impossible adds 0 to the entropy, and not 0 times infinity
     p = logp.exp()
     entropies = -(p * logp).sum(-1)
@@ -85,20 +85,20 @@ def draw(
     return tokens, logp.gather(1, tokens[:, None]).squeeze(1), entropies
 
 
-def _cut(logp: Tensor, top_p: Tensor) -> Tensor:
+def _cut_top_p(logp: Tensor, top_p: Tensor) -> Tensor:
     """Log-probabilities [B, V] renormalised over the smallest set of likeliest tokens whose mass reaches ``top_p``."""
     ranked, order = logp.sort(dim=-1, descending=True, stable=True)
     before = ranked.double().exp().cumsum(-1).roll(1, dims=-1)  # mass of the likelier tokens
     before[:, 0] = -1.0  # below every ``top_p``, also one that is 0 as a float32
-    kept = torch.zeros_like(logp, dtype=torch.bool).scatter(1, order, before < top_p[:, None].double())
-    return torch.log_softmax(logp.masked_fill(~kept, -torch.inf), dim=-1)
+    keep = torch.zeros_like(logp, dtype=torch.bool).scatter(1, order, before < top_p[:, None].double())
+    return torch.log_softmax(logp.masked_fill(~keep, -torch.inf), dim=-1)
 
 
-def _signed(constant: int) -> int:
+def _signed_int64(constant: int) -> int:
     """The int64 with the bits of an unsigned 64-bit constant."""
     return (constant & _MASK) - (2**64 if constant >> 63 else 0)
 
 
-def _shift(x: Tensor, bits: int) -> Tensor:
+def _shift_right(x: Tensor, bits: int) -> Tensor:
     """Logical shift to the right; torch shifts int64 arithmetically, so the copies of the sign are masked off."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

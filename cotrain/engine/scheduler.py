@@ -26,16 +26,16 @@ from transformers import PreTrainedConfig
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.types import Completion, Sampling
-from cotrain.engine.attention import DECODE, attention
-from cotrain.engine.cache import TILE, SharedPrefixCache, gaps, given
+from cotrain.engine.attention import DECODE, use_attention
+from cotrain.engine.cache import TILE, SharedPrefixCache, plan_moves, cache_argument
 from cotrain.engine.checks import check_request
 from cotrain.engine.contract import Request
-from cotrain.engine.copies import Copies
-from cotrain.engine.kept import Kept, Past
-from cotrain.engine.prefill import go_on, prefill
+from cotrain.engine.copies import HalfPrecisionCopies
+from cotrain.engine.kept import PrefixStore, KeptPrefix
+from cotrain.engine.prefill import continue_prefill, prefill
 from cotrain.engine.rows import Row, Rows
-from cotrain.engine.sampling import draw
-from cotrain.models.memory import SHORT, give_back, out_of_memory
+from cotrain.engine.sampling import draw_tokens
+from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache, out_of_memory
 from cotrain.text.stops import StopWatch
 
 LEAST_ADMITTED = 8  # fewer than this (or a quarter of what runs at once) do not interrupt running rows
@@ -70,7 +70,7 @@ class Scheduler:
         max_rows: int,
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None = None,
-        copies: Copies | None = None,
+        copies: HalfPrecisionCopies | None = None,
     ) -> None:
         """``activate``: called before each admission and decode step, to select an adapter of a shared module.
         ``copies``: of the weights in ``autocast``, shared by all schedulers of this model.
@@ -80,16 +80,16 @@ class Scheduler:
         self.policy, self.model, self.autocast = policy, model, autocast
         self.at_once = max_rows  # rows; fewer once memory ran out
         self._activate, self._copies = activate or (lambda: None), copies
-        self.config = _config(policy, model)
-        self.context, self.vocabulary = _limits(policy, self.config)
+        self.config = _model_config(policy, model)
+        self.context, self.vocabulary = _model_limits(policy, self.config)
         self.device = next(model.parameters()).device
         self._modules = list(model.modules())
         self.version = 0
         self.waiting: list[Row] = []
-        self._kept = Kept()
+        self._kept = PrefixStore()
         self._most = 0  # rows at a time, so far
-        self._reset()
-        self._verify()
+        self._reset_rows()
+        self._verify_logits()
 
     # -- what the engine asks
 
@@ -101,9 +101,9 @@ class Scheduler:
     def drop_cancelled(self) -> None:
         """Forget the rows that nobody waits for any more."""
         self.waiting = [row for row in self.waiting if not row.future.cancelled()]
-        self._leave({i for i, row in enumerate(self.running.items) if row.future.cancelled()})
+        self._remove_rows({i for i, row in enumerate(self.running.items) if row.future.cancelled()})
 
-    def ready(self, patient: bool) -> int:
+    def ready_count(self, patient: bool) -> int:
         """How many of the waiting rows may enter now. ``patient``: other schedulers have rows to go on with.
 
         A decode step costs hardly more for many rows than for few. So while other schedulers run, only a full batch
@@ -128,26 +128,26 @@ class Scheduler:
         self._most = max(self._most, len(self.running) + entering)
         rows: list[Row] | None = None
         try:
-            with self._speaking():
+            with self._inference_state():
                 if entering:
-                    self.waiting.sort(key=lambda row: row.order)
-                    self._admit(self.waiting[:entering])
+                    self.waiting.sort(key=lambda row: row.sort_key)
+                    self._admit_rows(self.waiting[:entering])
                     del self.waiting[:entering]
                 else:
-                    self._decode()
-            finished = self.running.finished()
+                    self._decode_step()
+            finished = self.running.collect_finished()
             rows = [self.running.items[i] for i in finished]
-            self._keep(finished)
-            self._leave(set(finished))
-        except SHORT as error:
+            self._keep_prefixes(finished)
+            self._remove_rows(set(finished))
+        except MEMORY_ERRORS as error:
             if not out_of_memory(error):
                 raise
             rows = None
             if self._most == 1:
                 raise ConfigError(
                     f"policy {self.policy!r}: the memory of {self.device} does not hold one answer "
-                    f"({len(self._first().prompt_ids)} tokens of prompt, max_tokens "
-                    f"{self._first().sampling.max_tokens}); lower max_tokens, or take a smaller model"
+                    f"({len(self._first_request().prompt_ids)} tokens of prompt, max_tokens "
+                    f"{self._first_request().sampling.max_tokens}); lower max_tokens, or take a smaller model"
                 ) from error
         if rows is None:
             self._begin_again()
@@ -179,7 +179,7 @@ class Scheduler:
 
     # -- inside
 
-    def _first(self) -> Request:
+    def _first_request(self) -> Request:
         return (self.running.items or self.waiting)[0].request
 
     def _begin_again(self) -> None:
@@ -191,22 +191,22 @@ class Scheduler:
             if row.watch is not None and row.request.decode is not None:
                 row.watch = StopWatch(row.request.sampling.stop, row.request.decode)
         counts = self.counts
-        self._reset()
+        self._reset_rows()
         self._kept.clear()
-        give_back(self.device)
+        release_gpu_cache(self.device)
         self.counts, self.at_once, self._most = counts, self._most // 2, 0
         counts.out_of_memory += 1
 
-    def _reset(self) -> None:
+    def _reset_rows(self) -> None:
         """No row runs, nothing is stored or counted."""
         narrow = torch.float32 if self.device.type == "cpu" else self.autocast  # on a CPU attention stays in float32
         self.running, self.counts = Rows(self.device), EngineCounts()
         self._cache = SharedPrefixCache(narrow if self.autocast else None)
 
-    def _admit(self, rows: list[Row]) -> None:
+    def _admit_rows(self, rows: list[Row]) -> None:
         """Prefill the rows' distinct prompts and draw each row's first token."""
         members: dict[tuple[int, ...], list[Row]] = {}
-        pasts: dict[tuple[int, ...], Past] = {}
+        pasts: dict[tuple[int, ...], KeptPrefix] = {}
         for row in rows:
             members.setdefault(row.request.prompt_ids, []).append(row)
             past = self._kept.find(row.request.continues, row.request.prompt_ids)
@@ -221,47 +221,47 @@ class Scheduler:
         )
         fresh = [prompt for prompt in members if prompt not in pasts]
         for part in chain(
-            prefill(self.model, self.config, fresh), go_on(self.model, self.config, pasts, self.autocast)
+            prefill(self.model, self.config, fresh), continue_prefill(self.model, self.config, pasts, self.autocast)
         ):
             entering = [(i, tile) for i, prompt in enumerate(part.prompts) for tile in tiles[prompt]]
-            self._cache.enter(
+            self._cache.add_rows(
                 part.layers,
                 index=[i for i, _ in entering],
                 lengths=[len(part.prompts[i]) for i, _ in entering],
                 sizes=[len(tile) for _, tile in entering],
             )
             first = len(self.running)
-            self.running.enter([row for _, tile in entering for row in tile])
+            self.running.add_rows([row for _, tile in entering for row in tile])
             index = torch.tensor([i for i, tile in entering for _ in tile], device=self.device)
-            self._draw(part.logits.index_select(0, index), first)
+            self._draw_tokens(part.logits.index_select(0, index), first)
             self.counts.prefill_tokens += part.computed
         self.counts.prompt_tokens += sum(len(row.request.prompt_ids) for row in rows)
         self.counts.reused_tokens += sum(len(past.ids) for past in pasts.values())
 
-    def _keep(self, finished: Sequence[int]) -> None:
+    def _keep_prefixes(self, finished: Sequence[int]) -> None:
         """Keep what has been computed of those that may be continued: all but their last token."""
         for i in finished:
             row = self.running.items[i]
             if row.request.keep and not row.broken:
                 ids = (*row.request.prompt_ids, *row.token_ids[:-1])
-                self._kept.put(row.request.address, Past(ids=ids, layers=self._cache.taken(i, len(row.token_ids) - 1)))
+                self._kept.put(row.request.address, KeptPrefix(ids=ids, layers=self._cache.copy_row(i, len(row.token_ids) - 1)))
 
-    def _decode(self) -> None:
+    def _decode_step(self) -> None:
         """One token for every running row."""
         logits = self._next_logits()
         self.counts.decode_steps += 1
         self.counts.decode_rows += len(self.running)
-        self._draw(logits, 0)
+        self._draw_tokens(logits, 0)
 
     def _next_logits(self) -> Tensor:
         """[R, V] after the last token of every running row."""
         cache, rows = self._cache, self.running
-        cache.prepare(self.device)
-        with attention(self.config, DECODE):
+        cache.prepare_step(self.device)
+        with use_attention(self.config, DECODE):
             output = self.model(
-                input_ids=rows.last,
+                input_ids=rows.last_tokens,
                 position_ids=rows.positions,
-                **given(self.model, cache),
+                **cache_argument(self.model, cache),
                 use_cache=True,
                 logits_to_keep=1,
             )
@@ -269,7 +269,7 @@ class Scheduler:
         return output.logits[:, -1]
 
     @torch.inference_mode()
-    def _verify(self) -> None:
+    def _verify_logits(self) -> None:
         """Hold the logits after one decoded token, of prompts of two lengths, against those of a plain forward pass.
 
         Which models keep their keys elsewhere, place their tokens otherwise or bias their scores is not to be seen from
@@ -278,51 +278,51 @@ class Scheduler:
         if self.context < 9:  # tokens of the longer one
             return
         try:
-            with self._speaking(activate=False):  # an adapter changes numbers, not how they come about
-                self._admit([_probe(1, 5, self.vocabulary), _probe(2, 6, self.vocabulary)])
-                mine = self._next_logits().float()
+            with self._inference_state(activate=False):  # an adapter changes numbers, not how they come about
+                self._admit_rows([_probe_row(1, 5, self.vocabulary), _probe_row(2, 6, self.vocabulary)])
+                decoded = self._next_logits().float()
                 sequences = [
-                    [*row.request.prompt_ids, *drawn]
-                    for row, drawn in zip(self.running.items, self.running.drawn(), strict=True)
+                    [*row.request.prompt_ids, *token_ids]
+                    for row, token_ids in zip(self.running.items, self.running.row_tokens(), strict=True)
                 ]
-                asked = [torch.tensor([ids], device=self.device) for ids in sequences]
-                theirs = torch.cat([self.model(input_ids=ids, use_cache=False).logits[:, -1] for ids in asked]).float()
+                inputs = [torch.tensor([ids], device=self.device) for ids in sequences]
+                expected = torch.cat([self.model(input_ids=ids, use_cache=False).logits[:, -1] for ids in inputs]).float()
         except torch.OutOfMemoryError:
             raise
         except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as error:
-            raise ModelError(self._refusal(str(error).strip().splitlines()[0])) from error
+            raise ModelError(self._refusal_text(str(error).strip().splitlines()[0])) from error
         finally:
-            self._reset()
-        spread = (theirs - theirs.mean(-1, keepdim=True)).norm()
-        wrong = (mine - theirs).norm() / spread
+            self._reset_rows()
+        spread = (expected - expected.mean(-1, keepdim=True)).norm()
+        wrong = (decoded - expected).norm() / spread
         narrow = self.autocast is not None or next(self.model.parameters()).dtype.itemsize < 4
         if bool(wrong > (0.2 if narrow else 1e-3)):
-            raise ModelError(self._refusal(f"its decoded logits are off by {float(wrong):.2g} of their spread"))
+            raise ModelError(self._refusal_text(f"its decoded logits are off by {float(wrong):.2g} of their spread"))
 
-    def _refusal(self, found: str) -> str:
+    def _refusal_text(self, problem: str) -> str:
         return (
-            f"policy {self.policy!r}: the embedded engine cannot run {type(self.model).__name__} exactly ({found}); "
+            f"policy {self.policy!r}: the embedded engine cannot run {type(self.model).__name__} exactly ({problem}); "
             "expected causal attention through transformers' attention interface; use another model"
         )
 
-    def _draw(self, logits: Tensor, first: int) -> None:
+    def _draw_tokens(self, logits: Tensor, first: int) -> None:
         """Draw the next token of every row from ``first`` on, and note it."""
-        tokens, logprobs, entropies = draw(logits, *self.running.settings(first))
+        tokens, logprobs, entropies = draw_tokens(logits, *self.running.draw_settings(first))
         wrong = logprobs.isnan()
         if bool(wrong.any()):
             self.running.broken.update((first + wrong.nonzero()[:, 0]).tolist())
-        self.running.note(first, tokens, logprobs, entropies)
+        self.running.append_tokens(first, tokens, logprobs, entropies)
         self.counts.sampled_tokens += len(tokens)
 
-    def _leave(self, gone: set[int]) -> None:
+    def _remove_rows(self, gone: set[int]) -> None:
         """Remove rows; the last ones take their places, so that the rest stay dense."""
         if gone:
-            moves = gaps(len(self.running), gone)
-            self._cache.leave(*moves)
-            self.running.leave(*moves)
+            moves = plan_moves(len(self.running), gone)
+            self._cache.remove_rows(*moves)
+            self.running.remove_rows(*moves)
 
     @contextmanager
-    def _speaking(self, activate: bool = True) -> Iterator[None]:
+    def _inference_state(self, activate: bool = True) -> Iterator[None]:
         """The policy's adapter, evaluation mode, autocast and copies; modules in training mode are set back to it."""
         if activate:
             self._activate()
@@ -334,7 +334,7 @@ class Scheduler:
         cast: AbstractContextManager[object] = nullcontext()
         if self.autocast:
             cast = torch.autocast(self.device.type, self.autocast, cache_enabled=self.casts_kept)
-        copies = self._copies.in_place() if self._copies else nullcontext()
+        copies = self._copies.use_copies() if self._copies else nullcontext()
         try:
             with cast, copies:
                 yield
@@ -343,7 +343,7 @@ class Scheduler:
                 module.training = True
 
 
-def _probe(first: int, length: int, vocabulary: int) -> Row:
+def _probe_row(first: int, length: int, vocabulary: int) -> Row:
     """A request that nobody made: so many tokens from ``first`` on, then one sampled one."""
     request = Request(
         policy="",
@@ -356,14 +356,14 @@ def _probe(first: int, length: int, vocabulary: int) -> Row:
     return Row(request=request, future=None)  # type: ignore[arg-type]
 
 
-def _config(policy: str, model: nn.Module) -> PreTrainedConfig:
+def _model_config(policy: str, model: nn.Module) -> PreTrainedConfig:
     config = getattr(model, "config", None)
     if not isinstance(config, PreTrainedConfig):
         raise ModelError(f"policy {policy!r}: {type(model).__name__} is not a causal language model of transformers")
     return config
 
 
-def _limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:
+def _model_limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:
     """Longest sequence and vocabulary of a model. A sliding window limits the sequence: within it, it hides nothing."""
     text = config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ["sliding_attention"])  # without the list, a window is for all

@@ -18,7 +18,7 @@ from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 from cotrain.engine.rows import Row
 from cotrain.engine.scheduler import EngineCounts
-from cotrain.models.memory import SHORT, give_back, out_of_memory
+from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache, out_of_memory
 
 BATCH_TOKENS = 16384  # padded tokens of one forward pass
 
@@ -49,7 +49,7 @@ class ScoringScheduler:
     def drop_cancelled(self) -> None:
         self.waiting = [row for row in self.waiting if not row.future.cancelled()]
 
-    def ready(self, patient: bool) -> int:
+    def ready_count(self, patient: bool) -> int:
         """All at once, and only when no other scheduler has rows to go on with: the batch is as large as it can be."""
         return 0 if patient else len(self.waiting)
 
@@ -62,16 +62,16 @@ class ScoringScheduler:
         that does not fit in memory is halved, and so are those after it; raises ConfigError for one prompt that does
         not."""
         started = time.perf_counter()
-        self.waiting.sort(key=lambda row: row.order)
+        self.waiting.sort(key=lambda row: row.sort_key)
         rows, self.waiting = self.waiting[:entering], self.waiting[entering:]
         prompts = sorted({row.request.prompt_ids for row in rows}, key=lambda ids: (-len(ids), ids))
         scores: dict[tuple[int, ...], float] = {}
         while prompts:
             batch = prompts[: max(1, self.at_once // len(prompts[0]))]
-            found: list[float] | None = None
+            batch_scores: list[float] | None = None
             try:
-                found = self._scores(batch)
-            except SHORT as error:
+                batch_scores = self._score_batch(batch)
+            except MEMORY_ERRORS as error:
                 if not out_of_memory(error):
                     raise
                 if len(batch) == 1:
@@ -80,12 +80,12 @@ class ScoringScheduler:
                         f"{len(batch[0])} tokens; "
                         "shorten the prompts, or take a smaller model"
                     ) from error
-            if found is None:
+            if batch_scores is None:
                 self.at_once = len(batch) // 2 * len(batch[0])
                 self.counts.out_of_memory += 1
-                give_back(self.device)
+                release_gpu_cache(self.device)
                 continue
-            scores |= dict(zip(batch, found, strict=True))
+            scores |= dict(zip(batch, batch_scores, strict=True))
             self.counts.prefill_tokens += sum(map(len, batch))
             prompts = prompts[len(batch) :]
         for row in rows:
@@ -95,7 +95,7 @@ class ScoringScheduler:
         self.counts.seconds += time.perf_counter() - started
         return rows
 
-    def _scores(self, batch: list[tuple[int, ...]]) -> list[float]:
+    def _score_batch(self, batch: list[tuple[int, ...]]) -> list[float]:
         """Of prompts of falling length, in one forward pass."""
         ids = torch.zeros(len(batch), len(batch[0]), dtype=torch.int64, device=self.device)
         for b, prompt in enumerate(batch):

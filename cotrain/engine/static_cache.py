@@ -24,7 +24,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 from cotrain.core.errors import ModelError
-from cotrain.engine.cache import Store, fill
+from cotrain.engine.cache import KeyValueStore, fill_gaps
 
 SLOTS = "cotrain_slots"  # name of ``attend_slots`` among the attention functions of transformers
 LEAST_LINES, LEAST_COLUMNS = 8, 128
@@ -49,7 +49,7 @@ class StaticCache(Cache):
         """``dtype``: what to store; None stores what the model computes."""
         super().__init__(layers=[])
         self.dtype = dtype
-        self.store = Store()
+        self.store = KeyValueStore()
         self.lengths: list[int] = []  # [R] tokens of each row's prompt
         self.filled: list[int] = []  # [R] tokens of each row that are stored; an upper bound between two looks
         self.lines = self.columns = 0  # of the present view
@@ -69,7 +69,7 @@ class StaticCache(Cache):
         """
         self.store.grow(lines_for(len(self.filled) + rows), columns_for(longest + most), at_end=False)
 
-    def enter(
+    def add_rows(
         self,
         layers: Sequence[tuple[Tensor, Tensor]],
         index: Sequence[int],
@@ -92,25 +92,25 @@ class StaticCache(Cache):
         self.filled += tokens
         self.lengths += tokens
 
-    def leave(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
+    def remove_rows(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``."""
         if holes:
             used = min(max(self.filled), self.store.columns)
             to, source = torch.tensor([list(holes), list(movers)], device=self.store.keys[0].device)
             for tensor in (*self.store.keys, *self.store.values):
                 tensor[:, :, :used].index_copy_(0, to, tensor[:, :, :used].index_select(0, source))
-        fill(self.filled, holes, movers, keep)
-        fill(self.lengths, holes, movers, keep)
+        fill_gaps(self.filled, holes, movers, keep)
+        fill_gaps(self.lengths, holes, movers, keep)
 
-    def taken(self, row: int, drawn: int) -> list[tuple[Tensor, Tensor]]:
+    def copy_row(self, row: int, token_count: int) -> list[tuple[Tensor, Tensor]]:
         """As ``SharedPrefixCache.taken``."""
-        end = self.lengths[row] + drawn
+        end = self.lengths[row] + token_count
         return [
             (keys[row, :, :end].clone(), values[row, :, :end].clone())
             for keys, values in zip(self.store.keys, self.store.values, strict=True)
         ]
 
-    def view(self, positions: Tensor, columns: int) -> Tensor:
+    def set_view(self, positions: Tensor, columns: int) -> Tensor:
         """Choose what the coming step looks at: the first lines, as many as ``positions`` ``[lines, 1]`` has, and the
         first columns. Returns the mask ``[lines, 1, 1, columns]``, added to scores."""
         self.lines, self.columns = len(positions), columns
@@ -154,8 +154,8 @@ def attend_slots(
         raise ModelError(f"decoding of fixed shape cannot compute {type(module).__name__}: it uses {problem}")
     lines, heads, _, width = query.shape
     queries = query.reshape(lines, key.shape[1], -1, width).to(key.dtype)
-    found = F.scaled_dot_product_attention(queries, key, value, attn_mask=attention_mask, scale=scaling)
-    return found.reshape(lines, 1, heads, -1), None
+    mixed = F.scaled_dot_product_attention(queries, key, value, attn_mask=attention_mask, scale=scaling)
+    return mixed.reshape(lines, 1, heads, -1), None
 
 
 AttentionInterface.register(SLOTS, attend_slots)

@@ -60,11 +60,11 @@ class VllmSettings:
     rows: int = 256  # that decode at a time
 
 
-USUAL = VllmSettings()
+DEFAULT_SETTINGS = VllmSettings()
 
 
 @dataclass(slots=True)
-class _Row:
+class _VllmRow:
     """A request that vLLM works on."""
 
     request: Request
@@ -76,7 +76,7 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Counts:
+class _VllmCounts:
     requests: int = 0
     prompt_tokens: int = 0
     reused_tokens: int = 0  # of prompts, found in the prefix cache
@@ -115,11 +115,11 @@ class VllmEngine:
         try:
             import vllm
         except ImportError as error:
-            raise ConfigError(f"vLLM does not load in this Python: {_line(error)}") from error
+            raise ConfigError(f"vLLM does not load in this Python: {_first_line(error)}") from error
         ranks = [rank for rank in policies.values() if rank is not None]
-        slots = self._slots(ranks)
-        adapters: dict[str, Any] = {"max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": _rank(ranks)}
-        settings = settings or USUAL
+        slots = self._slot_count(ranks)
+        adapters: dict[str, Any] = {"max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": _padded_rank(ranks)}
+        settings = settings or DEFAULT_SETTINGS
         context = settings.context or _own_context(model, trust_remote_code)
         arguments = vllm.EngineArgs(
             model=os.fspath(model),
@@ -145,7 +145,7 @@ class VllmEngine:
         try:
             self._llm: Any = vllm.LLMEngine.from_engine_args(arguments)
         except (ValueError, RuntimeError, NotImplementedError, AssertionError, KeyError) as error:
-            why = _line(error).split(". Try ")[0]
+            why = _first_line(error).split(". Try ")[0]
             raise ModelError(
                 f"vLLM does not run {os.fspath(model)!r}: {why}; its memory and context are cache_mb and context under "
                 "[engine] of the cluster file"
@@ -156,9 +156,9 @@ class VllmEngine:
         self._ranks = dict(sorted(policies.items()))
         self._adapters: dict[str, Any] = {}  # policy → vLLM's LoRARequest, once its weights have come
         self._versions = dict.fromkeys(self._ranks, 0)
-        self._counts = {name: _Counts() for name in self._ranks}
+        self._counts = {name: _VllmCounts() for name in self._ranks}
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
-        self._running: dict[str, _Row] = {}
+        self._running: dict[str, _VllmRow] = {}
         self._number = 0
         self._folder = tempfile.TemporaryDirectory(prefix="cotrain-adapters-")
 
@@ -174,7 +174,7 @@ class VllmEngine:
         """Raise what ``sample`` would raise for this request."""
         check_request(request, self.context(request.policy), self._vocabulary)
         where = f"request {request.address} to policy {request.policy!r}"
-        if not request.sampling.greedy and request.sampling.temperature < COLDEST:
+        if not request.sampling.is_greedy and request.sampling.temperature < COLDEST:
             cold = request.sampling.temperature
             raise ConfigError(f"{where}: temperature is {cold}; vLLM samples at 0, or from {COLDEST} on")
         if self._ranks[request.policy] is not None and request.policy not in self._adapters:
@@ -190,38 +190,38 @@ class VllmEngine:
         """Admit what waits, in the order of addresses; step until something is finished; resolve it in that order."""
         self._drop_cancelled()
         if self._waiting and not self._running:
-            self._forget()
+            self._clear_prefix_cache()
         waiting, self._waiting = sorted(self._waiting, key=lambda pair: pair[0].address), []
         for request, future in waiting:
-            self._admit(request, future)
+            self._admit_request(request, future)
         if not self._running:
             return False
-        finished: list[_Row] = []
+        finished: list[_VllmRow] = []
         try:
             while not finished:
-                finished = self._step()
+                finished = self._step_engine()
         except BaseException:
             self._give_up()
             raise
         for row in sorted(finished, key=lambda row: row.request.address):
-            row.future.set_result(self._completion(row))
+            row.future.set_result(self._make_completion(row))
         return True
 
-    def take(self, policy: str, weights: Weights, config: Mapping[str, Any] | None = None) -> None:
+    def load_weights(self, policy: str, weights: Weights, config: Mapping[str, Any] | None = None) -> None:
         """New weights of a policy: all of the model's, or those of its adapter, by the names that PEFT saves.
 
         ``config``: of the adapter, as PEFT writes it. Raises UnknownName, and RuntimeError while rows run.
         """
         self._refuse_while_running(policy)
-        began, count, named = time.perf_counter(), self._counts[policy], list(weights)
+        began, count, named_weights = time.perf_counter(), self._counts[policy], list(weights)
         if self._ranks[policy] is None:
-            self._llm.collective_rpc("take_weights", args=(named,))
-            self._repack()
+            self._llm.collective_rpc("take_weights", args=(named_weights,))
+            self._repack_output()
         else:
-            self._take_adapter(policy, named, config or {})
-        self._forget()
+            self._take_adapter(policy, named_weights, config or {})
+        self._clear_prefix_cache()
         count.publish_seconds += time.perf_counter() - began
-        count.published_bytes += sum(tensor.numel() * tensor.element_size() for _, tensor in named)
+        count.published_bytes += sum(tensor.numel() * tensor.element_size() for _, tensor in named_weights)
 
     def publish(self, policy: str, version: int) -> None:
         """The version of the weights that are there. Errors: as ``take``."""
@@ -240,20 +240,20 @@ class VllmEngine:
 
     # -- the four cures
 
-    def _slots(self, ranks: Sequence[int]) -> int:
+    def _slot_count(self, ranks: Sequence[int]) -> int:
         """For adapters; the last one stays empty."""
         return len(ranks) + 1
 
-    def _repack(self) -> None:
+    def _repack_output(self) -> None:
         """The output layer's packed copy, from the weights that are there now."""
         self._llm.collective_rpc("repack_output")
 
-    def _forget(self) -> None:
+    def _clear_prefix_cache(self) -> None:
         """Empty the prefix cache. Raises RuntimeError where vLLM refuses, as rows run."""
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not empty its prefix cache: rows are running")
 
-    def _named(self, policy: str, directory: Path) -> Any:
+    def _adapter_request(self, policy: str, directory: Path) -> Any:
         """vLLM's request for an adapter whose weights have changed under its name."""
         from vllm.lora.request import LoRARequest
 
@@ -270,18 +270,18 @@ class VllmEngine:
         directory.mkdir(exist_ok=True)
         save_file({name: tensor.contiguous() for name, tensor in named}, directory / "adapter_model.safetensors")
         (directory / "adapter_config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
-        asked = self._named(policy, directory)
-        if not self._llm.add_lora(asked):
+        lora_request = self._adapter_request(policy, directory)
+        if not self._llm.add_lora(lora_request):
             raise RuntimeError(f"vLLM did not take the adapter of policy {policy!r}")
-        self._adapters[policy] = LoRARequest(policy, asked.lora_int_id, asked.lora_path)
+        self._adapters[policy] = LoRARequest(policy, lora_request.lora_int_id, lora_request.lora_path)
 
-    def _admit(self, request: Request, future: asyncio.Future[Completion]) -> None:
+    def _admit_request(self, request: Request, future: asyncio.Future[Completion]) -> None:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         sampling, self._number = request.sampling, self._number + 1
         watch = StopWatch(sampling.stop, request.decode) if sampling.stop and request.decode else None
-        row = _Row(
+        row = _VllmRow(
             request=request, future=future, watch=watch, number=f"{request.policy}/{self._number}", ids=[], logprobs=[]
         )
         self._llm.add_request(
@@ -289,9 +289,9 @@ class VllmEngine:
             {"prompt_token_ids": list(request.prompt_ids)},
             SamplingParams(
                 max_tokens=sampling.max_tokens,
-                temperature=0.0 if sampling.greedy else sampling.temperature,
+                temperature=0.0 if sampling.is_greedy else sampling.temperature,
                 top_p=sampling.top_p,
-                seed=None if sampling.greedy else request.seed,
+                seed=None if sampling.is_greedy else request.seed,
                 stop_token_ids=list(request.stop_ids),
                 logprobs=0,
                 ignore_eos=True,
@@ -305,32 +305,32 @@ class VllmEngine:
         counts.requests += 1
         counts.prompt_tokens += len(request.prompt_ids)
 
-    def _step(self) -> list[_Row]:
+    def _step_engine(self) -> list[_VllmRow]:
         """One step of vLLM; the rows that it has finished."""
-        began, there = time.perf_counter(), list(self._running.values())
+        began, running_rows = time.perf_counter(), list(self._running.values())
         finished = []
         for output in self._llm.step():
             row = self._running.get(output.request_id)
             if row is None:
                 continue
-            said = output.outputs[0]
-            row.ids += said.token_ids
-            row.logprobs += [place[token].logprob for place, token in zip(said.logprobs, said.token_ids, strict=True)]
-            stopped = row.watch is not None and row.watch.read(said.token_ids) is not None
+            sample = output.outputs[0]
+            row.ids += sample.token_ids
+            row.logprobs += [place[token].logprob for place, token in zip(sample.logprobs, sample.token_ids, strict=True)]
+            stopped = row.watch is not None and row.watch.read(sample.token_ids) is not None
             if stopped and not output.finished:
                 self._llm.abort_request([row.number])
             if stopped or output.finished:
                 self._counts[row.request.policy].reused_tokens += output.num_cached_tokens or 0
                 finished.append(self._running.pop(row.number))
         seconds = time.perf_counter() - began
-        for policy in {row.request.policy for row in there}:
-            own, counts = sum(row.request.policy == policy for row in there), self._counts[policy]
+        for policy in {row.request.policy for row in running_rows}:
+            own, counts = sum(row.request.policy == policy for row in running_rows), self._counts[policy]
             counts.decode_steps += 1
             counts.decode_rows += own
-            counts.seconds += seconds * own / len(there)
+            counts.seconds += seconds * own / len(running_rows)
         return finished
 
-    def _completion(self, row: _Row) -> Completion:
+    def _make_completion(self, row: _VllmRow) -> Completion:
         request = row.request
         self._counts[request.policy].sampled_tokens += len(row.ids)
         stopped = row.ids[-1] in request.stop_ids or (row.watch is not None and row.watch.count is not None)
@@ -362,7 +362,7 @@ class VllmEngine:
             raise RuntimeError(f"policy {policy!r} was published while {len(self._running)} rows were running")
 
 
-def _rank(ranks: Sequence[int]) -> int:
+def _padded_rank(ranks: Sequence[int]) -> int:
     """The least of the ranks for which vLLM makes room that holds all of these."""
     rooms = (1, 8, 16, 32, 64, 128, 256, 320, 512)
     return next((room for room in rooms if room >= max(ranks, default=1)), max(ranks, default=1))
@@ -375,6 +375,6 @@ def _own_context(model: str | os.PathLike[str], trust_remote_code: bool) -> int:
     return int(text.max_position_embeddings)
 
 
-def _line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -102,7 +102,7 @@ def keep_top(values: Sequence[T], meta: Sequence[float], top: int) -> tuple[T, .
     return tuple(values[k] for k in sorted(ranked))
 
 
-def vote(ratings: Sequence[Sequence[float]]) -> tuple[float, ...]:
+def sum_ratings(ratings: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """The sum of each response's scores over judgements: [K][N] → [N] (DeepSeek-GRM). Of no judgements: ().
 
     For the meta RM's vote, ``vote(keep_top(ratings, meta, top))``. Raises ValueError when the rows differ in length.

@@ -89,13 +89,13 @@ def ema_baseline(
     for i, game in enumerate(games):
         members.setdefault(game, []).append(i)
     advantages = rewards.clone()
-    for mine in members.values():
-        advantages[mine] -= ema
-        ema = decay * ema + (1.0 - decay) * float(rewards[mine].mean())
+    for indices in members.values():
+        advantages[indices] -= ema
+        ema = decay * ema + (1.0 - decay) * float(rewards[indices].mean())
     return advantages, ema
 
 
-def place(values: torch.Tensor, tokens: torch.Tensor, length: int) -> torch.Tensor:
+def add_at_tokens(values: torch.Tensor, tokens: torch.Tensor, length: int) -> torch.Tensor:
     """Span values → token rewards: ``values`` ``[K]`` added up at token indices ``tokens`` ``[K]``, → ``[length]``.
 
     Raises ValueError for an index outside of ``[0, length)``.

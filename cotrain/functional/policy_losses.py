@@ -13,13 +13,13 @@ import torch
 from cotrain.functional.reductions import check_same_shape, masked_sum
 
 
-def reinforce(logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+def reinforce_loss(logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
     """l = −A · log π (Williams 1992). All arguments ``[B, T]``."""
     check_same_shape(logprobs=logprobs, advantages=advantages)
     return -advantages.detach() * logprobs
 
 
-def clipped_ratio(
+def clipped_ratio_loss(
     log_ratio: torch.Tensor, advantages: torch.Tensor, *, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """l = −min(r·A, clip(r, 1 − low, 1 + high)·A) (PPO, arXiv 1707.06347, eq. 7; low ≠ high: DAPO, arXiv 2503.14476).
@@ -57,7 +57,7 @@ def sequence_log_ratio(logprobs: torch.Tensor, old: torch.Tensor, mask: torch.Te
     return mean[:, None].expand_as(logprobs)
 
 
-def shaped(logprobs: torch.Tensor, advantages: torch.Tensor, *, gamma: float) -> torch.Tensor:
+def shaped_loss(logprobs: torch.Tensor, advantages: torch.Tensor, *, gamma: float) -> torch.Tensor:
     """l = −A · π / (π + γ): for tokens that the policy was not asked to say, without ratio and clip (LUFFY, arXiv
     2504.14945; Critique-GRPO, arXiv 2506.03106). Its gradient, −A · γπ / (π + γ)² · ∇log π, is largest at π = γ:
     unlikely tokens are not drowned by those that are likely anyway. ``[B, T]``."""

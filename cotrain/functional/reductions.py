@@ -64,8 +64,8 @@ def reduce_loss(
     """
     check_same_shape(losses=losses, mask=mask)
     if losses.ndim != 2 or (weights is not None and weights.shape != losses.shape[:1]):
-        found = None if weights is None else tuple(weights.shape)
-        raise ValueError(f"expected losses [B, T] and weights [B], found {tuple(losses.shape)} and {found}")
+        weights_shape = None if weights is None else tuple(weights.shape)
+        raise ValueError(f"expected losses [B, T] and weights [B], found {tuple(losses.shape)} and {weights_shape}")
     if (normalise == "constant") != (constant is not None):
         raise ValueError(f"reduce_loss: normalise={normalise!r} with constant={constant!r}; they belong together")
     per_row = masked_sum(losses, mask, dim=1)  # [B]

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
-from cotrain.grading.cells.limits import limit
-from cotrain.grading.channel import Channel, Gone, ask, raising
-from cotrain.grading.values import Values
+from cotrain.grading.cells.limits import lower_limit
+from cotrain.grading.channel import Channel, ChannelClosed, request_reply, encode_exception
+from cotrain.grading.values import ValueCodec
 
 CHANGING = (list, dict, set, bytearray)  # kinds of arguments that a function may have changed
 AHEAD = 256  # of an iterator's items, at most, that are fetched at once
 
 
-def compiled(source: str, name: str) -> CodeType | None:
+def compile_program(source: str, name: str) -> CodeType | None:
     """A program's code; None where it is not Python."""
     try:
         return compile(source, name, "exec")
@@ -31,92 +31,92 @@ def compiled(source: str, name: str) -> CodeType | None:
         return None
 
 
-def begin(number: int) -> tuple[Channel, str]:
+def receive_program(number: int) -> tuple[Channel, str]:
     """Say that the cell is ready, and wait for a program. Its CPU time is limited from here on."""
     channel = Channel(number)
     channel.send({"gives": "ready"})
     given = channel.receive()
-    limit("CPU", math.ceil(time.process_time() + given["deadline_s"]) + 1)
+    lower_limit("CPU", math.ceil(time.process_time() + given["deadline_s"]) + 1)
     return channel, given["program"]
 
 
-def play(number: int) -> None:
+def run_answer(number: int) -> None:
     """Run a program, and answer its tests until they end."""
     try:
-        channel, program = begin(number)
-        Play(channel).run(program)
-    except Gone:
+        channel, program = receive_program(number)
+        AnswerProgram(channel).run_program(program)
+    except ChannelClosed:
         pass
 
 
-class Play:
+class AnswerProgram:
     """A program's names, and what the tests ask of them."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._theirs: dict[int, Callable[..., Any]] = {}
-        self._values = Values("answer", self._stand_in, self._number_of)
+        self._values = ValueCodec("answer", self._stand_in, self._number_of)
         self._names: dict[str, Any] = {"__name__": "answer"}  # so that a block under __main__ is not run
 
-    def run(self, program: str) -> None:
-        code = compiled(program, "<answer>")
+    def run_program(self, program: str) -> None:
+        code = compile_program(program, "<answer>")
         if code is None:
             self._channel.send({"gives": "syntax error"})
             return
         try:
             exec(code, self._names)  # noqa: S102  this is what the module is for
             self._channel.send({"gives": "loaded"})
-        except Gone:
+        except ChannelClosed:
             raise
         except BaseException as error:  # noqa: BLE001  whatever the program does is its verdict
-            self._channel.send({"raises": raising(error)})
+            self._channel.send({"raises": encode_exception(error)})
             return
         while True:
-            self._channel.send(self.perform(self._channel.receive()))
+            self._channel.send(self.perform_request(self._channel.receive()))
 
-    def perform(self, request: dict[str, Any]) -> dict[str, Any]:
+    def perform_request(self, request: dict[str, Any]) -> dict[str, Any]:
         """One request of the tests."""
         try:
             if request["do"] == "names":
-                found = {name: self._names[name] for name in request["with"] if name in self._names}
-                return {"gives": {name: self._values.write(value) for name, value in found.items()}}
-            arguments = [self._values.read(value) for value in request["with"]]
-            named = {name: self._values.read(value) for name, value in request["names"].items()}
-            given = self._values.write(DO[request["do"]](*arguments, **named))
-            after = [self._values.write(a) if type(a) in CHANGING else None for a in arguments]
-        except Gone:
+                defined = {name: self._names[name] for name in request["with"] if name in self._names}
+                return {"gives": {name: self._values.write_value(value) for name, value in defined.items()}}
+            arguments = [self._values.read_value(value) for value in request["with"]]
+            keyword_arguments = {name: self._values.read_value(value) for name, value in request["names"].items()}
+            result = self._values.write_value(DO[request["do"]](*arguments, **keyword_arguments))
+            after = [self._values.write_value(a) if type(a) in CHANGING else None for a in arguments]
+        except ChannelClosed:
             raise
         except BaseException as error:  # noqa: BLE001  whatever the program does is its verdict
-            return {"raises": raising(error)}
+            return {"raises": encode_exception(error)}
         changed = {
             i: now for i, (now, was) in enumerate(zip(after, request["with"], strict=True)) if now not in (None, was)
         }
-        return {"gives": given, "changed": changed} if changed else {"gives": given}
+        return {"gives": result, "changed": changed} if changed else {"gives": result}
 
     def _stand_in(self, number: int) -> Callable[..., Any]:
         """A function of the tests, called where it is."""
         if number not in self._theirs:
 
-            def function(*arguments: Any) -> Any:
-                sent = [self._values.write(value) for value in arguments]
+            def call_tests(*arguments: Any) -> Any:
+                sent = [self._values.write_value(value) for value in arguments]
                 request = {"do": "call", "with": [{"tests": number}, *sent], "names": {}}
-                return self._values.read(ask(self._channel, request, self.perform)["gives"])
+                return self._values.read_value(request_reply(self._channel, request, self.perform_request)["gives"])
 
-            self._theirs[number] = function
+            self._theirs[number] = call_tests
         return self._theirs[number]
 
     def _number_of(self, value: Any) -> int | None:
         return next((number for number, function in self._theirs.items() if function is value), None)
 
 
-def _take(iterator: Iterator[Any], count: int) -> tuple[list[Any], bool, list[str] | None]:
+def _take_items(iterator: Iterator[Any], count: int) -> tuple[list[Any], bool, list[str] | None]:
     """The next items, whether they were the last, and what was raised behind them."""
     items: list[Any] = []
     try:
         for item in itertools.islice(iterator, min(count, AHEAD)):
             items.append(item)
     except Exception as error:  # noqa: BLE001  the program's own
-        return items, True, raising(error)
+        return items, True, encode_exception(error)
     return items, len(items) < min(count, AHEAD), None
 
 
@@ -128,7 +128,7 @@ DO: dict[str, Callable[..., Any]] = {
     "setitem": operator.setitem,
     "len": len,
     "iter": iter,
-    "take": _take,
+    "take": _take_items,
     "str": str,
     "repr": repr,
 }

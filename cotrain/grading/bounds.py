@@ -33,10 +33,10 @@ _NOT_PLAIN = {"i", "j", "e"}  # symbols that may be meant as a number
 def certainly_different(golds: Sequence[Any], answers: Sequence[Any]) -> bool:
     """Whether no reading of the gold answer can equal any reading of the answer. Both are what math-verify's ``parse``
     returns."""
-    return all(_apart(gold, answer) for gold in golds for answer in answers)
+    return all(_are_apart(gold, answer) for gold in golds for answer in answers)
 
 
-def _apart(gold: Any, answer: Any) -> bool:
+def _are_apart(gold: Any, answer: Any) -> bool:
     if isinstance(answer, Eq) and not isinstance(gold, Eq):  # as math-verify takes them: "x = 3" is 3
         answer = answer.rhs
     elif isinstance(gold, Eq) and isinstance(gold.lhs, Symbol) and not isinstance(answer, Eq):
@@ -51,9 +51,9 @@ def _apart(gold: Any, answer: Any) -> bool:
     precision, iv.prec = iv.prec, PRECISION
     try:
         for scale in SCALES:
-            reading = _Reading(scale)
-            a = reading.of(gold)
-            b = None if a is None else reading.of(answer)
+            reading = _IntervalReader(scale)
+            a = reading.interval_of(gold)
+            b = None if a is None else reading.interval_of(answer)
             if a is not None and b is not None and (a.a - b.b > APART or b.a - a.b > APART):
                 return True
             if not reading.symbols:
@@ -65,13 +65,13 @@ def _apart(gold: Any, answer: Any) -> bool:
     return False
 
 
-class _Reading:
+class _IntervalReader:
     """Intervals of expressions; None where there is none."""
 
     def __init__(self, scale: float) -> None:
         self._scale, self.symbols = scale, False  # whether there were any
 
-    def of(self, node: Any) -> Any:
+    def interval_of(self, node: Any) -> Any:
         if node.is_Integer:
             return iv.mpf(node.p)
         if node.is_Rational:
@@ -83,17 +83,17 @@ class _Reading:
             return iv.pi + 0 if kind == "Pi" else iv.exp(1)
         if node.is_Symbol:
             self.symbols = True
-            return None if node.name in _NOT_PLAIN else self._point(node.name)
+            return None if node.name in _NOT_PLAIN else self._symbol_value(node.name)
         if isinstance(type(node), UndefinedFunction) or kind not in _KINDS:
             return None
         values = []
         for part in node.args:
-            if (value := self.of(part)) is None:
+            if (value := self.interval_of(part)) is None:
                 return None
             values.append(value)
         return _KINDS[kind](*values)
 
-    def _point(self, name: str) -> Any:
+    def _symbol_value(self, name: str) -> Any:
         """A number between half of the scale and twice of it, the same for a name always."""
         hashed = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=4).digest(), "big")
         return iv.mpf(self._scale * (0.5 + 1.5 * hashed / 2**32))
@@ -108,7 +108,7 @@ def _product(*parts: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    power = _whole(exponent)
+    power = _as_integer(exponent)
     if power is not None and abs(power) <= EXACT:
         return base**power if power >= 0 or 0 not in base else None
     if base.a > 0:
@@ -129,31 +129,31 @@ def _log(value: Any, base: Any = None) -> Any:
     return iv.log(value) if base is None else iv.log(value) / iv.log(base)
 
 
-def _circular(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _bounded_argument(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: function(value) if abs(value).b < MOST else None
 
 
 def _hyperbolic(function: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
     """Of e^x and e^-x."""
 
-    def computed(value: Any) -> Any:
+    def on_interval(value: Any) -> Any:
         up = _exp(value)
         return None if up is None else function(up, 1 / up)
 
-    return computed
+    return on_interval
 
 
-def _rounded(function: Callable[[Any], int]) -> Callable[[Any], Any]:
-    def computed(value: Any) -> Any:
+def _rounding(function: Callable[[Any], int]) -> Callable[[Any], Any]:
+    def on_interval(value: Any) -> Any:
         if abs(value).b >= MOST or function(value.a) != function(value.b):
             return None
         return iv.mpf(function(value.a))
 
-    return computed
+    return on_interval
 
 
 def _factorial(value: Any) -> Any:
-    n = _whole(value)
+    n = _as_integer(value)
     if n is None or n < 0 or n > MOST / 64:
         return None
     if n <= EXACT:
@@ -163,14 +163,14 @@ def _factorial(value: Any) -> Any:
 
 
 def _binomial(n: Any, k: Any) -> Any:
-    top, chosen = _whole(n), _whole(k)
+    top, chosen = _as_integer(n), _as_integer(k)
     if top is None or chosen is None or not 0 <= chosen <= top:
         return None
     parts = [_factorial(iv.mpf(part)) for part in (top, chosen, top - chosen)]
     return None if None in parts else parts[0] / (parts[1] * parts[2])
 
 
-def _whole(value: Any) -> int | None:
+def _as_integer(value: Any) -> int | None:
     """The integer that an interval is, if it is one point."""
     low = value.a
     return int(low) if low == value.b and abs(low) < MOST and low == int(low) else None
@@ -183,17 +183,17 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "exp": _exp,
     "log": _log,
     "Abs": abs,
-    "sin": _circular(iv.sin),
-    "cos": _circular(iv.cos),
-    "tan": _circular(lambda value: iv.sin(value) / iv.cos(value)),
-    "cot": _circular(lambda value: iv.cos(value) / iv.sin(value)),
-    "sec": _circular(lambda value: 1 / iv.cos(value)),
-    "csc": _circular(lambda value: 1 / iv.sin(value)),
+    "sin": _bounded_argument(iv.sin),
+    "cos": _bounded_argument(iv.cos),
+    "tan": _bounded_argument(lambda value: iv.sin(value) / iv.cos(value)),
+    "cot": _bounded_argument(lambda value: iv.cos(value) / iv.sin(value)),
+    "sec": _bounded_argument(lambda value: 1 / iv.cos(value)),
+    "csc": _bounded_argument(lambda value: 1 / iv.sin(value)),
     "sinh": _hyperbolic(lambda up, down: (up - down) / 2),
     "cosh": _hyperbolic(lambda up, down: (up + down) / 2),
     "tanh": _hyperbolic(lambda up, down: (up - down) / (up + down)),
-    "floor": _rounded(lambda end: math.floor(float(end))),
-    "ceiling": _rounded(lambda end: math.ceil(float(end))),
+    "floor": _rounding(lambda end: math.floor(float(end))),
+    "ceiling": _rounding(lambda end: math.ceil(float(end))),
     "factorial": _factorial,
     "binomial": _binomial,
 }

@@ -21,7 +21,7 @@ from typing import Any
 LONGEST = 1 << 25  # bytes of a message
 
 
-class Gone(BaseException):
+class ChannelClosed(BaseException):
     """The other side has ended, or speaks no more as it should. No exception that a test could expect."""
 
 
@@ -40,29 +40,29 @@ class Channel:
             while left:
                 left = left[os.write(self._number, left) :]
         except OSError as error:
-            raise Gone from error
+            raise ChannelClosed from error
 
     def receive(self) -> dict[str, Any]:
-        size = int.from_bytes(self._take(4), "big")
+        size = int.from_bytes(self._read_bytes(4), "big")
         if size > LONGEST:
-            raise Gone
+            raise ChannelClosed
         try:
-            message = json.loads(self._take(size))
+            message = json.loads(self._read_bytes(size))
         except ValueError as error:
-            raise Gone from error
+            raise ChannelClosed from error
         if not isinstance(message, dict):
-            raise Gone
+            raise ChannelClosed
         return message
 
-    def _take(self, size: int) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         parts = []
         while size:
             try:
                 part = os.read(self._number, min(size, 1 << 16))
             except OSError as error:
-                raise Gone from error
+                raise ChannelClosed from error
             if not part:
-                raise Gone
+                raise ChannelClosed
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
@@ -71,30 +71,30 @@ class Channel:
 Perform = Callable[[dict[str, Any]], dict[str, Any]]  # the reply to a request of the other side
 
 
-def ask(channel: Channel, request: dict[str, Any], perform: Perform) -> dict[str, Any]:
+def request_reply(channel: Channel, request: dict[str, Any], perform: Perform) -> dict[str, Any]:
     """The other side's reply, with what it "gives"; meanwhile its own requests are performed. Raises what it raises,
     and Gone."""
     channel.send(request)
     while "do" in (reply := channel.receive()):
         channel.send(perform(reply))
     if "raises" in reply:
-        raise raised(reply["raises"])
+        raise decode_exception(reply["raises"])
     if "gives" not in reply:
-        raise Gone
+        raise ChannelClosed
     return reply
 
 
-def raising(error: BaseException) -> list[str]:
+def encode_exception(error: BaseException) -> list[str]:
     """An exception as it is sent: the phrase that it is counted under, the built-in exception nearest to it, its
     message."""
     near = next(kind for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind)
     return [kind_of_failure(error), near.__name__, str(error)]
 
 
-def raised(sent: object) -> BaseException:
+def decode_exception(sent: object) -> BaseException:
     """The exception that ``raising`` sent, made anew."""
     if not (isinstance(sent, list) and len(sent) == 3 and all(isinstance(text, str) for text in sent)):
-        return Gone()
+        return ChannelClosed()
     phrase, name, message = sent
     kind = getattr(builtins, name, Exception)
     error: BaseException = Exception(message)
@@ -103,8 +103,8 @@ def raised(sent: object) -> BaseException:
             error = kind(message)
         except TypeError:  # it takes more than a message
             kind = Exception
-    known = getattr(builtins, phrase, None)
-    error.counted = phrase if isinstance(known, type) and issubclass(known, BaseException) else "error"  # type: ignore[attr-defined]
+    phrase_type = getattr(builtins, phrase, None)
+    error.counted = phrase if isinstance(phrase_type, type) and issubclass(phrase_type, BaseException) else "error"  # type: ignore[attr-defined]
     return error
 
 

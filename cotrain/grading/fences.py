@@ -42,23 +42,23 @@ def program_of(text: str, entry: str = "") -> str | None:
     """The program in an answer: of the fenced blocks (in the last ``<answer>``, where there is one) the last that is
     Python and defines ``entry``, else the last that defines it, else the last; without a block all of the ``<answer>``,
     or what a lone closing fence ends. None where there is none of these, or it is blank or in a thought."""
-    if (spoken := behind_thoughts(text)) is None:
+    if (reply := behind_thoughts(text)) is None:
         return None
-    spoken = _BESIDE.sub("\n", spoken)
-    blocks, fenced = _blocks(spoken)
-    ends = _outside(spoken, "</answer>", fenced)[-1:]
-    starts = [at + len("<answer>") for at in _outside(spoken, "<answer>", fenced) if at < max(ends, default=-1)]
-    answers = [spoken[start : ends[0]] for start in starts[-ENDINGS:]]
+    reply = _BESIDE.sub("\n", reply)
+    blocks, fenced = _fenced_blocks(reply)
+    ends = _tag_places(reply, "</answer>", fenced)[-1:]
+    starts = [at + len("<answer>") for at in _tag_places(reply, "<answer>", fenced) if at < max(ends, default=-1)]
+    answers = [reply[start : ends[0]] for start in starts[-ENDINGS:]]
     if answers:
-        found = [_blocks(inside)[0] or [_without_fences(inside)] for inside in answers]
-        blocks = next((some for some in reversed(found) if any(map(is_python, some))), found[-1])
-    elif fenced and entry and not any(defines(block, entry) for block in blocks):
-        before = spoken[: fenced[0][0]].strip("\n")
-        blocks = [before] if defines(before, entry) and is_python(before) else blocks
+        answer_blocks = [_fenced_blocks(inside)[0] or [_without_fences(inside)] for inside in answers]
+        blocks = next((some for some in reversed(answer_blocks) if any(map(is_python, some))), answer_blocks[-1])
+    elif fenced and entry and not any(defines_name(block, entry) for block in blocks):
+        before = reply[: fenced[0][0]].strip("\n")
+        blocks = [before] if defines_name(before, entry) and is_python(before) else blocks
     blocks = [_dedent_block(block, entry) for block in blocks if block.strip()]
-    named = [block for block in blocks if defines(block, entry)]
-    sound = [block for block in named if is_python(block)]
-    return next((some[-1] for some in (sound, named, blocks) if some), None)
+    defining = [block for block in blocks if defines_name(block, entry)]
+    sound = [block for block in defining if is_python(block)]
+    return next((some[-1] for some in (sound, defining, blocks) if some), None)
 
 
 def is_python(program: str) -> bool:
@@ -74,39 +74,39 @@ def is_python(program: str) -> bool:
     return True
 
 
-def defines(program: str, entry: str) -> bool:
+def defines_name(program: str, entry: str) -> bool:
     """Whether a line of a program defines this name, as a function, a class or a variable."""
     name = re.escape(entry)
     made = rf"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+{name}\b|^{name}[ \t]*(?::[^=\n]*)?=(?!=)"
     return bool(entry) and re.search(made, program, re.MULTILINE) is not None
 
 
-def _blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int, int]]]:
+def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int, int]]]:
     """The blocks of a text that are not blank, and where they stand, fences included; an open one hides nothing."""
     lines = text.split("\n")
-    places = [0, *accumulate(len(line) + 1 for line in lines)]
-    blocks, fenced, at = list[str](), list[tuple[int, int]](), 0
-    while at < len(lines):
-        opening = _OPENING.fullmatch(lines[at]) if len(lines[at]) <= LONGEST else None
-        start, at = at, at + 1
+    line_starts = [0, *accumulate(len(line) + 1 for line in lines)]
+    blocks, fenced, position = list[str](), list[tuple[int, int]](), 0
+    while position < len(lines):
+        opening = _OPENING.fullmatch(lines[position]) if len(lines[position]) <= LONGEST else None
+        start, position = position, position + 1
         if opening is None:
             continue
         fence, width = opening["fence"] or opening["late"], len(opening["indent"]) + len(opening["marker"] or "")
-        endings = (i for i in range(at, len(lines)) if _closes(lines[i], fence, width))
+        endings = (i for i in range(position, len(lines)) if _closes_fence(lines[i], fence, width))
         ends = list(islice(endings, ENDINGS)) or [len(lines)]
-        tried = (_remove_indent(lines[at:end], width) for end in ends)
+        tried = (_remove_indent(lines[position:end], width) for end in ends)
         end, block = next(
             ((end, block) for end, block in zip(ends, tried, strict=True) if block.strip() and is_python(block)),
-            (ends[0], _remove_indent(lines[at : ends[0]], width)),
+            (ends[0], _remove_indent(lines[position : ends[0]], width)),
         )
-        inner = [] if depth == NESTED or is_python(block) else _blocks(block, depth + 1)[0]
+        inner = [] if depth == NESTED or is_python(block) else _fenced_blocks(block, depth + 1)[0]
         blocks += inner or ([block] if block.strip() else [])
-        fenced.append((places[start], places[min(end + 1, len(lines)) if end < len(lines) else start]))
-        at = end + 1
+        fenced.append((line_starts[start], line_starts[min(end + 1, len(lines)) if end < len(lines) else start]))
+        position = end + 1
     return blocks, fenced
 
 
-def _closes(line: str, fence: str, width: int) -> bool:
+def _closes_fence(line: str, fence: str, width: int) -> bool:
     found = _CLOSING.fullmatch(line)
     return found is not None and found["fence"].startswith(fence) and len(found["indent"]) <= width + 3
 
@@ -118,14 +118,14 @@ def _remove_indent(lines: Sequence[str], width: int) -> str:
 def _dedent_block(block: str, entry: str) -> str:
     """A block all of whose lines are indented, without that, where it is more than the body of a function."""
     level = textwrap.dedent(block)
-    return level if level != block and defines(level, entry) and is_python(level) else block
+    return level if level != block and defines_name(level, entry) and is_python(level) else block
 
 
 def _without_fences(text: str) -> str:
     return "\n".join(line for line in text.split("\n") if not _CLOSING.fullmatch(line)).strip("\n")
 
 
-def _outside(text: str, tag: str, fenced: Sequence[tuple[int, int]]) -> list[int]:
+def _tag_places(text: str, tag: str, fenced: Sequence[tuple[int, int]]) -> list[int]:
     """Where a tag stands outside of blocks, in order."""
     places = [found.start() for found in re.finditer(re.escape(tag), text)]
     return [at for at in places if not any(start <= at < end for start, end in fenced)]

@@ -68,7 +68,7 @@ class Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._requests: IO[bytes] = self._process.stdin
         self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the process closed its output
-        reader = threading.Thread(target=_read, args=(self._process.stdout, self._replies), daemon=True)
+        reader = threading.Thread(target=_forward_lines, args=(self._process.stdout, self._replies), daemon=True)
         reader.start()
         self._end = weakref.finalize(self, _end_group, self._process)
         self._what = "math-verify" if judging[0] == MATHEMATICS else " ".join(judging)
@@ -77,16 +77,16 @@ class Worker:
         self._asked = 0
 
     @property
-    def killed(self) -> bool:
+    def is_killed(self) -> bool:
         return not self._end.alive
 
     def kill(self) -> None:
         self._end()
 
-    def ask(self, gold: str, answer: str, deadline_s: float) -> Grade:
+    def request_grade(self, gold: str, answer: str, deadline_s: float) -> Grade:
         """Grade one answer; the process is killed when it does not reply as it should."""
         if not self._ready:
-            greeting = self._reply(START_S)
+            greeting = self._next_reply(START_S)
             if isinstance(greeting, str):
                 return Grade(value=None, reason=greeting)
             if greeting.get("ready") is not True:
@@ -98,7 +98,7 @@ class Worker:
         with contextlib.suppress(OSError):  # a process that has gone away shows in the reply
             self._requests.write(request.encode("ascii"))
             self._requests.flush()
-        reply = self._reply(max(PATIENCE * deadline_s, self._least_patience_s) + GRACE_S)
+        reply = self._next_reply(max(PATIENCE * deadline_s, self._least_patience_s) + GRACE_S)
         if isinstance(reply, str):
             return Grade(value=None, reason=reply)
         if reply.get("id") != self._asked:
@@ -106,7 +106,7 @@ class Worker:
             return Grade(value=None, reason=DIED)
         return Grade(value=reply["value"], reason=reply["reason"])
 
-    def _reply(self, timeout_s: float) -> dict[str, Any] | str:
+    def _next_reply(self, timeout_s: float) -> dict[str, Any] | str:
         """The next reply, or why there is none; then the process is killed."""
         try:
             line = self._replies.get(timeout=timeout_s)
@@ -119,7 +119,7 @@ class Worker:
         return json.loads(line)
 
 
-def _read(stream: IO[bytes], replies: queue.SimpleQueue[bytes | None]) -> None:
+def _forward_lines(stream: IO[bytes], replies: queue.SimpleQueue[bytes | None]) -> None:
     with stream:
         for line in stream:
             replies.put(line)

@@ -70,25 +70,25 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
     try:
         judging: Judging = getattr(importlib.import_module(module), function)(*argument)
     except ImportError as error:
-        _send(replies, {"ready": False, "error": str(error)})
+        _send_reply(replies, {"ready": False, "error": str(error)})
         return
     tempfile.gettempdir()  # found by writing a file, which is not possible any more after this
-    _limit("AS", memory_bytes)
-    _limit("FSIZE", 0)
-    _limit("CORE", 0)
+    _set_soft_limit("AS", memory_bytes)
+    _set_soft_limit("FSIZE", 0)
+    _set_soft_limit("CORE", 0)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    _send(replies, {"ready": True})
+    _send_reply(replies, {"ready": True})
     fork: _Fork | None = None
     lessons = deque(judging.lessons)  # what this process, and so a new fork, does not know yet
     learned = 0
     for line in sys.stdin:
         if sys.platform == "win32":
-            _send(replies, _reply(judging, line))
+            _send_reply(replies, _grade_line(judging, line))
             continue
         request = json.loads(line)
         deadline_s = request["deadline_s"]
         fork = fork or _Fork(judging)
-        reply = fork.ask(line, deadline_s)
+        reply = fork.request_reply(line, deadline_s)
         failed = isinstance(reply, str)
         if isinstance(reply, str):  # why there is none
             reply = {"id": request["id"], "value": None, "reason": reply}
@@ -102,7 +102,7 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
         if failed:
             fork.kill()
             fork = None
-        _send(replies, reply)
+        _send_reply(replies, reply)
         while failed and lessons:
             judging.judge(*lessons.popleft())
             learned += 1
@@ -110,7 +110,7 @@ def main(memory_bytes: int, loader: str, *argument: str) -> None:
         fork.kill()
 
 
-def _reply(judging: Judging, line: str) -> dict[str, Any]:
+def _grade_line(judging: Judging, line: str) -> dict[str, Any]:
     request = json.loads(line)
     gold, began = request["gold"], time.process_time()
     if judging.read is not None:
@@ -128,7 +128,7 @@ def _die_after(seconds: float) -> None:
         return
     signal.setitimer(signal.ITIMER_PROF, seconds)  # nothing handles its signal
     if seconds:
-        _limit("CPU", math.ceil(time.process_time() + seconds) + 1)  # in case nobody is left to kill us
+        _set_soft_limit("CPU", math.ceil(time.process_time() + seconds) + 1)  # in case nobody is left to kill us
 
 
 class _Fork:
@@ -145,14 +145,14 @@ class _Fork:
                 _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 with os.fdopen(requests, encoding="ascii") as lines, os.fdopen(say, "w", encoding="ascii") as replies:
                     for line in lines:
-                        _send(replies, _reply(judging, line))
+                        _send_reply(replies, _grade_line(judging, line))
             finally:
                 os._exit(0)
         os.close(requests)
         os.close(say)
         self._ask, self._said, self._least_patience_s = ask, said, judging.least_patience_s
 
-    def ask(self, line: str, deadline_s: float) -> dict[str, Any] | str:
+    def request_reply(self, line: str, deadline_s: float) -> dict[str, Any] | str:
         """The reply, or why there is none."""
         try:
             with os.fdopen(self._ask, "w", encoding="ascii", closefd=False) as requests:
@@ -161,9 +161,9 @@ class _Fork:
             return "grader died"
         if not select.select([self._said], [], [], max(PATIENCE * deadline_s, self._least_patience_s))[0]:
             return "timeout"
-        if said := os.read(self._said, 1 << 16):  # one short line
+        if raw_reply := os.read(self._said, 1 << 16):  # one short line
             with contextlib.suppress(ValueError):
-                reply = json.loads(said)
+                reply = json.loads(raw_reply)
                 if isinstance(reply, dict):
                     return reply
             return "grader died"
@@ -216,12 +216,12 @@ def _take_stdout() -> TextIO:
     return replies
 
 
-def _send(replies: TextIO, message: dict[str, Any]) -> None:
+def _send_reply(replies: TextIO, message: dict[str, Any]) -> None:
     replies.write(json.dumps(message) + "\n")
     replies.flush()
 
 
-def _limit(what: str, value: int) -> None:
+def _set_soft_limit(what: str, value: int) -> None:
     """Set a soft resource limit. Windows has none: there the pool's deadline is all."""
     if sys.platform == "win32":
         return

@@ -30,7 +30,7 @@ class TooLarge(BaseException):
     """A number is too large to compute."""
 
 
-def _power(base: Any, exponent: Any) -> bool:
+def _power_too_large(base: Any, exponent: Any) -> bool:
     """Of a rational base and a rational exponent."""
     if not exponent.is_Rational or max(abs(base.p), base.q) < 2:
         return False
@@ -38,46 +38,46 @@ def _power(base: Any, exponent: Any) -> bool:
 
 
 def _more_than(limit: float) -> Callable[..., bool]:
-    return lambda number, *_: _whole(number) and abs(int(number)) > limit
+    return lambda number, *_: _is_integer(number) and abs(int(number)) > limit
 
 
-def _binomial(n: Any, k: Any) -> bool:
-    if not _whole(k):
+def _binomial_too_large(n: Any, k: Any) -> bool:
+    if not _is_integer(k):
         return False
-    chosen = min(int(k), int(n) - int(k)) if _whole(n) and int(n) >= int(k) >= 0 else abs(int(k))
+    chosen = min(int(k), int(n) - int(k)) if _is_integer(n) and int(n) >= int(k) >= 0 else abs(int(k))
     return chosen > FACTORIAL
 
 
-def _factors(first: Any, count: Any) -> bool:
+def _too_many_factors(first: Any, count: Any) -> bool:
     """Of a rising or falling factorial."""
-    return _whole(count) and abs(int(count)) > (FACTORIAL if _whole(first) else FEW)
+    return _is_integer(count) and abs(int(count)) > (FACTORIAL if _is_integer(first) else FEW)
 
 
-def _expanded(variables: Any, power: Any) -> bool:
+def _expansion_too_large(variables: Any, power: Any) -> bool:
     """Of the coefficients of a sum of so many terms to a power: there are C(n + m − 1, m − 1)."""
     return int(power) > EXPANDED or math.comb(int(power) + int(variables) - 1, int(variables) - 1) > EXPANDED
 
 
-def _symbolic(matrix: Any, *_: Any, **__: Any) -> bool:
+def _symbolic_determinant(matrix: Any, *_: Any, **__: Any) -> bool:
     """Of a determinant: expanded, it has n! products."""
     return int(matrix.rows) > 5 and bool(matrix.free_symbols)
 
 
-def _terms(*arguments: Any) -> bool:
+def _too_many_terms(*arguments: Any) -> bool:
     _, first, last = arguments[-1]
-    return _whole(last - first) and int(last - first) > FEW
+    return _is_integer(last - first) and int(last - first) > FEW
 
 
-def _deep(_: int, terms: int, *__: Any) -> bool:
+def _series_too_long(_: int, terms: int, *__: Any) -> bool:
     """Of a series for e or π, which has a term for at most eleven bits (e) or 47 (π)."""
     return terms > BITS / 8
 
 
-def _precise(_: Any, bits: int, *__: Any) -> bool:
+def _too_precise(_: Any, bits: int, *__: Any) -> bool:
     return bits > BITS
 
 
-def _whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) or getattr(value, "is_Integer", False) is True
 
 
@@ -85,30 +85,30 @@ _FACTORIALS, _NUMBERS = "sympy.functions.combinatorial.factorials", "sympy.funct
 
 # Where: module, class or "", function; whether its arguments (without a class) are too large.
 _LIMITS: tuple[tuple[str, str, str, Callable[..., bool]], ...] = (
-    ("sympy.core.numbers", "Rational", "_eval_power", _power),
-    ("sympy.core.numbers", "Integer", "_eval_power", _power),
+    ("sympy.core.numbers", "Rational", "_eval_power", _power_too_large),
+    ("sympy.core.numbers", "Integer", "_eval_power", _power_too_large),
     (_FACTORIALS, "factorial", "eval", _more_than(FACTORIAL)),
     (_FACTORIALS, "factorial2", "eval", _more_than(FACTORIAL)),
     (_FACTORIALS, "subfactorial", "eval", _more_than(FACTORIAL)),
-    (_FACTORIALS, "binomial", "eval", _binomial),
-    (_FACTORIALS, "RisingFactorial", "eval", _factors),
-    (_FACTORIALS, "FallingFactorial", "eval", _factors),
+    (_FACTORIALS, "binomial", "eval", _binomial_too_large),
+    (_FACTORIALS, "RisingFactorial", "eval", _too_many_factors),
+    (_FACTORIALS, "FallingFactorial", "eval", _too_many_factors),
     (_NUMBERS, "harmonic", "eval", _more_than(FEW)),
     (_NUMBERS, "bernoulli", "eval", _more_than(FEW)),
     (_NUMBERS, "fibonacci", "eval", _more_than(POWER)),
     ("sympy.functions.special.gamma_functions", "gamma", "eval", _more_than(FACTORIAL)),
-    ("sympy.ntheory.multinomial", "", "multinomial_coefficients", _expanded),
-    ("sympy.ntheory.multinomial", "", "binomial_coefficients", lambda power: _expanded(2, power)),
-    ("sympy.matrices.matrixbase", "MatrixBase", "det", _symbolic),
-    ("sympy.concrete.summations", "", "eval_sum_direct", _terms),
-    ("sympy.concrete.products", "Product", "_eval_product_direct", _terms),
-    ("mpmath.libmp.libelefun", "", "bspe", _deep),
-    ("mpmath.libmp.libelefun", "", "bs_chudnovsky", _deep),
-    ("mpmath.libmp.libelefun", "", "machin", _precise),
+    ("sympy.ntheory.multinomial", "", "multinomial_coefficients", _expansion_too_large),
+    ("sympy.ntheory.multinomial", "", "binomial_coefficients", lambda power: _expansion_too_large(2, power)),
+    ("sympy.matrices.matrixbase", "MatrixBase", "det", _symbolic_determinant),
+    ("sympy.concrete.summations", "", "eval_sum_direct", _too_many_terms),
+    ("sympy.concrete.products", "Product", "_eval_product_direct", _too_many_terms),
+    ("mpmath.libmp.libelefun", "", "bspe", _series_too_long),
+    ("mpmath.libmp.libelefun", "", "bs_chudnovsky", _series_too_long),
+    ("mpmath.libmp.libelefun", "", "machin", _too_precise),
 )
 
 
-def install() -> None:
+def install_limits() -> None:
     """Put the limits in; a second call puts them in again, which does no harm."""
     for module, owner, name, large in _LIMITS:
         place: Any = importlib.import_module(module)
@@ -116,18 +116,18 @@ def install() -> None:
             place = getattr(place, owner, None)
         found = vars(place).get(name) if place is not None else None
         if isinstance(found, classmethod):
-            setattr(place, name, classmethod(_limited(found.__func__, large, 1)))
+            setattr(place, name, classmethod(_with_limit(found.__func__, large, 1)))
         elif callable(found):
-            setattr(place, name, _limited(found, large, 0))
+            setattr(place, name, _with_limit(found, large, 0))
 
 
-def _limited(function: Callable[..., Any], large: Callable[..., bool], skip: int) -> Callable[..., Any]:
+def _with_limit(function: Callable[..., Any], large: Callable[..., bool], skip: int) -> Callable[..., Any]:
     """``function``, which refuses what is large by its arguments after the first ``skip``."""
 
     @functools.wraps(function)
-    def limited(*arguments: Any, **settings: Any) -> Any:
+    def refuse_or_call(*arguments: Any, **settings: Any) -> Any:
         if large(*arguments[skip:], **settings):
             raise TooLarge
         return function(*arguments, **settings)
 
-    return limited
+    return refuse_or_call

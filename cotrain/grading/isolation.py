@@ -73,24 +73,24 @@ def delivered(paths):
 
 
 @cache
-def chosen() -> Kind:
+def working_cell() -> Kind:
     """The kind of cell that programs run in. Raises ConfigError where there is none."""
-    found = {}
+    problems = {}
     for kind in KINDS:
-        if (problem := fault(kind)) is None:
+        if (problem := cell_fault(kind)) is None:
             return kind
-        found[kind] = problem
-    said = "; ".join(f"{kind}: {problem}" for kind, problem in found.items())
+        problems[kind] = problem
+    tried_kinds = "; ".join(f"{kind}: {problem}" for kind, problem in problems.items())
     raise ConfigError(
         "programs cannot be run here, as nothing would limit how many processes one starts: run as root or where "
         "users may make"
-        f" namespaces, install bubblewrap, or name a sandbox (--tasks mbpp:module:function); tried {said}"
+        f" namespaces, install bubblewrap, or name a sandbox (--tasks mbpp:module:function); tried {tried_kinds}"
     )
 
 
-def fault(kind: Kind) -> str | None:
+def cell_fault(kind: Kind) -> str | None:
     """Why programs cannot run in this kind of cell; None where they can."""
-    return _tried(kind, {"too many processes": f"begun() < {PROCESSES}", "no import": "imported() == (0.0, 0.0, 0)"})
+    return _failed_check(kind, {"too many processes": f"begun() < {PROCESSES}", "no import": "imported() == (0.0, 0.0, 0)"})
 
 
 def ways_out(kind: Kind) -> list[str]:
@@ -111,17 +111,17 @@ def ways_out(kind: Kind) -> list[str]:
             "network": "not reached('192.0.2.1')",  # a route is asked for
             "Unix sockets": f"not delivered({names!r})",
         }
-        return [name for name, check in checks.items() if _tried(kind, {name: check}) is not None]
+        return [name for name, check in checks.items() if _failed_check(kind, {name: check}) is not None]
 
 
-def _tried(kind: Kind, checks: dict[str, str]) -> str | None:
+def _failed_check(kind: Kind, checks: dict[str, str]) -> str | None:
     """The first of these tests that fails, or why there was none."""
     worker = Worker(MEMORY_BYTES, (JUDGING,), kind)
     try:
         for name, check in checks.items():
             names = ["begun", "imported", "read", "reached", "delivered"]
             paper = json.dumps({"imports": [], "names": names, "before": "", "tests": f"assert {check}"})
-            grade = worker.ask(paper, _TEST, DEADLINE_S)
+            grade = worker.request_grade(paper, _TEST, DEADLINE_S)
             if grade.value is not True:
                 return f"{name} ({grade.reason})"
     except NotLoaded as error:

@@ -30,7 +30,7 @@ BOTH, BOTH_TURNED, INDEX, EXPONENT = 1, 2, 3, 4  # its alternatives: x^2_1, x_1^
 PROBES = ("x^2-1", "x_1", "x_{1}^{2}", "x^{2}_{1}")
 
 
-def install() -> None:
+def install_parser() -> None:
     """Once for a process. Raises ImportError where there is no such parser."""
     prediction = importlib.import_module("antlr4.atn.PredictionMode").PredictionMode
     reader: Any = importlib.import_module("latex2sympy2_extended.latex2sympy2")._Latex2Sympy
@@ -39,11 +39,11 @@ def install() -> None:
 
     def create_parser(self: Any, text: str) -> Any:
         parser = create(self, text)
-        parser._interp.closure_ = _counted(parser._interp.closure_)
+        parser._interp.closure_ = _limit_steps(parser._interp.closure_)
         if self.__dict__.get("simply"):
             parser._interp.predictionMode = prediction.SLL
             rules = {SYMBOL, FACTOR} if "\\int" in text else {SYMBOL}
-            parser._interp.adaptivePredict = _predicting(parser, prediction, rules, looking)
+            parser._interp.adaptivePredict = _context_prediction(parser, prediction, rules, looking)
         return parser
 
     def parse_simply(self: Any, text: str) -> Any:
@@ -60,11 +60,11 @@ def install() -> None:
             return parse(self, text)
 
     reader.create_parser = create_parser
-    looking = all(_alike(reader, parse, parse_simply, text) for text in PROBES)
+    looking = all(_same_tree(reader, parse, parse_simply, text) for text in PROBES)
     reader.parse = parse_twice
 
 
-def _alike(reader: Any, parse: Callable[..., Any], simply: Callable[..., Any], text: str) -> bool:
+def _same_tree(reader: Any, parse: Callable[..., Any], simply: Callable[..., Any], text: str) -> bool:
     """Whether both ways give the same tree, where the faster one gives any."""
     try:
         found = simply(reader(is_real=True), text)
@@ -73,21 +73,21 @@ def _alike(reader: Any, parse: Callable[..., Any], simply: Callable[..., Any], t
     return bool(found == parse(reader(is_real=True), text))
 
 
-def _counted(closure: Callable[..., None]) -> Callable[..., None]:
+def _limit_steps(closure: Callable[..., None]) -> Callable[..., None]:
     """A parser's, which ends after so many steps."""
     left = STEPS
 
-    def counted(config: Any, configs: Any, busy: Any, predicates: bool, full: bool, depth: int, epsilon: bool) -> None:
+    def count_and_close(config: Any, configs: Any, busy: Any, predicates: bool, full: bool, depth: int, epsilon: bool) -> None:
         nonlocal left
         left -= 5 if full else 1
         if left < 0:
             raise TooLarge
         closure(config, configs, busy, predicates, full, depth, epsilon)
 
-    return counted
+    return count_and_close
 
 
-def _predicting(parser: Any, prediction: Any, rules: set[str], looking: bool) -> Callable[..., int]:
+def _context_prediction(parser: Any, prediction: Any, rules: set[str], looking: bool) -> Callable[..., int]:
     """The parser's prediction, with context in ``rules`` alone, and of symbols only where the tokens do not tell."""
     interpreter, predict, names = parser._interp, parser._interp.adaptivePredict, parser.ruleNames
     full = {n: names[s.ruleIndex] for n, s in enumerate(parser.atn.decisionToState) if names[s.ruleIndex] in rules}
@@ -95,7 +95,7 @@ def _predicting(parser: Any, prediction: Any, rules: set[str], looking: bool) ->
     def decide(tokens: Any, decision: int, context: Any) -> int:
         if decision not in full:
             return int(predict(tokens, decision, context))
-        if looking and full[decision] == SYMBOL and (seen := _alternative(tokens)) is not None:
+        if looking and full[decision] == SYMBOL and (seen := _next_alternative(tokens)) is not None:
             return seen
         interpreter.predictionMode = prediction.LL
         try:
@@ -106,7 +106,7 @@ def _predicting(parser: Any, prediction: Any, rules: set[str], looking: bool) ->
     return decide
 
 
-def _alternative(tokens: Any) -> int | None:
+def _next_alternative(tokens: Any) -> int | None:
     """Which alternative begins at the next token; None where these tokens alone do not say."""
     first = tokens.LT(1).text
     if first not in ("^", "_"):
@@ -123,9 +123,9 @@ def _alternative(tokens: Any) -> int | None:
     if ahead == 2 and not (depth == 0 and token.text.isalnum()):
         return None
     behind = tokens.LT(ahead + 1)
-    other = behind is not None and behind.text == ("_" if first == "^" else "^")
-    if other and ahead == 2:
+    other_follows = behind is not None and behind.text == ("_" if first == "^" else "^")
+    if other_follows and ahead == 2:
         return None  # of x^y_1 the index may be that of y
     if first == "^":
-        return BOTH if other else EXPONENT
-    return BOTH_TURNED if other else INDEX
+        return BOTH if other_follows else EXPONENT
+    return BOTH_TURNED if other_follows else INDEX

@@ -20,7 +20,7 @@ from cotrain.grading.grade_worker import LEAST_PATIENCE_S, Judging, Verdict
 
 _TINY = re.compile(r"(?<![\d.])0*\.(0{4}\d{1,60})(?!\d)")  # math-verify rounds decimals to six places
 
-READ = 256  # gold answers that are kept as they were read: a group's answers have one
+CACHED_GOLDS = 256  # gold answers that are kept as they were read: a group's answers have one
 
 WARM = (
     ("\\frac12", "x^2+x"),
@@ -57,21 +57,21 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
 
     from cotrain.grading import bounds, guards, latex
 
-    guards.install()
-    latex.install()
+    guards.install_limits()
+    latex.install_parser()
     # "6 t" is no 6, which its list of units has; units are read in grading/quantities.py
     plain = replace(LatexExtractionConfig().normalization_config, units=False)
     config = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=plain)]
 
-    def read(text: str) -> list[Any]:
+    def parse_answer(text: str) -> list[Any]:
         text = _TINY.sub(lambda found: f"\\frac{{{int(found[1])}}}{{1{'0' * len(found[1])}}}", text)
         return parse("\\boxed{" + text + "}", config, fallback_mode="no_fallback", parsing_timeout=None)
 
-    @functools.lru_cache(maxsize=READ)
+    @functools.lru_cache(maxsize=CACHED_GOLDS)
     def read_gold(text: str) -> tuple[Any, ...] | str:
         """What it may be, or why it cannot be read."""
         try:
-            return tuple(read(text))
+            return tuple(parse_answer(text))
         except guards.TooLarge:
             return "too large"
         except MemoryError:
@@ -86,7 +86,7 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
         if not golds:
             return None, "gold not readable"
         try:
-            answers = read(answer)
+            answers = parse_answer(answer)
             if not answers or bounds.certainly_different(golds, answers):
                 return False, None
             return bool(verify(list(golds), answers, timeout_seconds=None, raise_on_error=True)), None

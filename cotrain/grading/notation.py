@@ -97,20 +97,20 @@ def plain_signs(text: str) -> str:
     not seen (zero-width spaces) is dropped."""
     if text.isascii():
         return text
-    text = _OVERLINED.sub(_overlined, text)
-    text = _ROOT.sub(_rooted, text)
+    text = _OVERLINED.sub(_write_overline, text)
+    text = _ROOT.sub(_write_root, text)
     for mark, (signs, plain) in _SCRIPTS.items():
         text = re.sub(f"[{signs}]+", lambda found, m=mark, p=plain: f"{m}{{{found[0].translate(p)}}}", text)  # type: ignore[misc]
     return "".join(map(_plain_sign, text))
 
 
-def _overlined(found: re.Match[str]) -> str:
+def _write_overline(found: re.Match[str]) -> str:
     """From the first to the last digit with a line or dot above: 0.1̇42857̇ repeats 142857."""
     marked = max(found[0].rfind(mark) for mark in "\u0304\u0305\u0307") + 1
     return f"\\overline{{{found[0][:marked].translate(_MARKS)}}}{found[0][marked:]}"
 
 
-def _rooted(found: re.Match[str]) -> str:
+def _write_root(found: re.Match[str]) -> str:
     root = f"\\sqrt[{found[1].translate(_SCRIPTS['^'][1])}]" if found[1] and found[2] == "√" else _ROOTS[found[2]]
     return root + (f"{{{found[3]}}}" if found[3] else " ")
 
@@ -172,7 +172,7 @@ _OPEN_CLOSE = {
 
 def _write_commands(text: str) -> str:
     text = _BY_TEN.sub(r" \\times ", text)
-    text = _WORD.sub(_command, text)
+    text = _WORD.sub(_write_command, text)
     for plain, tex in _RELATIONS:
         text = text.replace(plain, tex)
     text = _UNEQUAL.sub(r"\\ne ", text)
@@ -180,7 +180,7 @@ def _write_commands(text: str) -> str:
     return _write_calls(_UNION.sub(r"\1 \\cup ", _TIMES.sub(r"\\cdot ", _POWER.sub("^", text))))
 
 
-def _command(found: re.Match[str]) -> str:
+def _write_command(found: re.Match[str]) -> str:
     name = _CALLED.get(found[1] or "") or _COMMANDS.get(found[1] or found[2] or "")
     return f"\\{name} " if name else found[0]
 
@@ -319,14 +319,14 @@ def _write_numbers(text: str) -> str:
     text = _BY_THREES.sub(lambda found: found[1].replace(" ", ""), text)
     text = _DECIMALS.sub(lambda found: found[0].replace(" ", ""), text)
     text = _E_NOTATION.sub(_power_of_ten, text)
-    text = _GOES_ON.sub(lambda found: _repeating(found[0], found[1], found[2], found[3]), text)
+    text = _GOES_ON.sub(lambda found: _repeating_fraction(found[0], found[1], found[2], found[3]), text)
     text = _REPEATING.sub(_repeating_decimal, text)
-    return _MIXED.sub(_mixed, text)
+    return _MIXED.sub(_mixed_fraction, text)
 
 
-def _power_of_ten(found: re.Match[str]) -> str:
+def _power_of_ten(match: re.Match[str]) -> str:
     """In full digits, or in braces where there would be too many."""
-    mantissa, exponent = found[1], int(found[2])
+    mantissa, exponent = match[1], int(match[2])
     if abs(exponent) > LONGEST:
         return f"{{{mantissa} \\times 10^{{{exponent}}}}}"
     whole, _, digits = mantissa.partition(".")
@@ -339,10 +339,10 @@ def _power_of_ten(found: re.Match[str]) -> str:
 
 def _repeating_decimal(found: re.Match[str]) -> str:
     dotted = "".join(part or "" for part in found.groups()[4:9])
-    return _repeating(found[0], found[1], found[2], found[3] or found[4] or dotted or found[10])
+    return _repeating_fraction(found[0], found[1], found[2], found[3] or found[4] or dotted or found[10])
 
 
-def _repeating(written: str, whole: str, before: str, again: str) -> str:
+def _repeating_fraction(written: str, whole: str, before: str, again: str) -> str:
     if len(whole) + len(before) + len(again) > LONGEST:
         return written
     bottom = 10 ** len(before) * (10 ** len(again) - 1)
@@ -350,7 +350,7 @@ def _repeating(written: str, whole: str, before: str, again: str) -> str:
     return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
-def _mixed(found: re.Match[str]) -> str:
+def _mixed_fraction(found: re.Match[str]) -> str:
     whole, top, bottom = found[1], found[2] or found[4], found[3] or found[5]
     if len(whole) + len(top) + len(bottom) > LONGEST or not 0 < int(top) < int(bottom):
         return found[0]

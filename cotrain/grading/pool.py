@@ -30,7 +30,7 @@ from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.grading.cells import Kind
 from cotrain.grading.grade_process import DIED, MATHEMATICS, Worker
 from cotrain.grading.notation import has_adjacent_numbers, plain_signs, write_tex
-from cotrain.grading.quantities import PERCENT, Quantity, is_base, parse_quantity, ratio
+from cotrain.grading.quantities import PERCENT, Quantity, is_base, parse_quantity, unit_ratio
 from cotrain.grading.sizes import too_large
 from cotrain.text.parsers import final_answer, last_boxed
 
@@ -43,7 +43,7 @@ TRIES = 3  # full deadlines that fail before there must be savings for another
 SAVED = 2.5e-4  # deadlines that are saved with every grade that is given
 APART = Fraction(1, 10_000)  # a decimal and a fraction that are nearer are left to math-verify, which knows rounding
 LAYERS = 8  # of wrapping around an answer
-READ = 1024  # answers that are kept as they were read
+CACHED_ANSWERS = 1024  # answers that are kept as they were read
 WORKERS = 4  # processes of a task source: so many hostile answers cost one deadline together
 
 
@@ -90,28 +90,28 @@ class GradingPool:
         Takes ``deadline_s`` of CPU time at most after the first try, and ``PATIENCE`` times as long by the clock, once
         a worker is free and loaded. Raises UserError when math-verify cannot be loaded, RuntimeError after ``close``.
         """
-        compared = _compare(gold, answer_text)
+        compared = _compare_texts(gold, answer_text)
         if isinstance(compared, Grade):
             return compared
         gold, answer = compared
         if len(answer) > LONG + 10 * len(gold) or too_large(answer):
             return Grade(value=None, reason="too large")
-        return self.ask(gold, answer)
+        return self.grade_in_process(gold, answer)
 
-    def ask(self, gold: str, answer: str) -> Grade:
+    def grade_in_process(self, gold: str, answer: str) -> Grade:
         """The grade of a process, without a shortcut; limits and errors as ``grade``."""
         if self._first_s is None:
-            return self._ask(gold, answer, self.deadline_s)
-        grade = self._ask(gold, answer, self._first_s)
-        if grade.reason == "timeout" and self._count(-1.0):
-            grade = self._ask(gold, answer, self.deadline_s)
+            return self._grade_once(gold, answer, self.deadline_s)
+        grade = self._grade_once(gold, answer, self._first_s)
+        if grade.reason == "timeout" and self._change_tries(-1.0):
+            grade = self._grade_once(gold, answer, self.deadline_s)
             if grade.value is not None:
-                self._count(1.0)
+                self._change_tries(1.0)
         if grade.value is not None:
-            self._count(SAVED)
+            self._change_tries(SAVED)
         return grade
 
-    def _count(self, tries: float) -> bool:
+    def _change_tries(self, tries: float) -> bool:
         """Change the number of tries; False where there are too few."""
         with self._counting:
             if self._tries + tries < 0:
@@ -119,23 +119,23 @@ class GradingPool:
             self._tries = min(self._tries + tries, float(TRIES))
             return True
 
-    def _ask(self, gold: str, answer: str, deadline_s: float) -> Grade:
+    def _grade_once(self, gold: str, answer: str, deadline_s: float) -> Grade:
         if self._closed:
             raise RuntimeError("this grading pool is closed")
         worker = self._idle.get()
         try:
             worker = worker or Worker(*self._start)
-            grade = worker.ask(gold, answer, deadline_s)
+            grade = worker.request_grade(gold, answer, deadline_s)
             if grade.reason == DIED:
                 worker.kill()
                 worker = Worker(*self._start)
-                grade = worker.ask(gold, answer, deadline_s)
+                grade = worker.request_grade(gold, answer, deadline_s)
         except BaseException:
             if worker is not None:  # its answer may still be under way
                 worker.kill()
             self._idle.put(None)
             raise
-        if worker.killed:
+        if worker.is_killed:
             worker = None if self._closed else Worker(*self._start)  # loads while others work
         self._idle.put(worker)
         return grade
@@ -222,54 +222,54 @@ def quick_grade(gold: str, answer: str) -> Grade | None:
     Numbers are compared exactly, without currency signs, thousands separators and trailing zeros. "%" is dropped only
     if the numbers are then equal and not below 1, and a unit only where the other side has none.
     """
-    compared = _compare(gold, answer)
+    compared = _compare_texts(gold, answer)
     return compared if isinstance(compared, Grade) else None
 
 
-def _compare(gold: str, answer: str) -> Grade | tuple[str, str]:
+def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     """The grade, or what math-verify has to compare."""
     gold, answer = gold.strip(), answer.strip()
     if len(answer) > MAX_ANSWER and gold != answer:
         return Grade(value=False)
-    right, said = read_answer(gold), read_answer(answer)
+    right, answer_read = read_answer(gold), read_answer(answer)
     if not right.tex:
         same = gold == answer and bool(gold.strip(". "))
         return Grade(value=True) if same else Grade(value=None, reason="gold not readable")
-    if not said.tex:
+    if not answer_read.tex:
         return Grade(value=False)
-    if right == said:
+    if right == answer_read:
         return Grade(value=True)
-    if not _balanced(said.tex) or has_adjacent_numbers(said.tex):
+    if not _has_balanced_braces(answer_read.tex) or has_adjacent_numbers(answer_read.tex):
         return Grade(value=False)
     if has_adjacent_numbers(right.tex):
         return Grade(value=None, reason="gold not readable")
-    if _is_words(right.tex) and _is_words(said.tex):
-        return Grade(value=_MARKS.sub("", right.tex).casefold().split() == _MARKS.sub("", said.tex).casefold().split())
-    if _CHOICE.fullmatch(right.tex) and (choice := _CHOSEN.match(said.tex)):
+    if _is_words(right.tex) and _is_words(answer_read.tex):
+        return Grade(value=_MARKS.sub("", right.tex).casefold().split() == _MARKS.sub("", answer_read.tex).casefold().split())
+    if _CHOICE.fullmatch(right.tex) and (choice := _CHOSEN.match(answer_read.tex)):
         return Grade(value=choice[1] == right.tex)
-    if said.unit is not None and is_base(said.unit) and (right.unit is None or not is_base(right.unit)):
+    if answer_read.unit is not None and is_base(answer_read.unit) and (right.unit is None or not is_base(right.unit)):
         return Grade(value=False)  # 12 is 12 in base ten
-    if (right.letter or said.letter) and (right.value is None or said.value is None):
-        return _with_letter(right), _with_letter(said)  # 6 m is 6 metres, and six times m
-    percent = [side.unit is PERCENT for side in (right, said)]
+    if (right.letter or answer_read.letter) and (right.value is None or answer_read.value is None):
+        return _with_letter(right), _with_letter(answer_read)  # 6 m is 6 metres, and six times m
+    percent = [side.unit is PERCENT for side in (right, answer_read)]
     by = Fraction(1)
-    if right.unit is not None and said.unit is not None:
-        found = ratio(said.unit, right.unit)
-        if found is None:
+    if right.unit is not None and answer_read.unit is not None:
+        unit_ratio = unit_ratio(answer_read.unit, right.unit)
+        if unit_ratio is None:
             return Grade(value=False)
-        by = found
-    if right.value is not None and said.value is not None:
-        value, other = right.value, said.value if by == 1 else Fraction(said.value) * by
-        if value == other and (not -1 < value < 1 or not value or percent[0] == percent[1]):
+        by = unit_ratio
+    if right.value is not None and answer_read.value is not None:
+        value, answer_value = right.value, answer_read.value if by == 1 else Fraction(answer_read.value) * by
+        if value == answer_value and (not -1 < value < 1 or not value or percent[0] == percent[1]):
             return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
         if percent[0] != percent[1]:
-            value, other = (Fraction(n) / 100 if p else n for n, p in zip((value, other), percent, strict=True))
-        if value == other:
+            value, answer_value = (Fraction(n) / 100 if p else n for n, p in zip((value, answer_value), percent, strict=True))
+        if value == answer_value:
             return Grade(value=True)
-        fraction = isinstance(value, Fraction), isinstance(other, Fraction)
-        if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(other)) > APART:
+        fraction = isinstance(value, Fraction), isinstance(answer_value, Fraction)
+        if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(answer_value)) > APART:
             return Grade(value=False)  # a rounded decimal may be near enough to a fraction
-    return right.tex, said.tex if by == 1 else f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({said.tex})"
+    return right.tex, answer_read.tex if by == 1 else f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({answer_read.tex})"
 
 
 def _with_letter(read: Quantity) -> str:
@@ -277,20 +277,20 @@ def _with_letter(read: Quantity) -> str:
     return f"{read.tex[:-1].rstrip()} {{{read.letter}}}" if read.letter else read.tex
 
 
-@functools.lru_cache(maxsize=READ)
+@functools.lru_cache(maxsize=CACHED_ANSWERS)
 def read_answer(text: str) -> Quantity:
     """An answer in one notation (``notation.py``), without its wrapping, with its unit and number apart."""
     if _NUMBER.fullmatch(text):  # most answers
         return Quantity(tex=text, value=Decimal(text))
-    unwrapped = _unwrap(plain_signs(text))
+    unwrapped = _unwrap_answer(plain_signs(text))
     text = write_tex(unwrapped)
-    text = " ".join((text if text == unwrapped else _unwrap(text)).split())
+    text = " ".join((text if text == unwrapped else _unwrap_answer(text)).split())
     if choice := _BRACKETED.fullmatch(text):
         text = choice[1]
     return parse_quantity(text)
 
 
-def _unwrap(text: str) -> str:
+def _unwrap_answer(text: str) -> str:
     r"""An answer without what stands around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
     ``\approx``, a full stop."""
     text = text.strip()
@@ -308,7 +308,7 @@ def _unwrap(text: str) -> str:
         for left, right in _AROUND if text[-1:] in _ENDINGS else ():
             inside = text[len(left) : -len(right)].strip()
             if text.startswith(left) and text.endswith(right) and len(text) > len(left) + len(right):
-                if left[-1] == "{" and not _balanced(inside):
+                if left[-1] == "{" and not _has_balanced_braces(inside):
                     continue
                 if left not in inside or left[-1] == "{":
                     text = inside
@@ -344,7 +344,7 @@ _MARKS = re.compile(r"(?<=[^\W\d_])[.'-](?=[^\W\d_]|\s|$)")  # within words
 _SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
 
 
-def _balanced(text: str) -> bool:
+def _has_balanced_braces(text: str) -> bool:
     r"""Whether the braces of a text pair up, so that it can stand inside of ``\boxed{…}``; ``\{`` is no brace."""
     depth, escaped = 0, False
     for char in text:

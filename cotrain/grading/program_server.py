@@ -31,8 +31,8 @@ import time
 from typing import Any
 
 from cotrain.grading.cells import Cell, cell_of
-from cotrain.grading.cells.watch import TICK_S, below, too_full
-from cotrain.grading.channel import Channel, Gone
+from cotrain.grading.cells.watch import TICK_S, descendants_of, is_too_full
+from cotrain.grading.channel import Channel, ChannelClosed
 from cotrain.grading.exam import Exam
 from cotrain.grading.grade_worker import PATIENCE
 
@@ -61,53 +61,53 @@ def main(memory: int, kind: str, loader: str) -> None:
         cell = cell_of(kind, memory, f"{exam.inside.__module__}:{exam.inside.__name__}")
         cell.enter()
     except OSError as error:
-        _say(replies, {"ready": False, "error": str(error.strerror or error)})
+        _send_message(replies, {"ready": False, "error": str(error.strerror or error)})
         return
     gc.freeze()  # a collection in a fork would copy every page that it looks at
     failures, greeted = 0, False
     while failures < FAILURES:
-        sitting = Sitting(cell, exam, memory)
+        sitting = ExamRun(cell, exam, memory)
         try:
-            opened = sitting.said()
+            opened = sitting.next_message()
             if not greeted:
-                _say(replies, {"ready": True} if opened == OPEN else {"ready": False, **(opened or {})})
+                _send_message(replies, {"ready": True} if opened == OPEN else {"ready": False, **(opened or {})})
                 greeted = True
-            request = sitting.said()
+            request = sitting.next_message()
             failures = 0
         except EOFError:
             request, failures = None, failures + 1
         if request == OVER:
-            sitting.end()
+            sitting.end_exam()
             return
         if request is not None:
-            _say(replies, {"id": request["id"], **sitting.verdict(request["deadline_s"])})
-        sitting.end()
+            _send_message(replies, {"id": request["id"], **sitting.await_verdict(request["deadline_s"])})
+        sitting.end_exam()
 
 
-def _say(to: int, message: dict[str, Any]) -> None:
+def _send_message(to: int, message: dict[str, Any]) -> None:
     os.write(to, (json.dumps(message) + "\n").encode("ascii"))
 
 
-class Sitting:
+class ExamRun:
     """One exam: two processes, forked before it is known what it will be about."""
 
     def __init__(self, cell: Cell, exam: Exam, memory: int) -> None:
         self._cell, self._memory = cell, memory
         ours, theirs = socket.socketpair()
         self._from, to = os.pipe()
-        cell.split()
+        cell.prepare_forks()
         self._examiner = os.fork()
         if not self._examiner:
-            _hold(cell, exam, ours.fileno(), to)
+            _run_examiner(cell, exam, ours.fileno(), to)
         self._answer = os.fork()
         if not self._answer:
-            _take_part(cell, exam, theirs.fileno())
+            _run_answer(cell, exam, theirs.fileno())
         ours.close()
         theirs.close()
         os.close(to)
         self._text = b""
 
-    def said(self, wait_s: float | None = None) -> dict[str, Any] | None:
+    def next_message(self, wait_s: float | None = None) -> dict[str, Any] | None:
         """What the examiner says next; None where it says nothing for so long. Raises EOFError when it has ended."""
         while b"\n" not in self._text:
             if not select.select([self._from], [], [], wait_s)[0]:
@@ -120,11 +120,11 @@ class Sitting:
         said: dict[str, Any] = json.loads(line)
         return said
 
-    def verdict(self, deadline_s: float) -> dict[str, Any]:
+    def await_verdict(self, deadline_s: float) -> dict[str, Any]:
         """Of an exam that has begun."""
         began, wait_s = time.monotonic(), TICK_S
         try:
-            while (said := self.said(wait_s)) is None:
+            while (said := self.next_message(wait_s)) is None:
                 looked = time.monotonic()
                 if reason := self._too_much(looked - began, deadline_s):
                     return {"value": False, "reason": reason}
@@ -134,27 +134,27 @@ class Sitting:
         return said
 
     def _too_much(self, taken_s: float, deadline_s: float) -> str | None:
-        spent, memory = self._spent()
+        spent, memory = self._resource_use()
         if spent > deadline_s or taken_s > PATIENCE * deadline_s:
             return "timeout"
         if memory > MOST_MEMORY * self._memory:
             return "MemoryError"
-        return "OSError" if self._cell.folder is not None and too_full(self._cell.folder) else None
+        return "OSError" if self._cell.folder is not None and is_too_full(self._cell.folder) else None
 
-    def _spent(self) -> tuple[float, int]:
+    def _resource_use(self) -> tuple[float, int]:
         """CPU time and memory of all processes of this sitting."""
         table = self._cell.process_table
         own = int(os.readlink("self", dir_fd=table)) if isinstance(table, int) else os.getpid()
-        processes = below(own, table)
+        processes = descendants_of(own, table)
         return sum(p.spent_s for p in processes), sum(p.memory for p in processes)
 
-    def end(self) -> None:
+    def end_exam(self) -> None:
         """End both and all that the program started."""
-        self._cell.end(self._examiner, self._answer)
+        self._cell.kill_processes(self._examiner, self._answer)
         os.close(self._from)
 
 
-def _take_part(cell: Cell, exam: Exam, number: int) -> None:
+def _run_answer(cell: Cell, exam: Exam, number: int) -> None:
     """The answer's process."""
     try:
         cell.shut_in(number)
@@ -167,31 +167,31 @@ def _take_part(cell: Cell, exam: Exam, number: int) -> None:
         os._exit(0)
 
 
-def _hold(cell: Cell, exam: Exam, number: int, to: int) -> None:
+def _run_examiner(cell: Cell, exam: Exam, number: int, to: int) -> None:
     """The examiner's process: one request from standard input, one verdict."""
     try:
-        cell.guard((0, number, to))
+        cell.confine_examiner((0, number, to))
         channel = Channel(number)
         try:
             first = channel.receive().get("gives")
-        except Gone:
+        except ChannelClosed:
             first = "its process ended"
         if first != "ready":
-            _say(to, {"error": str(first)})
+            _send_message(to, {"error": str(first)})
             return
-        _say(to, OPEN)
+        _send_message(to, OPEN)
         line = b""
         while not line.endswith(b"\n"):
             part = os.read(0, 1 << 16)
             if not part:
-                _say(to, OVER)
+                _send_message(to, OVER)
                 return
             line += part
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # tests that read find nothing
         request = json.loads(line)
-        _say(to, {"id": request["id"], "deadline_s": request["deadline_s"]})
+        _send_message(to, {"id": request["id"], "deadline_s": request["deadline_s"]})
         value, reason = exam.outside(channel, request["gold"], request["answer"], request["deadline_s"])
-        _say(to, {"value": value, "reason": reason})
+        _send_message(to, {"value": value, "reason": reason})
     finally:
         os._exit(0)
 

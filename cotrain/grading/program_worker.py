@@ -20,18 +20,18 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from cotrain.grading.answer_worker import AHEAD, CHANGING, compiled, play
-from cotrain.grading.channel import Channel, Gone, ask, kind_of_failure, raised, raising
+from cotrain.grading.answer_worker import AHEAD, CHANGING, compile_program, run_answer
+from cotrain.grading.channel import Channel, ChannelClosed, request_reply, kind_of_failure, decode_exception, encode_exception
 from cotrain.grading.exam import Exam, Verdict
-from cotrain.grading.values import NotPassable, Unreadable, Values
+from cotrain.grading.values import NotPassable, Unreadable, ValueCodec
 
 
 def load_programs() -> Exam:
     """The loader that ``GradingPool`` names."""
-    return Exam(inside=play, outside=examine)
+    return Exam(inside=run_answer, outside=run_tests)
 
 
-def examine(channel: Channel, paper: str, program: str, deadline_s: float) -> Verdict:
+def run_tests(channel: Channel, paper: str, program: str, deadline_s: float) -> Verdict:
     """Right: the program and then the tests end without an exception.
 
     ``paper``: JSON of "imports" (statements, those that fail are passed over), "names" (of the answer), "before" and
@@ -39,21 +39,21 @@ def examine(channel: Channel, paper: str, program: str, deadline_s: float) -> Ve
     Wrong: "syntax error", "test failed", "NameError" or another built-in exception, "error" for one of the program's
     own, "program died" where it ended its process or says what is not readable. Not graded: "tests not readable".
     """
-    given = json.loads(paper)
-    checks = [compiled(given[part], f"<{part}>") for part in ("before", "tests")]
+    fields = json.loads(paper)
+    checks = [compile_program(fields[part], f"<{part}>") for part in ("before", "tests")]
     if None in checks:
         return None, "tests not readable"
-    answer, testing = Answer(channel), False
+    answer, testing = ProgramProxy(channel), False
     try:
-        loaded = ask(channel, {"program": program, "deadline_s": deadline_s}, answer.perform)["gives"]
+        loaded = request_reply(channel, {"program": program, "deadline_s": deadline_s}, answer.perform_request)["gives"]
         if loaded != "loaded":
             return False, "syntax error" if loaded == "syntax error" else "program died"
-        names = {"__name__": "answer", **_imported(given["imports"]), **answer.names(given["names"])}
+        names = {"__name__": "answer", **_run_imports(fields["imports"]), **answer.defined_names(fields["names"])}
         testing = True
         for part in checks:
             assert part is not None
             exec(part, names)  # noqa: S102  of the data set
-    except (Gone, Unreadable):
+    except (ChannelClosed, Unreadable):
         return False, "program died"
     except NotPassable:
         return None, "tests not readable"
@@ -62,7 +62,7 @@ def examine(channel: Channel, paper: str, program: str, deadline_s: float) -> Ve
     return True, None
 
 
-def _imported(statements: list[str]) -> dict[str, Any]:
+def _run_imports(statements: list[str]) -> dict[str, Any]:
     """What these imports give; those of packages that are not here are passed over."""
     names: dict[str, Any] = {}
     for statement in statements:
@@ -71,116 +71,116 @@ def _imported(statements: list[str]) -> dict[str, Any]:
     return names
 
 
-class Answer:
+class ProgramProxy:
     """The program, as far as its tests can see it."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._stand_ins: dict[int, Far] = {}
-        self._values = Values("tests", self._stand_in, lambda value: value._number if type(value) is Far else None)
+        self._stand_ins: dict[int, RemoteObject] = {}
+        self._values = ValueCodec("tests", self._stand_in, lambda value: value._number if type(value) is RemoteObject else None)
 
-    def names(self, wanted: list[str]) -> dict[str, Any]:
+    def defined_names(self, wanted: list[str]) -> dict[str, Any]:
         """What of these names the program has defined."""
-        given = ask(self._channel, {"do": "names", "with": wanted}, self.perform)["gives"]
+        given = request_reply(self._channel, {"do": "names", "with": wanted}, self.perform_request)["gives"]
         if not isinstance(given, dict):
             raise Unreadable
-        return {name: self._values.read(given[name]) for name in wanted if name in given}
+        return {name: self._values.read_value(given[name]) for name in wanted if name in given}
 
-    def do(self, what: str, *arguments: Any, **named: Any) -> Any:
+    def do_in_cell(self, what: str, *arguments: Any, **named: Any) -> Any:
         """Have something done in the cell. Arguments that it changed are changed here too."""
-        sent = [self._values.write(value) for value in arguments]
-        request = {"do": what, "with": sent, "names": {name: self._values.write(v) for name, v in named.items()}}
+        sent = [self._values.write_value(value) for value in arguments]
+        request = {"do": what, "with": sent, "names": {name: self._values.write_value(v) for name, v in named.items()}}
         try:
-            reply = ask(self._channel, request, self.perform)
+            reply = request_reply(self._channel, request, self.perform_request)
         except (StopIteration, StopAsyncIteration) as error:  # in `all(map(…))` of a test it would end the test
             raise RuntimeError(f"the answer raised {type(error).__name__}") from None
         changed = reply.get("changed")
         for place, now in changed.items() if isinstance(changed, dict) else ():
-            _change(arguments[int(place)], self._values.read(now))
-        return self._values.read(reply["gives"])
+            _update_in_place(arguments[int(place)], self._values.read_value(now))
+        return self._values.read_value(reply["gives"])
 
-    def perform(self, request: dict[str, Any]) -> dict[str, Any]:
+    def perform_request(self, request: dict[str, Any]) -> dict[str, Any]:
         """A call of one of the tests' functions, which is all that a program may ask for."""
         try:
             [function, *arguments] = request["with"]
             if set(function) != {"tests"}:
-                raise Gone
-            called = self._values.read(function)
-            return {"gives": self._values.write(called(*[self._values.read(value) for value in arguments]))}
+                raise ChannelClosed
+            called = self._values.read_value(function)
+            return {"gives": self._values.write_value(called(*[self._values.read_value(value) for value in arguments]))}
         except NotPassable:  # what comes of the answer's arguments is no fault of the tests
-            return {"raises": raising(TypeError())}
+            return {"raises": encode_exception(TypeError())}
         except Exception as error:  # noqa: BLE001  of a test's function, given anything
-            return {"raises": raising(error)}
+            return {"raises": encode_exception(error)}
 
-    def _stand_in(self, number: int) -> Far:
+    def _stand_in(self, number: int) -> RemoteObject:
         if number not in self._stand_ins:
-            self._stand_ins[number] = Far(self, number)
+            self._stand_ins[number] = RemoteObject(self, number)
         return self._stand_ins[number]
 
 
-class Far:
+class RemoteObject:
     """An object of the answer's own, where the tests need one."""
 
-    _answer: Answer
+    _answer: ProgramProxy
     _number: int
 
-    def __init__(self, answer: Answer, number: int) -> None:
+    def __init__(self, answer: ProgramProxy, number: int) -> None:
         object.__setattr__(self, "_answer", answer)
         object.__setattr__(self, "_number", number)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._answer.do("call", self, *arguments, **named)
+        return self._answer.do_in_cell("call", self, *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__doc__"):
             raise AttributeError(name)
-        return self._answer.do("getattr", self, name)
+        return self._answer.do_in_cell("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._answer.do("setattr", self, name, value)
+        self._answer.do_in_cell("setattr", self, name, value)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._answer.do("getitem", self, key)
+        return self._answer.do_in_cell("getitem", self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._answer.do("setitem", self, key, value)
+        self._answer.do_in_cell("setitem", self, key, value)
 
     def __len__(self) -> int:
-        length: int = self._answer.do("len", self)
+        length: int = self._answer.do_in_cell("len", self)
         return length
 
     def __bool__(self) -> bool:
         return True
 
     def __str__(self) -> str:
-        text: str = self._answer.do("str", self)
+        text: str = self._answer.do_in_cell("str", self)
         return text
 
     def __repr__(self) -> str:
-        text: str = self._answer.do("repr", self)
+        text: str = self._answer.do_in_cell("repr", self)
         return text
 
     def __iter__(self) -> Iterator[Any]:
-        iterator, count = self._answer.do("iter", self), 1
+        iterator, count = self._answer.do_in_cell("iter", self), 1
         while True:
-            items, ended, error = self._answer.do("take", iterator, count)
+            items, ended, error = self._answer.do_in_cell("take", iterator, count)
             yield from items
             if error is not None:
-                raise raised(error)
+                raise decode_exception(error)
             if ended:
                 return
             count = min(2 * count, AHEAD)
 
     def __next__(self) -> Any:
-        items, _, error = self._answer.do("take", self, 1)
+        items, _, error = self._answer.do_in_cell("take", self, 1)
         if error is not None:
-            raise raised(error)
+            raise decode_exception(error)
         if not items:
             raise StopIteration
         return items[0]
 
 
-def _change(value: Any, now: Any) -> None:
+def _update_in_place(value: Any, now: Any) -> None:
     """Make a list, dictionary, set or array of bytes what it has become."""
     if type(value) is not type(now) or type(value) not in CHANGING:
         raise Unreadable

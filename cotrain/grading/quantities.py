@@ -124,15 +124,15 @@ def _unit_of(word: str) -> Unit | None:
         if name in known:
             return known[name]
         if name in _COMPOUND:
-            return _measure(_COMPOUND[name])
+            return _parse_measure(_COMPOUND[name])
     return None
 
 
-def _measure(phrase: str) -> Unit | None:
+def _parse_measure(phrase: str) -> Unit | None:
     """The measure that a phrase is, word for word: "square feet", "miles per hour", "m/s^2"; else None."""
     if phrase[:1].isdigit():
         times, _, phrase = phrase.partition(" ")
-        inside = _measure(phrase)
+        inside = _parse_measure(phrase)
         assert inside is not None
         return Unit(dimensions=inside.dimensions, factor=inside.factor * Fraction(times))
     powers: Counter[str] = Counter()
@@ -150,20 +150,20 @@ def _measure(phrase: str) -> Unit | None:
             if last is None:
                 return None
             by = int(power) if power else 2 if small == "squared" else 3
-            factor = _times(last, (by - 1) * sign, powers, factor)
+            factor = _add_powers(last, (by - 1) * sign, powers, factor)
             last = None
         elif word:
             if small in ("degree", "degrees") and re.match(r"\s*(?:celsius|fahrenheit|[CFK]\b)", phrase[at:], re.I):
                 continue
             if (last := _unit_of(word)) is None:
                 return None
-            factor, ahead = _times(last, ahead * sign, powers, factor), 1
+            factor, ahead = _add_powers(last, ahead * sign, powers, factor), 1
     if at < len(phrase) or not powers:
         return None
     return Unit(dimensions=tuple(sorted((name, n) for name, n in powers.items() if n)), factor=factor)
 
 
-def _times(unit: Unit, power: int, powers: Counter[str], factor: Fraction) -> Fraction:
+def _add_powers(unit: Unit, power: int, powers: Counter[str], factor: Fraction) -> Fraction:
     for name, n in unit.dimensions:
         powers[name] += n * power
     return factor * unit.factor**power
@@ -175,7 +175,7 @@ def parse_unit(phrase: str) -> Unit | None:
     phrase = phrase.strip()
     if phrase in ("%", "\\%") or phrase.casefold() in ("percent", "per cent", "pct", "percentage", "percents"):
         return PERCENT
-    if (measure := _measure(phrase)) is not None:
+    if (measure := _parse_measure(phrase)) is not None:
         return measure
     words = [word for word in re.split(r"[\s()./,-]+", phrase) if word]
     if not words or len(words) > 6 or not all(word.isalpha() for word in words):
@@ -187,17 +187,17 @@ def parse_unit(phrase: str) -> Unit | None:
     measures = [unit for word in words if len(word) > 2 and (unit := _unit_of(word)) is not None]
     if len(measures) == 1 and "per" not in words and words[0].casefold() not in ("square", "cubic", "sq"):
         return measures[0]
-    return Unit(words=frozenset(map(_singular, words)))
+    return Unit(words=frozenset(map(_singular_word, words)))
 
 
-def _singular(word: str) -> str:
+def _singular_word(word: str) -> str:
     word = word.casefold()
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     return word[:-1] if word.endswith("s") and len(word) > 3 and not word.endswith("ss") else word
 
 
-def ratio(unit: Unit, other: Unit) -> Fraction | None:
+def unit_ratio(unit: Unit, other: Unit) -> Fraction | None:
     """How many of ``other`` one ``unit`` is; None where no factor converts them. 1 for two names of counted things that
     may be the same."""
     if unit.words and other.words:
@@ -241,30 +241,30 @@ _NUMBER = re.compile(
 def parse_quantity(tex: str) -> Quantity:
     r"""What an answer of ``write_tex`` says. The unit is looked for behind a plain number, and in ``\text{…}`` or by
     its name behind any expression."""
-    if (based := _in_a_base(tex)) is not None:
-        return based
+    if (base_number := _in_a_base(tex)) is not None:
+        return base_number
     if (money := _CURRENCY.match(tex)) is None:
         return _with_unit(tex)
-    found = _with_unit(money[1] + money[5] + tex[money.end() :])
+    amount = _with_unit(money[1] + money[5] + tex[money.end() :])
     unit = parse_unit(money[2] or money[3] or money[4].removesuffix("."))
-    if unit and found.unit and found.unit.dimensions and all(n < 0 for _, n in found.unit.dimensions):
-        unit = Unit(dimensions=tuple(sorted((*unit.dimensions, *found.unit.dimensions))), factor=found.unit.factor)
-    return Quantity(tex=found.tex, value=found.value, unit=unit)  # $18 a day, $18 dollars
+    if unit and amount.unit and amount.unit.dimensions and all(n < 0 for _, n in amount.unit.dimensions):
+        unit = Unit(dimensions=tuple(sorted((*unit.dimensions, *amount.unit.dimensions))), factor=amount.unit.factor)
+    return Quantity(tex=amount.tex, value=amount.value, unit=unit)  # $18 a day, $18 dollars
 
 
 def _in_a_base(tex: str) -> Quantity | None:
-    found = _BASE.search(tex)
-    if found is None:
+    match = _BASE.search(tex)
+    if match is None:
         return None
-    named = found[1] or found[2]
-    base = named if named.isdigit() else _BASES.get(named, "")
-    body = tex[: found.start()].strip().removeprefix("(").removesuffix(")")
+    base_text = match[1] or match[2]
+    base = base_text if base_text.isdigit() else _BASES.get(base_text, "")
+    body = tex[: match.start()].strip().removeprefix("(").removesuffix(")")
     if not base or not 2 <= int(base[:4]) <= 36 or not _IN_A_BASE.fullmatch(body):
         return None
     body = re.sub(rf"{_TEXT}\s*\{{([^{{}}]*)\}}", r"\1", body)
     if not body.lstrip("-").replace(".", "").isdigit() and any(int(d, 36) >= int(base) for d in body if d.isalnum()):
         return None
-    value = _value(body)
+    value = _plain_number(body)
     unit = None if base == "10" else Unit(dimensions=((f"base {base}", 1),))
     return Quantity(tex=body, unit=unit, value=value)
 
@@ -275,52 +275,52 @@ def is_base(unit: Unit) -> bool:
 
 
 def _with_unit(tex: str) -> Quantity:
-    if (value := _value(tex)) is not None:
+    if (value := _plain_number(tex)) is not None:
         return Quantity(tex=tex, value=value)
     if len(tex) > LONGEST:
         return Quantity(tex=tex)
-    if found := _PER_CENT.search(tex):
-        body = tex[: found.start()]
-        return Quantity(tex=body + "\\%", unit=PERCENT, value=_value(body))
-    if found := _DEGREES.search(tex):
-        unit = parse_unit({"C": "celsius", "F": "fahrenheit", "K": "kelvin"}.get(found[1] or "", "degree"))
-        return _measured(tex[: found.start()], unit)
-    if (found := _TEX_UNIT.search(tex)) and found.start() > 0:
-        said = re.sub(rf"{_TEXT}\s*\{{([^{{}}]*)\}}", r" \1 ", found[0]).replace("~", " ").replace("\\%", "%")
-        body = tex[: found.start()].rstrip().rstrip("\\").rstrip()
+    if match := _PER_CENT.search(tex):
+        body = tex[: match.start()]
+        return Quantity(tex=body + "\\%", unit=PERCENT, value=_plain_number(body))
+    if match := _DEGREES.search(tex):
+        unit = parse_unit({"C": "celsius", "F": "fahrenheit", "K": "kelvin"}.get(match[1] or "", "degree"))
+        return _measured_quantity(tex[: match.start()], unit)
+    if (match := _TEX_UNIT.search(tex)) and match.start() > 0:
+        unit_text = re.sub(rf"{_TEXT}\s*\{{([^{{}}]*)\}}", r" \1 ", match[0]).replace("~", " ").replace("\\%", "%")
+        body = tex[: match.start()].rstrip().rstrip("\\").rstrip()
         body = body[:-1].rstrip() if body.endswith("^") else _DEGREES.sub("", body)
-        return _scaled(body, said, tex)
-    if (found := _WORDS_BEHIND.search(tex)) and found[1].count("(") == found[1].count(")"):
-        body, said = tex[: found.start()], found[1]
-        if _value(body) is not None:
-            return _scaled(body, said, tex)
-        unit = parse_unit(said)
-        if unit is not None and unit.dimensions and len(said) > 1 and said[0] != "(" and not _SENTENCE.search(body):
-            return _measured(body, unit)
+        return _scaled_quantity(body, unit_text, tex)
+    if (match := _WORDS_BEHIND.search(tex)) and match[1].count("(") == match[1].count(")"):
+        body, unit_text = tex[: match.start()], match[1]
+        if _plain_number(body) is not None:
+            return _scaled_quantity(body, unit_text, tex)
+        unit = parse_unit(unit_text)
+        if unit is not None and unit.dimensions and len(unit_text) > 1 and unit_text[0] != "(" and not _SENTENCE.search(body):
+            return _measured_quantity(body, unit)
     if (
-        (found := _ATTACHED.search(tex))
-        and (unit := _measure(found[1])) is not None
-        and (len(found[1]) > 1 or not found[1].isalpha())
+        (match := _ATTACHED.search(tex))
+        and (unit := _parse_measure(match[1])) is not None
+        and (len(match[1]) > 1 or not match[1].isalpha())
     ):
-        return _measured(tex[: found.start()], unit)
+        return _measured_quantity(tex[: match.start()], unit)
     return Quantity(tex=tex)
 
 
-def _scaled(body: str, said: str, tex: str) -> Quantity:
+def _scaled_quantity(body: str, unit_text: str, tex: str) -> Quantity:
     """A number with words behind it: "5 million dollars", "3 feet", "6 m"."""
-    value, said = _value(body), said.strip()
+    value, unit_text = _plain_number(body), unit_text.strip()
     by = 1
-    while scale := _SCALE.match(said):
-        said, by = said[scale.end() :].strip(), by * 10 ** _SCALES[scale[1].casefold()]
+    while scale := _SCALE.match(unit_text):
+        unit_text, by = unit_text[scale.end() :].strip(), by * 10 ** _SCALES[scale[1].casefold()]
     if by > 1 and value is not None:
         value *= by
         body = f"{value:f}" if isinstance(value, Decimal) else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
-        if not said:
+        if not unit_text:
             return Quantity(tex=body, value=value)
-    if len(said) == 1 and tex.endswith(said):
-        unit = parse_unit(said) if said in LETTERS else None
-        return Quantity(tex=tex, unit=unit, value=value if unit else None, letter=said)
-    unit = parse_unit(said)
+    if len(unit_text) == 1 and tex.endswith(unit_text):
+        unit = parse_unit(unit_text) if unit_text in LETTERS else None
+        return Quantity(tex=tex, unit=unit, value=value if unit else None, letter=unit_text)
+    unit = parse_unit(unit_text)
     if unit is None:
         return Quantity(tex=tex)
     if unit is PERCENT:
@@ -328,17 +328,17 @@ def _scaled(body: str, said: str, tex: str) -> Quantity:
     return Quantity(tex=body, unit=unit, value=value)
 
 
-def _measured(body: str, unit: Unit | None) -> Quantity:
+def _measured_quantity(body: str, unit: Unit | None) -> Quantity:
     body = body.strip()
-    return Quantity(tex=body, unit=unit, value=_value(body))
+    return Quantity(tex=body, unit=unit, value=_plain_number(body))
 
 
-def _value(body: str) -> Decimal | Fraction | None:
+def _plain_number(body: str) -> Decimal | Fraction | None:
     """A plain number without a unit; None for all else, and for a group of digits that is none ("1234,5")."""
-    found = _NUMBER.fullmatch(body.strip())
-    if found is None:
+    match = _NUMBER.fullmatch(body.strip())
+    if match is None:
         return None
-    sign, digits, power, ten, minus, top, bottom, above, below = found.groups()
+    sign, digits, power, ten, minus, top, bottom, above, below = match.groups()
     if digits:
         digits = without_separators(digits)
         if "," in digits:

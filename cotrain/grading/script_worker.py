@@ -15,8 +15,8 @@ import random
 from contextlib import redirect_stdout
 from typing import Any
 
-from cotrain.grading.answer_worker import begin, compiled
-from cotrain.grading.channel import Channel, Gone, kind_of_failure
+from cotrain.grading.answer_worker import receive_program, compile_program
+from cotrain.grading.channel import Channel, ChannelClosed, kind_of_failure
 from cotrain.grading.exam import Exam, Verdict
 
 MAX_OUTPUT = 500  # characters
@@ -25,20 +25,20 @@ CUT = "\n(cut)"
 
 def load_scripts() -> Exam:
     """The loader that ``GradingPool`` names."""
-    return Exam(inside=play, outside=listen)
+    return Exam(inside=run_in_cell, outside=receive_result)
 
 
-def play(number: int) -> None:
+def run_in_cell(number: int) -> None:
     """Run a program and send what came of it."""
-    channel, program = begin(number)
-    reason, printed = run(program)
+    channel, program = receive_program(number)
+    reason, printed = run_script(program)
     channel.send({"gives": [reason, printed]})
 
 
-def run(program: str) -> tuple[str, str]:
+def run_script(program: str) -> tuple[str, str]:
     """ "" or one of "syntax error", "NameError" or another built-in exception, "error" for one of the program's own;
     and what was printed, of a failed one before that. A program that ends itself with ``sys.exit`` has not failed."""
-    code = compiled(program, "<program>")
+    code = compile_program(program, "<program>")
     if code is None:
         return "syntax error", ""
     random.seed(0)
@@ -55,12 +55,12 @@ def run(program: str) -> tuple[str, str]:
     return reason, f"{page.kept}{CUT if page.more else ''}"
 
 
-def listen(channel: Channel, nothing: str, program: str, deadline_s: float) -> Verdict:
+def receive_result(channel: Channel, nothing: str, program: str, deadline_s: float) -> Verdict:
     """What the program's process says of it: True and what was printed, or False, the reason and what was printed."""
     try:
         channel.send({"program": program, "deadline_s": deadline_s})
         said = channel.receive().get("gives")
-    except Gone:
+    except ChannelClosed:
         said = None
     if not (isinstance(said, list) and len(said) == 2 and all(isinstance(text, str) for text in said)):
         return False, "program died"

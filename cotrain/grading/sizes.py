@@ -34,10 +34,10 @@ def too_large(text: str) -> bool:
         depth += (token in _OPEN) - (token in _CLOSE)
         if depth > DEEP:
             return True
-    return ("^" in tokens or "!" in tokens) and _Reading(tokens).large
+    return ("^" in tokens or "!" in tokens) and _SizeReader(tokens).large
 
 
-class _Reading:
+class _SizeReader:
     """One pass over the tokens; the value of a group is known where it is made of numbers, products and powers
     alone."""
 
@@ -45,10 +45,10 @@ class _Reading:
         self._tokens, self._at, self.large = tokens, 0, False
         self._depth = 0  # of powers, in brackets or not: each is a call of its own
         while self._at < len(tokens):
-            self._group()
+            self._read_group()
             self._at += 1  # a bracket that closes nothing
 
-    def _group(self) -> float | None:
+    def _read_group(self) -> float | None:
         """The value up to the closing bracket; None where it is unknown."""
         product: float | None = 1.0
         counted = False  # a sum or product waits for its upper limit
@@ -61,21 +61,21 @@ class _Reading:
                 continue
             if token == "^" and counted:
                 self._at += 1
-                limit = self._power()
+                limit = self._read_power()
                 self.large |= limit is not None and limit > TERMS
                 counted = False
                 product = None
                 continue
-            value = self._power(counted)
+            value = self._read_power(counted)
             product = None if product is None or value is None else product * value
         return product
 
-    def _power(self, counted: bool = False) -> float | None:
+    def _read_power(self, counted: bool = False) -> float | None:
         """A number or group with its powers and factorials, from the right: 9^9^9 is 9^(9^9)."""
         self._depth += 1
         if self._depth > DEEP:
             self.large, self._at = True, len(self._tokens)  # the rest is not read
-        value = self._atom()
+        value = self._read_atom()
         while not counted and self._at < len(self._tokens) and self._tokens[self._at] in ("^", "!"):
             if self._tokens[self._at] == "!":
                 self._at += 1
@@ -83,7 +83,7 @@ class _Reading:
                 value = None if value is None else math.inf if value > 100 else math.gamma(max(value, 0.0) + 1)
                 continue
             self._at += 1
-            exponent = self._power()
+            exponent = self._read_power()
             if value is None or exponent is None:
                 value = None
             else:
@@ -93,13 +93,13 @@ class _Reading:
         self._depth -= 1
         return value
 
-    def _atom(self) -> float | None:
+    def _read_atom(self) -> float | None:
         if self._at >= len(self._tokens):
             return None
         token = self._tokens[self._at]
         self._at += 1
         if token in _OPEN:
-            value = self._group()
+            value = self._read_group()
             self._at += 1
             return value
         return float(token[:300]) if token[0].isdecimal() and token.isascii() else None

@@ -38,7 +38,7 @@ class NotPassable(BaseException):
     """A value of the tests that cannot be sent."""
 
 
-class Values:
+class ValueCodec:
     """One side's view: its own objects have numbers here, ``stand_in`` makes what stands for the other's.
 
     ``mine``: the name of this side. An object keeps its number, so an unchanged list is written in the same way again.
@@ -51,7 +51,7 @@ class Values:
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}  # id → number
 
-    def write(self, value: Any) -> Any:
+    def write_value(self, value: Any) -> Any:
         """A value as JSON."""
         kind = type(value)
         if value is None or kind in (bool, str):
@@ -61,38 +61,38 @@ class Values:
         if kind is float:
             return value
         if kind is list:
-            return [self.write(item) for item in value]
+            return [self.write_value(item) for item in value]
         if kind in _WRITERS:
             tag, parts = _WRITERS[kind]
-            return {tag: [self.write(item) for item in parts(value)]}
+            return {tag: [self.write_value(item) for item in parts(value)]}
         if kind in _VIEWS and self._mine == "answer":
-            return {_VIEWS[kind]: [self.write(item) for item in value]}
+            return {_VIEWS[kind]: [self.write_value(item) for item in value]}
         if (number := self._number_of(value)) is not None:
             return {self._theirs: number}
-        if (name := _builtin(value)) is not None and (self._mine == "tests" or name in DATA_TYPES):
+        if (name := _builtin_name(value)) is not None and (self._mine == "tests" or name in DATA_TYPES):
             return {"builtin": name}
-        for base, made in _BASES:
+        for base, convert in _BASES:
             if isinstance(value, base):
-                return self.write(made(value))
+                return self.write_value(convert(value))
         if self._mine == "tests" and not callable(value):
             if not hasattr(value, "__next__"):
                 raise NotPassable
-            return {"iterator": [self.write(item) for item in value]}
+            return {"iterator": [self.write_value(item) for item in value]}
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
         return {self._mine: self._numbers[id(value)]}
 
-    def read(self, written: Any) -> Any:
+    def read_value(self, written: Any) -> Any:
         """What ``write`` of the other side wrote. Raises Unreadable."""
         try:
-            return self._read(written)
+            return self._read_content(written)
         except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, AttributeError) as error:
             raise Unreadable from error
 
-    def _read(self, written: Any) -> Any:
+    def _read_content(self, written: Any) -> Any:
         if isinstance(written, list):
-            return [self._read(item) for item in written]
+            return [self._read_content(item) for item in written]
         if not isinstance(written, dict):
             return written
         [(name, content)] = written.items()
@@ -104,16 +104,16 @@ class Values:
             return self._objects[content]
         if name in SIDES:
             return self._stand_in(content + 0)
-        return _READERS[name](self._read(content))
+        return _READERS[name](self._read_content(content))
 
 
-def _pairs(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
+def _item_pairs(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
     return list(value.items())
 
 
 _WRITERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
-    tuple: ("tuple", list), set: ("set", list), frozenset: ("frozenset", list), dict: ("dict", _pairs),
-    OrderedDict: ("OrderedDict", _pairs), Counter: ("Counter", _pairs), deque: ("deque", lambda v: (list(v), v.maxlen)),
+    tuple: ("tuple", list), set: ("set", list), frozenset: ("frozenset", list), dict: ("dict", _item_pairs),
+    OrderedDict: ("OrderedDict", _item_pairs), Counter: ("Counter", _item_pairs), deque: ("deque", lambda v: (list(v), v.maxlen)),
     bytes: ("bytes", lambda v: (v.decode("latin-1"),)), bytearray: ("bytearray", lambda v: (v.decode("latin-1"),)),
     complex: ("complex", lambda v: (v.real, v.imag)), range: ("range", lambda v: (v.start, v.stop, v.step)),
     slice: ("slice", lambda v: (v.start, v.stop, v.step)), array: ("array", lambda v: (v.typecode, v.tolist())),
@@ -151,6 +151,6 @@ DATA_TYPES = {
 }
 
 
-def _builtin(value: Any) -> str | None:
+def _builtin_name(value: Any) -> str | None:
     name = getattr(value, "__name__", None)
     return name if isinstance(name, str) and _BUILTINS.get(name) is value else None

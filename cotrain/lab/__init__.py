@@ -12,7 +12,7 @@ def compare(
 ) -> dict[str, Any]:
     """Run several recipes with several seeds. ``options``: the other fields of ``comparison.compare.Plan``."""
     from cotrain.lab.comparison.arms import parse_arm
-    from cotrain.lab.comparison.compare import Plan
+    from cotrain.lab.comparison.compare import ComparisonPlan
     from cotrain.lab.comparison.compare import compare as work
 
-    return work(Plan(arms=tuple(map(parse_arm, arms)), seeds=seeds, out=Path(out), **options), say=say)
+    return work(ComparisonPlan(arms=tuple(map(parse_arm, arms)), seeds=seeds, out=Path(out), **options), say=say)

@@ -31,10 +31,10 @@ from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import Parser
 from cotrain.core.pace import Pace
 from cotrain.core.types import ParseFailure
-from cotrain.core.verbosity import progress
+from cotrain.core.verbosity import print_progress
 from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
-from cotrain.tasks.processbench import sample_of
-from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.processbench import solution_of_row
+from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import ANY, Schema, row_of, schema_of
 from cotrain.text.answers import TAGS, check_answer, free_solution
 from cotrain.text.parsers import tagged_solution
@@ -46,7 +46,7 @@ _WORD, _CHARACTER, _SIGN = (re.compile(what) for what in (r"[^\W_]+", r"[^\W_]",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DataFault:
     """One kind of fault and where it is."""
 
     level: str  # "error" or "warning"
@@ -54,7 +54,7 @@ class Finding:
     meaning: str
     where: tuple[str, ...]  # one line for each row
 
-    def lines(self) -> list[str]:
+    def report_lines(self) -> list[str]:
         more = len(self.where) - SHOWN
         head = (
             f"{self.level}: {self.kind}: {len(self.where)} {'row' if len(self.where) == 1 else 'rows'}: {self.meaning}"
@@ -63,12 +63,12 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class LintReport:
     """All that was found in one file."""
 
     path: str
     rows: int  # that are not blank, malformed ones included
-    findings: tuple[Finding, ...]
+    findings: tuple[DataFault, ...]
     lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
     read: dict[str, Any] = field(
@@ -76,18 +76,18 @@ class Report:
     )  # with --answer: of how many texts so many are read, and are right
     aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
 
-    def count(self, level: str) -> int:
+    def count_rows(self, level: str) -> int:
         """Rows with findings of this level, a row once for each finding."""
         return sum(len(f.where) for f in self.findings if f.level == level)
 
     def json(self) -> dict[str, Any]:
         plain = {name: value for name, value in asdict(self).items() if name != "aside"}
-        return {**plain, "errors": self.count("error"), "warnings": self.count("warning")}
+        return {**plain, "errors": self.count_rows("error"), "warnings": self.count_rows("warning")}
 
-    def lines(self) -> list[str]:
+    def report_lines(self) -> list[str]:
         out = [f"{self.path}: {self.rows} rows"]
         for finding in self.findings:
-            out += finding.lines()
+            out += finding.report_lines()
         if self.read:
             counts = "{texts} worked texts: {read} are read, {right} of them as the gold answer".format(**self.read)
             out.append(f"--answer {self.read['answer']}: {counts}")
@@ -95,7 +95,7 @@ class Report:
             out.append("words of a question: " + ", ".join(f"{name} {n}" for name, n in self.lengths.items()))
             widest = max(self.histogram.values())
             out += [f"{r:>12s} {n:6d} {'#' * -(-40 * n // widest)}" for r, n in self.histogram.items()]
-        return [*out, f"{self.count('error')} errors, {self.count('warning')} warnings"]
+        return [*out, f"{self.count_rows('error')} errors, {self.count_rows('warning')} warnings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,90 +118,90 @@ def check_file(
     deadline_s: float = DEADLINE_S,
     answer: str | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> Report:
+) -> LintReport:
     """Check one file of JSON lines (``.gz`` too) or parquet, of questions and answers or of ProcessBench.
 
     ``answer``: how worked texts are read. ``say`` hears of what takes long. Raises DataError where a file is missing,
     unreadable or empty; every other fault is a finding.
     """
-    questions, aside = _read(Path(path), schema)
+    questions, aside = _read_questions(Path(path), schema)
     malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
-    found = [Finding(level="error", kind="malformed", meaning="left unread by what follows", where=malformed)]
+    faults = [DataFault(level="error", kind="malformed", meaning="left unread by what follows", where=malformed)]
     with GradingPool(workers=workers, deadline_s=deadline_s) as pool:
-        found += _repeats(questions, pool)
-        for other in against:
-            found += _overlaps(questions, Path(other), schema)
-        found += _unreadable(questions, pool, workers, say)
-        read = {} if answer is None else _texts(questions, answer, pool, found, say)
-    lengths, histogram = _lengths(questions)
-    return Report(
+        faults += _find_repeats(questions, pool)
+        for other_path in against:
+            faults += _find_overlaps(questions, Path(other_path), schema)
+        faults += _find_unreadable(questions, pool, workers, say)
+        answer_counts = {} if answer is None else _check_worked_texts(questions, answer, pool, faults, say)
+    lengths, histogram = _length_statistics(questions)
+    return LintReport(
         path=str(path),
         rows=aside.read + len(aside.refused),
-        findings=tuple(f for f in found if f.where),
+        findings=tuple(f for f in faults if f.where),
         lengths=lengths,
         histogram=histogram,
-        read=read,
+        read=answer_counts,
         aside=aside,
     )
 
 
-def _read(path: Path, schema: Schema) -> tuple[list[_Question], Quarantine]:
+def _read_questions(path: Path, schema: Schema) -> tuple[list[_Question], Quarantine]:
     """The questions that can be read, and what is wrong with the other rows."""
     aside = Quarantine()
 
-    def read(row: dict[str, Any], where: str) -> _Question:
+    def read_question(row: dict[str, Any], where: str) -> _Question:
         if "steps" in row and "label" in row:
-            sample = sample_of(row, where, "")
+            sample = solution_of_row(row, where, "")
             asked, answer, given = sample.problem, None, " ".join(sample.steps)
         else:
             found = row_of(row, schema.question, schema.answer, where)
             asked, answer, given = found.question, found.answer, ""
-        words, key = tuple(_WORD.findall(asked.casefold())), key_of(asked)
-        whole = f"{key} {key_of(given)}" if given else key
+        words, key = tuple(_WORD.findall(asked.casefold())), question_key(asked)
+        whole = f"{key} {question_key(given)}" if given else key
         number = int(where.rpartition(" ")[2])
-        worked = _worked(row)
+        worked = _worked_text(row)
         return _Question(number=number, text=asked, key=key, row=whole, answer=answer, words=words, worked=worked)
 
-    questions = parsed(numbered(path), read, aside)
+    questions = parse_rows(numbered_lines(path), read_question, aside)
     if not questions and not aside.refused:
         raise DataError(f"{path}: no rows; expected JSON lines, one object a line, or parquet")
     return questions, aside
 
 
-def _worked(row: Mapping[str, Any]) -> str:
+def _worked_text(row: Mapping[str, Any]) -> str:
     """The longest text of a row that may hold a worked answer."""
     texts = [str(row[name]) for name in ("completion", "solution", "response", "answer", "text") if row.get(name)]
     return max(texts, key=len, default="")
 
 
-def _texts(
-    questions: Sequence[_Question], answer: str, pool: GradingPool, found: list[Finding], say: Callable[[str], None]
+def _check_worked_texts(
+    questions: Sequence[_Question], answer: str, pool: GradingPool, faults: list[DataFault], say: Callable[[str], None]
 ) -> dict[str, Any]:
     """How many worked texts the format ``answer`` reads, and reads as the gold answer; ``found`` takes the others."""
     texts = [q for q in questions if q.worked and q.worked != q.answer]
-    said = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
+    solutions = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
     unread, wrong = [], []
     pace = Pace(len(texts), "{} worked texts compared with their answers", say)
-    for question, one in zip(texts, said, strict=True):
+    for question, solution in zip(texts, solutions, strict=True):
         pace.add()
-        if isinstance(one, ParseFailure):
-            unread.append(f"row {question.number}: {one.reason}: …{' '.join(question.worked.split())[-80:]!r}")
-        elif question.answer is not None and not _same(one.answer, question.answer, pool):
-            wrong.append(f"row {question.number}: {one.answer!r}, gold {question.answer!r}"[:200])
+        if isinstance(solution, ParseFailure):
+            unread.append(f"row {question.number}: {solution.reason}: …{' '.join(question.worked.split())[-80:]!r}")
+        elif question.answer is not None and not _same_answer(solution.answer, question.answer, pool):
+            wrong.append(f"row {question.number}: {solution.answer!r}, gold {question.answer!r}"[:200])
     kinds = (
         ("unread", f"--answer {answer} finds no answer", unread),
         ("other", f"--answer {answer} finds another", wrong),
     )
-    found += [Finding(level="warning", kind=k, meaning=m, where=tuple(w)) for k, m, w in kinds]
-    read = len(texts) - len(unread)
-    return {"answer": answer, "texts": len(texts), "read": read, "right": read - len(wrong)}
+    faults += [DataFault(level="warning", kind=k, meaning=m, where=tuple(w)) for k, m, w in kinds]
+    read_count = len(texts) - len(unread)
+    return {"answer": answer, "texts": len(texts), "read": read_count, "right": read_count - len(wrong)}
 
 
-def _same(said: str, gold: str, pool: GradingPool) -> bool:
+def _same_answer(said: str, gold: str, pool: GradingPool) -> bool:
     return said == gold or vote_key(said) == vote_key(gold) or pool.grade(gold, said).value is True
 
 
-def key_of(question: str) -> str:
+def question_key(question: str) -> str:
     """What two askings of one question have in common."""
     text = question.casefold()
     plain = "".join(_CHARACTER.findall(text))
@@ -214,9 +214,9 @@ _DASHES = str.maketrans("−–—‐", "----")
 _OPERATION = re.compile(r"[+<>]|-(?=\s*(?:\d|[^\W\d_](?![^\W_])|[\\({\[]))")
 
 
-def _repeats(questions: Sequence[_Question], pool: GradingPool) -> list[Finding]:
+def _find_repeats(questions: Sequence[_Question], pool: GradingPool) -> list[DataFault]:
     first: dict[str, _Question] = {}
-    same, other = [], []
+    same, differing = [], []
     for question in questions:
         earlier = first.setdefault(question.row, question)
         if earlier is question:
@@ -227,30 +227,30 @@ def _repeats(questions: Sequence[_Question], pool: GradingPool) -> list[Finding]
             same_text = vote_key(question.answer) == vote_key(earlier.answer)
             # "\\frac13" is "\\frac{1}{3}" only to a grader
             if not same_text and pool.grade(earlier.answer, question.answer).value is not True:
-                other.append(
+                differing.append(
                     f"rows {earlier.number} and {question.number}: {earlier.answer!r}, {question.answer!r}"[:200]
                 )
     return [
-        Finding(level="warning", kind="duplicate", meaning="the question was asked before", where=tuple(same)),
-        Finding(level="warning", kind="two answers", meaning="asked before, with another answer", where=tuple(other)),
+        DataFault(level="warning", kind="duplicate", meaning="the question was asked before", where=tuple(same)),
+        DataFault(level="warning", kind="two answers", meaning="asked before, with another answer", where=tuple(differing)),
     ]
 
 
-def _overlaps(questions: Sequence[_Question], other: Path, schema: Schema) -> list[Finding]:
-    theirs, aside = _read(other, schema)
-    if not theirs:
+def _find_overlaps(questions: Sequence[_Question], other: Path, schema: Schema) -> list[DataFault]:
+    other_questions, aside = _read_questions(other, schema)
+    if not other_questions:
         raise DataError(f"{other}: no row can be read; the first: {aside.refused[0].reason}")
-    asked = {question.key: question.number for question in reversed(theirs)}
-    grams = {gram: question.number for question in reversed(theirs) for gram in _grams(question.words)}
+    row_of_question = {question.key: question.number for question in reversed(other_questions)}
+    grams = {gram: question.number for question in reversed(other_questions) for gram in _word_grams(question.words)}
     exact, partly = [], []
     for question in questions:
-        if question.key in asked:
-            exact.append(f"row {question.number} asks what its row {asked[question.key]} asks")
-        elif (shared := next((g for g in _grams(question.words) if g in grams), None)) is not None:
+        if question.key in row_of_question:
+            exact.append(f"row {question.number} asks what its row {row_of_question[question.key]} asks")
+        elif (shared := next((g for g in _word_grams(question.words) if g in grams), None)) is not None:
             partly.append(f"row {question.number} and its row {grams[shared]}: {' '.join(shared)}"[:200])
     return [
-        Finding(level="error", kind="overlap", meaning=f"{other} asks the same", where=tuple(exact)),
-        Finding(
+        DataFault(level="error", kind="overlap", meaning=f"{other} asks the same", where=tuple(exact)),
+        DataFault(
             level="warning",
             kind=f"{GRAM}-gram",
             meaning=f"shares {GRAM} words in a row with {other}",
@@ -259,13 +259,13 @@ def _overlaps(questions: Sequence[_Question], other: Path, schema: Schema) -> li
     ]
 
 
-def _grams(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _word_grams(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [words[i : i + GRAM] for i in range(len(words) - GRAM + 1)]
 
 
-def _unreadable(
+def _find_unreadable(
     questions: Sequence[_Question], pool: GradingPool, workers: int, say: Callable[[str], None]
-) -> list[Finding]:
+) -> list[DataFault]:
     """Gold answers that give no grade, each compared once with an answer that every grader can read."""
     rows: dict[str, list[int]] = {}
     for question in questions:
@@ -281,7 +281,7 @@ def _unreadable(
         if grade.value is None:
             where.setdefault(grade.reason or "ungraded", []).extend((n, gold) for n in numbers)
     return [
-        Finding(
+        DataFault(
             level="warning",
             kind=f"answer: {reason}",
             meaning="the grader makes nothing of the gold answer; an answer of the same text is right, others give "
@@ -292,7 +292,7 @@ def _unreadable(
     ]
 
 
-def _lengths(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, int]]:
+def _length_statistics(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, int]]:
     sizes = sorted(len(question.text.split()) for question in questions)
     if not sizes:
         return {}, {}
@@ -303,7 +303,7 @@ def _lengths(questions: Sequence[_Question]) -> tuple[dict[str, int], dict[str, 
     return named, {f"{1 << (b - 1)}-{(1 << b) - 1}": powers[b] for b in ranges}
 
 
-def _nothing(text: str) -> None: ...
+def _say_nothing(text: str) -> None: ...
 
 
 def command(argv: Sequence[str]) -> int:
@@ -321,16 +321,16 @@ def command(argv: Sequence[str]) -> int:
         "--answer", metavar="FORMAT", help="read its worked texts so: tags, boxed, hash, phrase, last-number …"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.strict(argv[1:])
-    if given.answer is not None:
-        check_answer(given.answer)
-    schema = ANY if given.schema is None else schema_of(given.schema)
-    found = check_file(
-        given.file, given.against, schema=schema, answer=given.answer, say=_nothing if given.json else progress
+    arguments = parser.parse_strictly(argv[1:])
+    if arguments.answer is not None:
+        check_answer(arguments.answer)
+    schema = ANY if arguments.schema is None else schema_of(arguments.schema)
+    report = check_file(
+        arguments.file, arguments.against, schema=schema, answer=arguments.answer, say=_say_nothing if arguments.json else print_progress
     )
-    if given.quarantine is not None:
-        if Path(given.quarantine).exists():
-            raise ConfigError(f"--quarantine {given.quarantine}: it is there already; name a new file")
-        found.aside.write(given.quarantine)
-    print(json.dumps(found.json(), indent=2, ensure_ascii=False) if given.json else "\n".join(found.lines()))
-    return 1 if found.count("error") else 0
+    if arguments.quarantine is not None:
+        if Path(arguments.quarantine).exists():
+            raise ConfigError(f"--quarantine {arguments.quarantine}: it is there already; name a new file")
+        report.aside.write(arguments.quarantine)
+    print(json.dumps(report.json(), indent=2, ensure_ascii=False) if arguments.json else "\n".join(report.report_lines()))
+    return 1 if report.count_rows("error") else 0

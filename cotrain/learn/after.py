@@ -44,9 +44,9 @@ class TrainWithPromptOf:
                 "in its "
                 "group; give it the group of one that has, as in group=solution.group"
             )
-        return [self._moved(sample, prompts[sample.group]) for sample in samples], {}
+        return [self._replace_prompt(sample, prompts[sample.group]) for sample in samples], {}
 
-    def _moved(self, sample: Sample, prompt_ids: tuple[int, ...]) -> Sample:
+    def _replace_prompt(self, sample: Sample, prompt_ids: tuple[int, ...]) -> Sample:
         return sample if sample.role == self.role else replace(sample, prompt_ids=prompt_ids, off_policy=True)
 
 
@@ -62,24 +62,24 @@ class LeaveOut:
             raise ConfigError(f"LeaveOut: signal {self.signal.name!r} is per answer; expected one that is per span")
 
     def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
-        kept = [rest for sample in samples if (rest := self._rest(sample)) is not None]
+        kept = [rest for sample in samples if (rest := self._without_hidden(sample)) is not None]
         return kept, {"all left out": len(samples) - len(kept)} if len(kept) < len(samples) else {}
 
-    def _rest(self, sample: Sample) -> Sample | None:
-        hidden = {i for reward in sample.of(self.signal) if reward.tokens for i in range(*reward.tokens)}
+    def _without_hidden(self, sample: Sample) -> Sample | None:
+        hidden = {i for reward in sample.rewards_for(self.signal) if reward.tokens for i in range(*reward.tokens)}
         if not hidden:
             return sample
         stays = [i not in hidden for i in range(len(sample.token_ids))]
         if not any(stays):
             return None
-        before, at = [0, *accumulate(stays)], dict(sample.given)
+        before, given_at = [0, *accumulate(stays)], dict(sample.given)
         context: dict[int, list[int]] = {}  # by the kept token that it stands before
         for i, token in enumerate(sample.token_ids):
-            context.setdefault(before[i], []).extend((*at.get(i, ()), *(() if stays[i] else (token,))))
-        given: Given = tuple((k, tuple(ids)) for k, ids in sorted(context.items()) if 0 < k < before[-1] and ids)
+            context.setdefault(before[i], []).extend((*given_at.get(i, ()), *(() if stays[i] else (token,))))
+        context_given: Given = tuple((k, tuple(ids)) for k, ids in sorted(context.items()) if 0 < k < before[-1] and ids)
         index = torch.tensor([i for i, kept in enumerate(stays) if kept])
 
-        def part(values: torch.Tensor | None) -> torch.Tensor | None:
+        def take_kept(values: torch.Tensor | None) -> torch.Tensor | None:
             return None if values is None else values[index]
 
         return replace(
@@ -88,9 +88,9 @@ class LeaveOut:
             token_ids=tuple(token for token, kept in zip(sample.token_ids, stays, strict=True) if kept),
             sampler_logprobs=sample.sampler_logprobs[index],
             advantages=sample.advantages[index],
-            reference=part(sample.reference),
-            targets=part(sample.targets),
-            old_values=part(sample.old_values),
+            reference=take_kept(sample.reference),
+            targets=take_kept(sample.targets),
+            old_values=take_kept(sample.old_values),
             scores={name: values[index] for name, values in sample.scores.items()},
             rewards=tuple(
                 reward if reward.tokens is None else replace(reward, tokens=(before[low], before[high]))
@@ -98,5 +98,5 @@ class LeaveOut:
                 for low, high in [reward.tokens or (0, 0)]
                 if reward.tokens is None or before[low] < before[high]
             ),
-            given=given,
+            given=context_given,
         )

@@ -41,12 +41,12 @@ class ClassBalance:
                 f"ClassBalance: power {self.power} must be in (0, 1]; 0.5 is Tango's, 1 weighs both classes the same"
             )
 
-    def weigh(
+    def weigh_samples(
         self, seen: Sequence[Sample], kept: Sequence[Sample], counts: Counts
     ) -> tuple[list[Sample], list[float], dict[str, float]]:
         """The samples ``kept``, with their weights; the counts after all that were ``seen``, as if none had been
         dropped; and metrics. Raises ConfigError where samples were seen and none has a label."""
-        labels = [self._label(sample) for sample in seen]
+        labels = [self._class_label(sample) for sample in seen]
         if labels and all(label is None for label in labels):
             raise ConfigError(
                 f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; "
@@ -54,19 +54,19 @@ class ClassBalance:
                 "protocol reward it with 1 or 0"
             )
         counts = update_counts(counts, labels, self.ema)
-        mine = [self._label(sample) for sample in kept]
-        scales = class_weights(counts, mine, self.power)
+        kept_labels = [self._class_label(sample) for sample in kept]
+        scales = class_weights(counts, kept_labels, self.power)
         metrics = {"balance/unlabelled": float(sum(label is None for label in labels))}
         if sum(counts) > 0.0:
             metrics["balance/positive"] = counts[1] / sum(counts)
-        for side, wanted in (("negative", False), ("positive", True)):
-            if wanted in mine:
-                metrics[f"balance/weight_{side}"] = scales[mine.index(wanted)]
+        for side, side_label in (("negative", False), ("positive", True)):
+            if side_label in kept_labels:
+                metrics[f"balance/weight_{side}"] = scales[kept_labels.index(side_label)]
         weighed = [replace(sample, weight=scale) for sample, scale in zip(kept, scales, strict=True)]
         return weighed, list(counts), metrics
 
-    def _label(self, sample: Sample) -> bool | None:
-        given = sample.of(self.label)
+    def _class_label(self, sample: Sample) -> bool | None:
+        given = sample.rewards_for(self.label)
         if given and given[0].value not in (0.0, 1.0):
             raise ConfigError(f"class label {self.label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1")
         return bool(given[0].value) if given else None

@@ -24,17 +24,17 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import COLDEST
 from cotrain.learn.contract import MicroBatch, Sample
 from cotrain.learn.mismatch import bounds_of
-from cotrain.learn.spoken import Given, woven
+from cotrain.learn.spoken import Given, with_context
 from cotrain.models.shared_prefix import Branches, branches_of
 
 Ids = tuple[int, ...]
 Sequences = Sequence[tuple[Ids, Ids]]  # (prompt_ids [P], token_ids [T])
-Carrier = TypeVar("Carrier", "Rows", MicroBatch)
+Carrier = TypeVar("Carrier", "ForwardInput", MicroBatch)
 RECTANGLE = 4  # shared layout: sequences × longest, which attention pads to, over the budget of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class ForwardInput:
     """Input of one forward pass. ``[N]`` runs over the sampled tokens of all B sequences, one after the other."""
 
     input_ids: torch.Tensor  # [B, L] int64, L = max(P + T − 1), 0 on padding; shared layout: [1, L], L of all together
@@ -46,12 +46,12 @@ class Rows:
     branches: Branches | None = None  # of the shared layout
 
 
-def width(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> int:
+def input_length(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> int:
     """Input tokens of one row."""
     return len(prompt_ids) + len(token_ids) - 1
 
 
-def plan(widths: Sequence[int], budget: int) -> list[tuple[int, ...]]:
+def plan_padded(widths: Sequence[int], budget: int) -> list[tuple[int, ...]]:
     """Which rows share a micro-batch: indices into ``widths``, each exactly once.
 
     Rows are taken longest first (ties by index) and each micro-batch holds as many as ``rows · longest ≤ budget``
@@ -76,27 +76,27 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, (prompt_ids, _) in enumerate(sequences):
         groups.setdefault(prompt_ids, []).append(index)
-    widths = [width(p, t) for p, t in sequences]
+    widths = [input_length(p, t) for p, t in sequences]
     members = [sorted(group, key=lambda i: -widths[i]) for group in groups.values()]
     batches: list[list[int]] = []
     tokens = longest = 0
     for group in sorted(members, key=lambda group: -widths[group[0]]):
         prompt = len(sequences[group[0]][0])
-        paid = False  # for the prompt, in the last batch
+        prompt_counted = False  # for the prompt, in the last batch
         for index in group:
-            more = widths[index] - (prompt if paid else 0)
-            wide = max(longest, widths[index])
-            if not batches or tokens + more > budget or (len(batches[-1]) + 1) * wide > RECTANGLE * budget:
+            extra_tokens = widths[index] - (prompt if prompt_counted else 0)
+            new_longest = max(longest, widths[index])
+            if not batches or tokens + extra_tokens > budget or (len(batches[-1]) + 1) * new_longest > RECTANGLE * budget:
                 batches.append([])
-                tokens, more, wide = 0, widths[index], widths[index]
+                tokens, extra_tokens, new_longest = 0, widths[index], widths[index]
             batches[-1].append(index)
-            tokens, longest, paid = tokens + more, wide, True
+            tokens, longest, prompt_counted = tokens + extra_tokens, new_longest, True
     return [tuple(batch) for batch in batches]
 
 
-def rows_of(
+def forward_input_of(
     sequences: Sequences, temperatures: Sequence[float], *, given: Sequence[Given] = (), shared: bool = False
-) -> Rows:
+) -> ForwardInput:
     """Lay some sequences out for one forward pass; ``shared`` wants those of one prompt side by side. ``given``: what
     stands between the sampled tokens of each; it is an input, and nothing is predicted there.
 
@@ -105,28 +105,28 @@ def rows_of(
     """
     for (prompt_ids, token_ids), temperature in zip(sequences, temperatures, strict=True):
         if not prompt_ids or not token_ids:
-            found = f"{len(prompt_ids)} prompt and {len(token_ids)} sampled tokens"
-            raise ConfigError(f"a sequence of {found}; expected at least one of each")
+            counts_text = f"{len(prompt_ids)} prompt and {len(token_ids)} sampled tokens"
+            raise ConfigError(f"a sequence of {counts_text}; expected at least one of each")
         if not temperature >= COLDEST:
             raise ConfigError(
                 f"cannot learn from tokens sampled at temperature {temperature}; it must be at least {COLDEST:g}"
             )
     lengths = [len(token_ids) for _, token_ids in sequences]
     counts = torch.tensor(lengths)
-    whole = [(p, *woven(t, g)) for (p, t), g in zip(sequences, given or [()] * len(sequences), strict=True)]
+    full_sequences = [(p, *with_context(t, g)) for (p, t), g in zip(sequences, given or [()] * len(sequences), strict=True)]
     if shared:
-        input_ids, column, branches = _shared(whole)
+        input_ids, column, branches = _shared_layout(full_sequences)
         row = torch.zeros(len(column), dtype=torch.int64)
     else:
         branches = None
-        input_ids = torch.zeros(len(whole), max(width(p, ids) for p, ids, _ in whole), dtype=torch.int64)
-        for b, (prompt_ids, ids, _) in enumerate(whole):
+        input_ids = torch.zeros(len(full_sequences), max(input_length(p, ids) for p, ids, _ in full_sequences), dtype=torch.int64)
+        for b, (prompt_ids, ids, _) in enumerate(full_sequences):
             inputs = (*prompt_ids, *ids[:-1])
             input_ids[b, : len(inputs)] = torch.tensor(inputs)
         row = torch.arange(len(sequences)).repeat_interleave(counts)
-        column = torch.cat([torch.tensor(places) + len(p) - 1 for p, _, places in whole])
+        column = torch.cat([torch.tensor(places) + len(p) - 1 for p, _, places in full_sequences])
     plain = all(temperature == 1.0 for temperature in temperatures)
-    return Rows(
+    return ForwardInput(
         input_ids=input_ids,
         row=row,
         column=column,
@@ -137,7 +137,7 @@ def rows_of(
     )
 
 
-def _shared(whole: Sequence[tuple[Ids, Ids, list[int]]]) -> tuple[torch.Tensor, torch.Tensor, Branches]:
+def _shared_layout(full_sequences: Sequence[tuple[Ids, Ids, list[int]]]) -> tuple[torch.Tensor, torch.Tensor, Branches]:
     """Input ids ``[1, L]``, the place ``[N]`` from which each sampled token is predicted, and the branches.
 
     ``whole``: prompts, all tokens after them, and the places of the sampled ones among these."""
@@ -146,7 +146,7 @@ def _shared(whole: Sequence[tuple[Ids, Ids, list[int]]]) -> tuple[torch.Tensor, 
     prompts: list[tuple[int, ...]] = []
     answers: list[tuple[int, int]] = []
     last = 0  # place of the last token of the present prompt
-    for prompt_ids, token_ids, places in whole:
+    for prompt_ids, token_ids, places in full_sequences:
         if not prompts or prompts[-1] != prompt_ids:
             prompts.append(prompt_ids)
             ids += prompt_ids
@@ -157,12 +157,12 @@ def _shared(whole: Sequence[tuple[Ids, Ids, list[int]]]) -> tuple[torch.Tensor, 
     return torch.tensor([ids]), torch.cat(columns), branches_of([len(prompt) for prompt in prompts], answers)
 
 
-def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Rows, MicroBatch]:
+def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[ForwardInput, MicroBatch]:
     """The input of the forward pass and what the loss needs, in the same order of sequences.
 
     Raises ConfigError when a per-token field is not as long as the sampled tokens, or only some samples have it.
     """
-    rows = rows_of(
+    rows = forward_input_of(
         [(s.prompt_ids, s.token_ids) for s in samples],
         [s.temperature for s in samples],
         given=[s.given for s in samples],
@@ -171,25 +171,25 @@ def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Rows, M
     batch = MicroBatch(
         token_ids=torch.zeros(rows.mask.shape, dtype=torch.int64).masked_scatter(rows.mask, rows.targets),
         mask=rows.mask.float(),
-        sampler_logprobs=_pad(samples, "sampler_logprobs", rows.mask),
-        advantages=_pad(samples, "advantages", rows.mask),
+        sampler_logprobs=_pad_field(samples, "sampler_logprobs", rows.mask),
+        advantages=_pad_field(samples, "advantages", rows.mask),
         weights=torch.tensor([s.weight for s in samples], dtype=torch.float32),
-        reference=_pad_optional(samples, "reference", rows.mask),
-        targets=_pad_optional(samples, "targets", rows.mask),
-        old_values=_pad_optional(samples, "old_values", rows.mask),
+        reference=_pad_optional_field(samples, "reference", rows.mask),
+        targets=_pad_optional_field(samples, "targets", rows.mask),
+        old_values=_pad_optional_field(samples, "old_values", rows.mask),
         off_policy=torch.tensor([s.off_policy for s in samples]),
         bounds=bounds_of(samples),
     )
     return rows, batch
 
 
-def move(carrier: Carrier, device: torch.device) -> Carrier:
+def move_to(carrier: Carrier, device: torch.device) -> Carrier:
     """The same carrier with its tensors on ``device``."""
     present = {f.name: getattr(carrier, f.name) for f in fields(carrier) if getattr(carrier, f.name) is not None}
     return replace(carrier, **{name: tensor.to(device, non_blocking=True) for name, tensor in present.items()})
 
 
-def _pad(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tensor:
+def _pad_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tensor:
     parts = [getattr(sample, name) for sample in samples]
     for sample, part in zip(samples, parts, strict=True):
         if part.shape != (len(sample.token_ids),):
@@ -200,8 +200,8 @@ def _pad(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tens
     return torch.zeros(mask.shape, dtype=dtype).masked_scatter(mask, torch.cat(parts).to(dtype))
 
 
-def _pad_optional(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tensor | None:
+def _pad_optional_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tensor | None:
     given = sum(getattr(sample, name) is not None for sample in samples)
     if given not in (0, len(samples)):
         raise ConfigError(f"{given} of {len(samples)} samples have {name}; expected all or none")
-    return _pad(samples, name, mask) if given else None
+    return _pad_field(samples, name, mask) if given else None

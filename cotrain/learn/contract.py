@@ -71,11 +71,11 @@ class Sample:
     )
 
     @property
-    def game(self) -> str:
+    def episode_key(self) -> str:
         """The episode that it belongs to: its key without role and call."""
         return self.key.rsplit(":", 2)[0]
 
-    def of(self, signal: Signal) -> tuple[Reward, ...]:
+    def rewards_for(self, signal: Signal) -> tuple[Reward, ...]:
         """What it was given of this signal."""
         return tuple(reward for reward in self.rewards if reward.name == signal.name)
 

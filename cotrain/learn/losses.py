@@ -28,22 +28,22 @@ import torch
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.functional.kl import ESTIMATORS, Estimator, kl_estimate
 from cotrain.functional.policy_losses import (
-    clipped_ratio,
-    reinforce,
+    clipped_ratio_loss,
+    reinforce_loss,
     sequence_log_ratio,
-    shaped,
+    shaped_loss,
     token_log_ratio,
     truncated_importance,
 )
 from cotrain.functional.reductions import NORMALISES, Normalise, masked_sum, reduce_loss
 from cotrain.learn.contract import Loss, MicroBatch, Normaliser
-from cotrain.learn.mismatch import masked, without
+from cotrain.learn.mismatch import outside_bounds, with_unit_ratio
 
 Observed = dict[str, torch.Tensor]  # [B, T] each, for the metrics: "clip_fraction", "ratio", "sampler_trainer_diff"
 TokenLoss = Callable[[torch.Tensor, MicroBatch], tuple[torch.Tensor, Observed]]  # log π [B, T], batch → loss [B, T]
 
 
-def _observed(logprobs: torch.Tensor, batch: MicroBatch, log_ratio: torch.Tensor, clipped: torch.Tensor) -> Observed:
+def _clip_metrics(logprobs: torch.Tensor, batch: MicroBatch, log_ratio: torch.Tensor, clipped: torch.Tensor) -> Observed:
     return {
         "clip_fraction": clipped,
         "ratio": log_ratio.exp(),
@@ -69,8 +69,8 @@ class Clipped:
 
     def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
         log_ratio = token_log_ratio(logprobs, batch.sampler_logprobs)
-        losses, clipped = clipped_ratio(log_ratio, batch.advantages, low=self.low, high=self.high)
-        return losses, _observed(logprobs, batch, log_ratio, clipped)
+        losses, clipped = clipped_ratio_loss(log_ratio, batch.advantages, low=self.low, high=self.high)
+        return losses, _clip_metrics(logprobs, batch, log_ratio, clipped)
 
 
 CLIPPED = Clipped()  # as GRPO and PPO have it
@@ -88,8 +88,8 @@ class ClippedSequence:
 
     def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
         log_ratio = sequence_log_ratio(logprobs, batch.sampler_logprobs, batch.mask)
-        losses, clipped = clipped_ratio(log_ratio, batch.advantages, low=self.low, high=self.high)
-        return losses, _observed(logprobs, batch, log_ratio, clipped)
+        losses, clipped = clipped_ratio_loss(log_ratio, batch.advantages, low=self.low, high=self.high)
+        return losses, _clip_metrics(logprobs, batch, log_ratio, clipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,11 @@ class ScoreFunction:
             raise ConfigError(f"ScoreFunction: cap is {self.cap}, expected a positive one, or None")
 
     def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
-        losses = reinforce(logprobs, batch.advantages)
+        losses = reinforce_loss(logprobs, batch.advantages)
         if self.cap is not None:
             losses = losses * truncated_importance(logprobs, batch.sampler_logprobs, cap=self.cap)
         log_ratio = token_log_ratio(logprobs, batch.sampler_logprobs)
-        return losses, _observed(logprobs, batch, log_ratio, torch.zeros_like(logprobs))
+        return losses, _clip_metrics(logprobs, batch, log_ratio, torch.zeros_like(logprobs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Shaped:
         elsewhere = batch.off_policy[:, None].expand_as(logprobs)
         sampler_logprobs = torch.where(elsewhere, logprobs.detach(), batch.sampler_logprobs)
         losses, observed = self.otherwise(logprobs, replace(batch, sampler_logprobs=sampler_logprobs))
-        return torch.where(elsewhere, shaped(logprobs, batch.advantages, gamma=self.gamma), losses), observed
+        return torch.where(elsewhere, shaped_loss(logprobs, batch.advantages, gamma=self.gamma), losses), observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +169,11 @@ def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float 
         raise ConfigError(f"constant is {constant}, expected tokens per sequence, such as max_tokens")
 
 
-def weighs(loss: TokenLoss) -> bool:
+def uses_ratio(loss: TokenLoss) -> bool:
     """Does it weigh samples by how much likelier they are to the learner than to whoever drew them? A user's own is
     taken to."""
     if isinstance(loss, Shaped):
-        return weighs(loss.otherwise)
+        return uses_ratio(loss.otherwise)
     return not (isinstance(loss, ScoreFunction) and loss.cap is None)
 
 
@@ -203,7 +203,7 @@ def policy_loss(
     """
     mask = batch.mask
 
-    def share(per_token: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+    def reduce_term(per_token: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         return reduce_loss(
             per_token,
             mask,
@@ -214,22 +214,22 @@ def policy_loss(
             weights=weights,
         )
 
-    left_out = masked(logprobs, batch)
+    left_out = outside_bounds(logprobs, batch)
     losses, observed = loss(logprobs, batch)
     if left_out is not None:
-        losses, _ = loss(logprobs, without(batch, left_out, logprobs))
+        losses, _ = loss(logprobs, with_unit_ratio(batch, left_out, logprobs))
         losses = losses.masked_fill(left_out[:, None], 0.0)
         observed["mismatch_masked"] = left_out[:, None].expand_as(mask).to(mask)
-    value = share(losses, batch.weights)
+    value = reduce_term(losses, batch.weights)
     observed["surprisal"] = -logprobs
     if kl is not None:
         if batch.reference is None:
             raise ConfigError(f"the samples lack log-probabilities of {kl.reference!r}, the reference of the KL term")
         observed["kl"] = kl_estimate(logprobs, batch.reference, kl.estimator)
-        value = value + kl.coefficient * share(observed["kl"])
+        value = value + kl.coefficient * reduce_term(observed["kl"])
     if entropy is not None:
         observed["entropy"] = entropy
-        value = value - bonus * share(entropy)
+        value = value - bonus * reduce_term(entropy)
     elif bonus:
         raise ConfigError(f"an entropy bonus of {bonus} needs the entropy of each token; none was given")
     return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})

@@ -24,12 +24,12 @@ Bounds = tuple[float, float]  # of r̄
 LOOSE: Bounds = (0.5, 2.0)
 
 
-def bounded(samples: Iterable[Sample], bounds: Bounds | None) -> tuple[Sample, ...]:
+def with_bounds(samples: Iterable[Sample], bounds: Bounds | None) -> tuple[Sample, ...]:
     """The samples with these bounds; None: as they are."""
     return tuple(samples) if bounds is None else tuple(replace(sample, bounds=bounds) for sample in samples)
 
 
-def masked(logprobs: torch.Tensor, batch: MicroBatch) -> torch.Tensor | None:
+def outside_bounds(logprobs: torch.Tensor, batch: MicroBatch) -> torch.Tensor | None:
     """``[B]`` bool, True where r̄ is outside of the bounds; None where there are none. ``logprobs`` ``[B, T]``."""
     if batch.bounds is None:
         return None
@@ -39,7 +39,7 @@ def masked(logprobs: torch.Tensor, batch: MicroBatch) -> torch.Tensor | None:
     return outside if batch.off_policy is None else outside & ~batch.off_policy
 
 
-def without(batch: MicroBatch, left_out: torch.Tensor, logprobs: torch.Tensor) -> MicroBatch:
+def with_unit_ratio(batch: MicroBatch, left_out: torch.Tensor, logprobs: torch.Tensor) -> MicroBatch:
     """The batch with r = 1 in the samples that are left out, so that their losses are finite. ``left_out`` [B] bool."""
     sampler = torch.where(left_out[:, None], logprobs.detach(), batch.sampler_logprobs)
     return replace(batch, sampler_logprobs=sampler)

@@ -36,18 +36,18 @@ from cotrain.learn.after import After, drop_flat_groups
 from cotrain.learn.balance import ClassBalance
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.learn.estimators import Baselines, Estimator, RunningMean, z_score
-from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, weighs
+from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, uses_ratio
 from cotrain.learn.mixing import weight_at
 from cotrain.learn.samples import (
-    Placed,
+    PlacedRewards,
     RewardWeights,
     StepScale,
     check_rewards,
     check_step_scale,
     on_tokens,
-    placed,
+    place_rewards,
     pools_of,
-    usable,
+    usable_samples,
 )
 
 OverBatch = Callable[[torch.Tensor], torch.Tensor]  # [N] → [N], N tokens of the whole batch
@@ -87,32 +87,32 @@ class PolicyGradient:
             raise ConfigError(
                 f"{name}: {self.balance.label.name!r} is both a reward and the label of the class balance"
             )
-        if self.merge and not self._of("answer"):
+        if self.merge and not self._signals_per("answer"):
             raise ConfigError(f"{name}: merge=True, but rewards has no per-answer signal to add up")
         for edge in (0, 1):
-            self._rest({signal: weight_at(weight, edge, 1) for signal, weight in self.rewards.items()})
+            self._outcome_share({signal: weight_at(weight, edge, 1) for signal, weight in self.rewards.items()})
 
-    def _of(self, per: str) -> list[Signal]:
+    def _signals_per(self, per: str) -> list[Signal]:
         return [signal for signal in self.rewards if signal.per == per]
 
-    def _rest(self, weights: Mapping[Signal, float]) -> float:
+    def _outcome_share(self, weights: Mapping[Signal, float]) -> float:
         """What is left for the per-answer channels: 1 − Σ_p α_p, or all of it."""
         if self.blend == "add":
             return 1.0
-        alphas = {signal.name: weights[signal] for signal in self._of("span")}
-        rest = 1.0 - sum(alphas.values())
-        if any(not 0.0 <= alpha <= 1.0 for alpha in alphas.values()) or rest < -1e-9:
+        alphas = {signal.name: weights[signal] for signal in self._signals_per("span")}
+        outcome_share = 1.0 - sum(alphas.values())
+        if any(not 0.0 <= alpha <= 1.0 for alpha in alphas.values()) or outcome_share < -1e-9:
             raise ConfigError(
                 f"{type(self).__name__}: weights of per-span rewards {alphas} must lie in [0, 1] and add up to at "
                 "most 1, the "
                 "outcome has the rest; use blend='add' for free weights"
             )
-        return rest
+        return outcome_share
 
     def needs(self) -> Needs:
         return Needs(
             reads=(*self.rewards, *([self.balance.label] if self.balance else [])),
-            ratio=weighs(self.loss),
+            ratio=uses_ratio(self.loss),
             group=1 if self.advantage is None else 2,
             reference=self.kl.reference if self.kl else None,
             entropy=self.entropy != 0.0,
@@ -120,10 +120,10 @@ class PolicyGradient:
         )
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        samples, dropped = usable(batch.samples, self.rewards)
+        samples, dropped = usable_samples(batch.samples, self.rewards)
         pools, groups = pools_of(samples)
         weights = {signal: weight_at(weight, batch.updates, batch.planned) for signal, weight in self.rewards.items()}
-        rewards = {signal: placed(samples, signal, self.step_scale) for signal in self.rewards}
+        rewards = {signal: place_rewards(samples, signal, self.step_scale) for signal in self.rewards}
         metrics = {"traces": float(len(samples)), "groups": float(groups)} | _reward_metrics(samples, rewards)
         memory: State = {}
 
@@ -132,8 +132,8 @@ class PolicyGradient:
         # whom a reward is compared with: those of its group, or without an estimator of groups all of the batch
         compared, count = (pools, groups) if self.advantage else (torch.zeros_like(pools), min(groups, 1))
         flat = torch.ones(count, dtype=torch.bool)
-        for name, (channel, factor) in self._channels(rewards, weights).items():
-            tokens, baselines = self._advantages(name, channel, samples, pools, baselines)
+        for name, (channel, factor) in self._reward_channels(rewards, weights).items():
+            tokens, baselines = self._channel_advantages(name, channel, samples, pools, baselines)
             metrics |= {f"advantage/{name}": _mean_size(tokens), f"mix/{name}": factor}
             if factor:
                 flat &= pool_is_flat(channel.values, compared[channel.owners], count)
@@ -153,27 +153,27 @@ class PolicyGradient:
             learned, left_out = change(learned)
             dropped |= left_out
         if self.balance is not None:
-            learned, memory["classes"], more = self.balance.weigh(samples, learned, state.get("classes", (0.0, 0.0)))
-            metrics |= more
+            learned, memory["classes"], balance_metrics = self.balance.weigh_samples(samples, learned, state.get("classes", (0.0, 0.0)))
+            metrics |= balance_metrics
         rounded = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in learned)
         return Credit(samples=rounded, metrics=metrics, dropped=dropped), memory
 
-    def _channels(
-        self, rewards: Mapping[Signal, Placed], weights: Mapping[Signal, float]
-    ) -> dict[str, tuple[Placed, float]]:
+    def _reward_channels(
+        self, rewards: Mapping[Signal, PlacedRewards], weights: Mapping[Signal, float]
+    ) -> dict[str, tuple[PlacedRewards, float]]:
         """All channels, per-answer ones first, with the factor by which their advantages enter the mixture."""
-        rest, answers = self._rest(weights), self._of("answer")
-        channels = {signal.name: (rewards[signal], rest * weights[signal]) for signal in answers}
+        outcome_share, answers = self._outcome_share(weights), self._signals_per("answer")
+        channels = {signal.name: (rewards[signal], outcome_share * weights[signal]) for signal in answers}
         if self.merge:
             first = rewards[answers[0]]
             total = sum(
                 (weights[signal] * rewards[signal].values for signal in answers), torch.zeros_like(first.values)
             )
-            channels = {MERGED: (first._replace(values=total), rest)}
-        return channels | {signal.name: (rewards[signal], weights[signal]) for signal in self._of("span")}
+            channels = {MERGED: (first._replace(values=total), outcome_share)}
+        return channels | {signal.name: (rewards[signal], weights[signal]) for signal in self._signals_per("span")}
 
-    def _advantages(
-        self, name: str, channel: Placed, samples: Sequence[Sample], pools: torch.Tensor, baselines: Baselines
+    def _channel_advantages(
+        self, name: str, channel: PlacedRewards, samples: Sequence[Sample], pools: torch.Tensor, baselines: Baselines
     ) -> tuple[list[torch.Tensor], Baselines]:
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
         values = channel.values
@@ -184,11 +184,11 @@ class PolicyGradient:
         if self.advantage is not None:
             values = self.advantage(values, pools[channel.owners])
         tokens = [reward_to_go(part) for part in on_tokens(samples, channel, values)]
-        spoken = sorted(set(channel.owners.tolist()))  # the others have no value in this channel and keep their zeros
-        if self.over_batch is not None and spoken:
-            lengths = [len(tokens[i]) for i in spoken]
-            rescaled = self.over_batch(torch.cat([tokens[i] for i in spoken])).split(lengths)
-            for i, part in zip(spoken, rescaled, strict=True):
+        valued_indices = sorted(set(channel.owners.tolist()))  # the others have no value in this channel and keep their zeros
+        if self.over_batch is not None and valued_indices:
+            lengths = [len(tokens[i]) for i in valued_indices]
+            rescaled = self.over_batch(torch.cat([tokens[i] for i in valued_indices])).split(lengths)
+            for i, part in zip(valued_indices, rescaled, strict=True):
                 tokens[i] = part
         return tokens, baselines
 
@@ -214,16 +214,16 @@ def _mean_size(tokens: Sequence[torch.Tensor]) -> float:
     return float(sum(part.abs().sum() for part in tokens)) / count if count else 0.0
 
 
-def _reward_metrics(samples: Sequence[Sample], channels: Mapping[Signal, Placed]) -> dict[str, float]:
+def _reward_metrics(samples: Sequence[Sample], channels: Mapping[Signal, PlacedRewards]) -> dict[str, float]:
     """Means of per-answer rewards; of per-span ones how many samples have any, and how many spans these have."""
     metrics: dict[str, float] = {}
     for signal, channel in channels.items() if samples else ():
         if signal.per == "answer":
             metrics[f"reward/{signal.name}"] = sum(channel.values.tolist()) / len(samples)
             continue
-        counts = [len({reward.tokens for reward in sample.of(signal)}) for sample in samples]
-        judged = [count for count in counts if count]
-        metrics[f"coverage/{signal.name}"] = len(judged) / len(samples)
-        if judged:
-            metrics[f"count/{signal.name}"] = sum(judged) / len(judged)
+        counts = [len({reward.tokens for reward in sample.rewards_for(signal)}) for sample in samples]
+        span_counts = [count for count in counts if count]
+        metrics[f"coverage/{signal.name}"] = len(span_counts) / len(samples)
+        if span_counts:
+            metrics[f"count/{signal.name}"] = sum(span_counts) / len(span_counts)
     return metrics

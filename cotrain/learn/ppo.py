@@ -22,7 +22,7 @@ from cotrain.functional.credit import whiten
 from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.functional.values import gae, value_loss
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, weighs
+from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, uses_ratio
 from cotrain.learn.mixing import weight_at
 from cotrain.learn.samples import (
     RewardWeights,
@@ -30,8 +30,8 @@ from cotrain.learn.samples import (
     check_rewards,
     check_step_scale,
     on_tokens,
-    placed,
-    usable,
+    place_rewards,
+    usable_samples,
 )
 
 
@@ -52,24 +52,24 @@ class Ppo:
     entropy: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(type(self).__name__, self.rewards, self.step_scale, self.gamma, self.lam)
+        _check_settings(type(self).__name__, self.rewards, self.step_scale, self.gamma, self.lam)
         check_loss(self.loss, self.normalise, self.constant)
 
     def needs(self) -> Needs:
         reference = self.kl.reference if self.kl else None
         return Needs(
             reads=tuple(self.rewards),
-            ratio=weighs(self.loss),
+            ratio=uses_ratio(self.loss),
             values=self.values,
             reference=reference,
             entropy=self.entropy != 0.0,
         )
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        samples, dropped = usable(batch.samples, self.rewards)
+        samples, dropped = usable_samples(batch.samples, self.rewards)
         streams = _token_rewards(samples, batch, self.rewards, self.step_scale)
         advantages = [
-            gae(stream, _values(sample, self.values), gamma=self.gamma, lam=self.lam)[0]
+            gae(stream, _old_values_of(sample, self.values), gamma=self.gamma, lam=self.lam)[0]
             for sample, stream in zip(samples, streams, strict=True)
         ]
         metrics = _reward_metrics(streams)
@@ -115,7 +115,7 @@ class ValueRegression:
     normalise: Normalise = "token"
 
     def __post_init__(self) -> None:
-        _check(type(self).__name__, self.rewards, self.step_scale, self.gamma, self.lam)
+        _check_settings(type(self).__name__, self.rewards, self.step_scale, self.gamma, self.lam)
         if self.values is None and (self.lam != 1.0 or self.clip is not None):
             raise ConfigError("ValueRegression: lam < 1 and clip need old values; set values to the critic's policy")
         if self.clip is not None and not self.clip > 0.0:
@@ -127,20 +127,20 @@ class ValueRegression:
         return Needs(reads=tuple(self.rewards), on_policy=False, values=self.values, head="value")
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        samples, dropped = usable(batch.samples, self.rewards)
+        samples, dropped = usable_samples(batch.samples, self.rewards)
         streams = _token_rewards(samples, batch, self.rewards, self.step_scale)
-        learned, left, spread = [], [], []
+        learned, squared_errors, spread = [], [], []
         for sample, stream in zip(samples, streams, strict=True):
-            old = torch.zeros_like(stream) if self.values is None else _values(sample, self.values)
+            old = torch.zeros_like(stream) if self.values is None else _old_values_of(sample, self.values)
             returns = gae(stream, old, gamma=self.gamma, lam=self.lam)[1]
-            left.append((returns - old).square())
+            squared_errors.append((returns - old).square())
             spread.append(returns)
             learned.append(replace(sample, targets=returns.float(), old_values=old.float(), temperature=1.0))
         metrics = _reward_metrics(streams)
         if spread and self.values is not None:  # 1 − E(R − V)² / Var R: 1 is a perfect critic, 0 is the mean
             variance = float(torch.cat(spread).var(correction=0))
             if variance > 0.0:
-                metrics["explained_variance"] = 1.0 - float(torch.cat(left).mean()) / variance
+                metrics["explained_variance"] = 1.0 - float(torch.cat(squared_errors).mean()) / variance
         return Credit(samples=tuple(learned), metrics=metrics, dropped=dropped), state
 
     def loss_of(
@@ -167,13 +167,13 @@ def _token_rewards(
     """The reward after each token, float64 ``[T]`` of each sample."""
     streams = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
     for signal in sorted(rewards, key=lambda signal: signal.per == "answer"):
-        weight, channel = weight_at(rewards[signal], batch.updates, batch.planned), placed(samples, signal, scale)
+        weight, channel = weight_at(rewards[signal], batch.updates, batch.planned), place_rewards(samples, signal, scale)
         for stream, part in zip(streams, on_tokens(samples, channel, channel.values), strict=True):
             stream += weight * part
     return streams
 
 
-def _values(sample: Sample, policy: str) -> torch.Tensor:
+def _old_values_of(sample: Sample, policy: str) -> torch.Tensor:
     values = sample.old_values
     if values is None or len(values) != len(sample.token_ids):
         where = f"sample {sample.key} of {len(sample.token_ids)} tokens"
@@ -188,7 +188,7 @@ def _reward_metrics(streams: Sequence[torch.Tensor]) -> dict[str, float]:
     return metrics
 
 
-def _check(name: str, rewards: RewardWeights, step_scale: StepScale, gamma: float, lam: float) -> None:
+def _check_settings(name: str, rewards: RewardWeights, step_scale: StepScale, gamma: float, lam: float) -> None:
     check_rewards(name, rewards)
     check_step_scale(step_scale)
     if not (0.0 <= gamma <= 1.0 and 0.0 <= lam <= 1.0):

@@ -28,14 +28,14 @@ from cotrain.core.signals import Signal
 from cotrain.core.state import State
 from cotrain.functional.reductions import masked_sum
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.samples import usable, value_of
+from cotrain.learn.samples import usable_samples, value_of
 
 CHOSEN = Signal("chosen", meaning="how much better than others an answer of its group is")
 PairLoss = Literal["sigmoid", "hinge"]
 PAIR_LOSSES: tuple[PairLoss, ...] = ("sigmoid", "hinge")
 
 
-def slope(loss: str, margin: float, beta: float, label: float = 1.0) -> float:
+def loss_slope(loss: str, margin: float, beta: float, label: float = 1.0) -> float:
     """∂L/∂m at the margin m."""
     if loss == "hinge":
         return -beta if beta * margin < 1.0 else 0.0
@@ -73,15 +73,15 @@ class Preference:
         scored = (self.policy, self.reference)
         return Needs(reads=(self.better,), on_policy=False, group=2, scores=scored, temperature=1.0)
 
-    def beta(self, updates: int) -> float:
+    def beta_at(self, updates: int) -> float:
         return self.betas[min(updates // self.every, len(self.betas) - 1)]
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        valued, dropped = usable(batch.samples, (self.better,))
+        valued, dropped = usable_samples(batch.samples, (self.better,))
         groups: dict[str, list[Sample]] = {}
         for sample in valued:
             groups.setdefault(sample.group, []).append(sample)
-        beta, learned = self.beta(batch.updates), []
+        beta, learned = self.beta_at(batch.updates), []
         margins, better, worse = [], [], []
         for group in groups.values():
             values = [value_of(sample, self.better) for sample in group]
@@ -89,16 +89,16 @@ class Preference:
             if high == low:
                 dropped["no pair"] = dropped.get("no pair", 0) + len(group)
                 continue
-            won, lost = group[values.index(high)], group[values.index(low)]
-            margin = self._gain(won) - self._gain(lost)
+            chosen, rejected = group[values.index(high)], group[values.index(low)]
+            margin = self._log_ratio_sum(chosen) - self._log_ratio_sum(rejected)
             label = 1.0 if self.soft is None else _sigmoid(self.soft * (high - low))
-            pull = -(1.0 - self.sft) * slope(self.loss, margin, beta, label)
-            learned += [_pulled(won, pull + self.sft / len(won.token_ids)), _pulled(lost, -pull)]
+            pull = -(1.0 - self.sft) * loss_slope(self.loss, margin, beta, label)
+            learned += [_with_pull(chosen, pull + self.sft / len(chosen.token_ids)), _with_pull(rejected, -pull)]
             if len(group) > 2:
                 dropped["not in the pair"] = dropped.get("not in the pair", 0) + len(group) - 2
             margins.append(margin)
-            better.append(float(won.scores[self.policy].sum()))
-            worse.append(float(lost.scores[self.policy].sum()))
+            better.append(float(chosen.scores[self.policy].sum()))
+            worse.append(float(rejected.scores[self.policy].sum()))
         metrics = {"traces": float(len(valued)), "pairs": float(len(margins)), "beta": beta}
         if margins:
             metrics |= {
@@ -109,7 +109,7 @@ class Preference:
             }
         return Credit(samples=tuple(learned), metrics=metrics, dropped=dropped), state
 
-    def _gain(self, sample: Sample) -> float:
+    def _log_ratio_sum(self, sample: Sample) -> float:
         return float((sample.scores[self.policy].double() - sample.scores[self.reference].double()).sum())
 
     def loss_of(
@@ -120,7 +120,7 @@ class Preference:
         return Loss(value=value, sums={"surprisal": masked_sum(-predictions.detach(), batch.mask)})
 
 
-def _pulled(sample: Sample, pull: float) -> Sample:
+def _with_pull(sample: Sample, pull: float) -> Sample:
     return replace(sample, advantages=torch.full((len(sample.token_ids),), pull))
 
 

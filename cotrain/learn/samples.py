@@ -17,7 +17,7 @@ import torch
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
 from cotrain.core.types import Trace
-from cotrain.functional.credit import place
+from cotrain.functional.credit import add_at_tokens
 from cotrain.learn.contract import Sample
 from cotrain.learn.mixing import Mixing
 from cotrain.learn.spoken import Given
@@ -86,14 +86,14 @@ def check_step_scale(step_scale: str) -> None:
         raise ConfigError(f"step_scale is {step_scale!r}, expected one of {STEP_SCALES}")
 
 
-def usable(samples: Iterable[Sample], signals: Collection[Signal]) -> tuple[list[Sample], dict[str, int]]:
+def usable_samples(samples: Iterable[Sample], signals: Collection[Signal]) -> tuple[list[Sample], dict[str, int]]:
     """The samples that can be learned from with these signals, in the order given, and why how many others cannot: no
     sampled token ("no tokens"), a per-answer signal that was not given ("no outcome", by its name), or a value that is
     not finite ("non-finite outcome")."""
     kept: list[Sample] = []
     dropped: Counter[str] = Counter()
     for sample in samples:
-        reason = _unusable(sample, signals)
+        reason = _unusable_reason(sample, signals)
         if reason is None:
             kept.append(sample)
         else:
@@ -101,11 +101,11 @@ def usable(samples: Iterable[Sample], signals: Collection[Signal]) -> tuple[list
     return kept, dict(dropped)
 
 
-def _unusable(sample: Sample, signals: Collection[Signal]) -> str | None:
+def _unusable_reason(sample: Sample, signals: Collection[Signal]) -> str | None:
     if not sample.token_ids:
         return "no tokens"
     for signal in signals:
-        if signal.per == "answer" and not sample.of(signal):
+        if signal.per == "answer" and not sample.rewards_for(signal):
             return f"no {signal.name}"
     read = {signal.name for signal in signals}
     for reward in sample.rewards:
@@ -116,10 +116,10 @@ def _unusable(sample: Sample, signals: Collection[Signal]) -> str | None:
 
 def value_of(sample: Sample, signal: Signal) -> float:
     """The value of a per-answer signal, on a sample that has it."""
-    return sample.of(signal)[0].value
+    return sample.rewards_for(signal)[0].value
 
 
-class Placed(NamedTuple):
+class PlacedRewards(NamedTuple):
     """The values of one channel of rewards over a list of samples. ``[M]`` runs over values, sample by sample."""
 
     values: torch.Tensor  # [M] float64
@@ -128,7 +128,7 @@ class Placed(NamedTuple):
     owners: torch.Tensor  # [M] int64, index of the sample it belongs to
 
 
-def placed(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> Placed:
+def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> PlacedRewards:
     """All values of a signal and where they stand. A per-span value of a sample with K spans is divided by K with
     "1/K"."""
     values: list[float] = []
@@ -136,18 +136,18 @@ def placed(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") 
     ends: list[int] = []
     owners: list[int] = []
     for index, sample in enumerate(samples):
-        given = sample.of(signal)
+        signal_rewards = sample.rewards_for(signal)
         length = len(sample.token_ids)
-        spans = [reward.tokens or (0, length) for reward in given]
+        spans = [reward.tokens or (0, length) for reward in signal_rewards]
         if any(not 0 <= start < end <= length for start, end in spans):
             raise ConfigError(f"signal {signal.name!r} of {sample.key}: tokens {spans} in an answer of {length} tokens")
         times = Counter(spans)
         divisor = len(times) if signal.per == "span" and scale == "1/K" else 1
-        values += [reward.value * (1.0 / divisor) for reward in given]
+        values += [reward.value * (1.0 / divisor) for reward in signal_rewards]
         shares += [1.0 / times[span] for span in spans]
         ends += [end - 1 for _, end in spans]
-        owners += [index] * len(given)
-    return Placed(
+        owners += [index] * len(signal_rewards)
+    return PlacedRewards(
         torch.tensor(values, dtype=torch.float64),
         torch.tensor(shares, dtype=torch.float64),
         torch.tensor(ends, dtype=torch.int64),
@@ -155,12 +155,12 @@ def placed(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") 
     )
 
 
-def on_tokens(samples: Sequence[Sample], channel: Placed, values: torch.Tensor) -> list[torch.Tensor]:
+def on_tokens(samples: Sequence[Sample], channel: PlacedRewards, values: torch.Tensor) -> list[torch.Tensor]:
     """``values`` ``[M]`` times their shares at the tokens they stand on, 0 elsewhere: float64 ``[T]`` of each
     sample."""
     lengths = torch.tensor([len(sample.token_ids) for sample in samples], dtype=torch.int64)
     starts = lengths.cumsum(0) - lengths
-    stream = place(values * channel.shares, starts[channel.owners] + channel.ends, int(lengths.sum()))
+    stream = add_at_tokens(values * channel.shares, starts[channel.owners] + channel.ends, int(lengths.sum()))
     return list(stream.split(lengths.tolist()))
 
 

@@ -25,12 +25,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.learn.collate import Rows, Sequences, move, rows_of
-from cotrain.learn.spoken import Given, woven
+from cotrain.learn.collate import ForwardInput, Sequences, move_to, forward_input_of
+from cotrain.learn.spoken import Given, with_context
 from cotrain.learn.update_plan import batches_of
-from cotrain.models.memory import SHORT, give_back, out_of_memory
-from cotrain.models.recompute import check_recompute, recomputing
-from cotrain.models.shared_prefix import branching, can_branch
+from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache, out_of_memory
+from cotrain.models.recompute import check_recompute, recompute_layers
+from cotrain.models.shared_prefix import use_branches, can_branch
 
 Finish = Callable[[torch.Tensor], torch.Tensor]  # what a model does to logits [n, V] after its output layer
 HEADS = ("lm", "value", "reward")  # "reward" is a value model that is asked once, after the whole prompt
@@ -76,9 +76,9 @@ class Scorer:
             check_recompute(model)
         self.shared = head == "lm" and can_branch(model)  # prompts
         if head == "lm":
-            self._split()
+            self._find_layers()
 
-    def plan(self, sequences: Sequences) -> list[tuple[int, ...]]:
+    def plan_batches(self, sequences: Sequences) -> list[tuple[int, ...]]:
         """Which sequences share a forward pass: indices, each exactly once."""
         return batches_of(sequences, micro_tokens=self.micro_tokens, shared=self.shared)
 
@@ -86,19 +86,19 @@ class Scorer:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def predict(self, rows: Rows, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def predict(self, rows: ForwardInput, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
         """``[B, T]`` log-probabilities at the rows' temperatures (or values), 0 on padding; and entropies if wanted.
 
         ``rows`` must be on the model's device. Differentiable unless inside ``torch.no_grad``.
         """
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             if self.head != "lm":
-                with recomputing(self.model, self.recompute):
+                with recompute_layers(self.model, self.recompute):
                     values = self.model(input_ids=rows.input_ids)
-                flat, flat_entropy = _wide(values[rows.row, rows.column]), None
+                flat, flat_entropy = _at_least_float32(values[rows.row, rows.column]), None
             else:
-                hidden = self._hidden(rows)  # [B, L, H]
-                flat, flat_entropy = self._logprobs(hidden[rows.row, rows.column], rows, entropy)
+                hidden = self._hidden_states(rows)  # [B, L, H]
+                flat, flat_entropy = self._sliced_logprobs(hidden[rows.row, rows.column], rows, entropy)
         predictions = flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat)
         if flat_entropy is None:
             return predictions, None
@@ -113,7 +113,7 @@ class Scorer:
             pass
         return found
 
-    def halve(self, sequences: Sequence[Sequences], error: BaseException) -> None:
+    def halve_batches(self, sequences: Sequence[Sequences], error: BaseException) -> None:
         """After ``error``, for want of memory in one of these passes: let later ones have half of the tokens of the
         largest. Raises ``error`` where it was another one, ConfigError where each pass is one sequence already."""
         if not out_of_memory(error):
@@ -134,29 +134,29 @@ class Scorer:
     ) -> list[torch.Tensor] | None:
         """None where memory ran out."""
         between = given or [()] * len(sequences)
-        plan = self.plan([(p, woven(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)])
+        plan = self.plan_batches([(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)])
         results: list[torch.Tensor] = [torch.empty(0)] * len(sequences)
         self.model.eval()
         try:
             with torch.no_grad():
                 for indices in plan:
-                    chosen, own = [sequences[i] for i in indices], [between[i] for i in indices]
-                    rows = rows_of(chosen, [temperature] * len(chosen), given=own, shared=self.shared)
-                    predictions = self.predict(move(rows, self.device))[0].float().cpu()
+                    batch_sequences, batch_given = [sequences[i] for i in indices], [between[i] for i in indices]
+                    rows = forward_input_of(batch_sequences, [temperature] * len(batch_sequences), given=batch_given, shared=self.shared)
+                    predictions = self.predict(move_to(rows, self.device))[0].float().cpu()
                     for b, i in enumerate(indices):
                         results[i] = predictions[b, : len(sequences[i][1])].clone()
             return results
-        except SHORT as error:
-            self.halve([[sequences[i] for i in indices] for indices in plan], error)
-        give_back(self.device)
+        except MEMORY_ERRORS as error:
+            self.halve_batches([[sequences[i] for i in indices] for indices in plan], error)
+        release_gpu_cache(self.device)
         return None
 
-    def _hidden(self, rows: Rows) -> torch.Tensor:
+    def _hidden_states(self, rows: ForwardInput) -> torch.Tensor:
         """``[B, L, H]``, or ``[1, L, H]`` of the shared layout."""
         if rows.branches is None:
-            with recomputing(self._body, self.recompute):
+            with recompute_layers(self._body, self.recompute):
                 return self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state
-        with branching(self._body), recomputing(self._body, self.recompute):
+        with use_branches(self._body), recompute_layers(self._body, self.recompute):
             output = self._body(
                 input_ids=rows.input_ids,
                 position_ids=rows.branches.positions,
@@ -165,7 +165,7 @@ class Scorer:
             )
         return output.last_hidden_state
 
-    def _logprobs(self, hidden: torch.Tensor, rows: Rows, entropy: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _sliced_logprobs(self, hidden: torch.Tensor, rows: ForwardInput, entropy: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
         """``[N]`` each, in slices of at most ``logits_at_once`` logits."""
         size = max(1, self.logits_at_once // self._vocabulary)
         parts = []
@@ -180,7 +180,7 @@ class Scorer:
         logprobs = torch.cat([part[0] for part in parts])
         return logprobs, torch.cat([part[1] for part in parts]) if entropy else None
 
-    def _split(self) -> None:
+    def _find_layers(self) -> None:
         """Find body and output layer; the way around the model's own forward must give what the model gives."""
         model: Any = self.model
         name = type(model).__name__
@@ -190,16 +190,16 @@ class Scorer:
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
         ids = torch.arange(min(4, self._vocabulary), device=self.device)[None]
         with torch.no_grad():
-            theirs = model(input_ids=ids, use_cache=False).logits
+            model_logits = model(input_ids=ids, use_cache=False).logits
             hidden = getattr(self._body(input_ids=ids, use_cache=False), "last_hidden_state", None)
             if hidden is None:
                 raise ModelError(f"{name} does not hand out its last hidden state; use another causal LM")
-            raw = _wide(self._output(hidden))
-        exact = 1e-2 if theirs.dtype in (torch.bfloat16, torch.float16) else 1e-5
-        for finish in _finishes(model.config.get_text_config()):
-            mine = raw if finish is None else finish(raw)
-            near = (mine - theirs).abs().max() <= exact * theirs.abs().max() if mine.shape == theirs.shape else False
-            if near or not bool(theirs.isfinite().all()):
+            raw = _at_least_float32(self._output(hidden))
+        exact = 1e-2 if model_logits.dtype in (torch.bfloat16, torch.float16) else 1e-5
+        for finish in _possible_finishes(model.config.get_text_config()):
+            own_logits = raw if finish is None else finish(raw)
+            near = (own_logits - model_logits).abs().max() <= exact * model_logits.abs().max() if own_logits.shape == model_logits.shape else False
+            if near or not bool(model_logits.isfinite().all()):
                 self._finish = finish
                 return
         raise ModelError(
@@ -232,16 +232,16 @@ def sequence_scores(
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")  # of Cohere, Granite and HyperCLOVA X, Falcon-H1
 
 
-def _finishes(config: Any) -> Iterator[Finish | None]:
+def _possible_finishes(config: Any) -> Iterator[Finish | None]:
     """What a model with this configuration may do after its output layer; the model's own forward decides."""
     scales = [float(value) for name in SCALES if (value := getattr(config, name, None))]
     cap = getattr(config, "final_logit_softcapping", None)
     for limit in [float(cap), None] if cap else [None]:  # first what is configured: small logits hardly feel a cap
         for scale in [*scales, *(1.0 / scale for scale in scales), 1.0]:
-            yield None if limit is None and scale == 1.0 else partial(_finish, scale=scale, cap=limit)
+            yield None if limit is None and scale == 1.0 else partial(_scale_and_cap, scale=scale, cap=limit)
 
 
-def _finish(logits: torch.Tensor, *, scale: float, cap: float | None) -> torch.Tensor:
+def _scale_and_cap(logits: torch.Tensor, *, scale: float, cap: float | None) -> torch.Tensor:
     """scale · logits, then cap · tanh(logits / cap) (Gemma 2, arXiv 2408.00118, section 2)."""
     logits = logits * scale
     return logits if cap is None else cap * torch.tanh(logits / cap)
@@ -256,7 +256,7 @@ def _slice_logprobs(
     entropy: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """hidden ``[n, H]``, targets ``[n]`` → log-probabilities ``[n]`` and, if wanted, entropies ``[n]``."""
-    logits = _wide(output(hidden))  # [n, V]
+    logits = _at_least_float32(output(hidden))  # [n, V]
     if finish is not None:
         logits = finish(logits)
     if temperatures is not None:
@@ -266,5 +266,5 @@ def _slice_logprobs(
     return logprobs, total - (logits.softmax(-1) * logits).sum(-1) if entropy else None
 
 
-def _wide(values: torch.Tensor) -> torch.Tensor:
+def _at_least_float32(values: torch.Tensor) -> torch.Tensor:
     return values if values.dtype == torch.float64 else values.float()

@@ -19,7 +19,7 @@ from cotrain.core.state import State
 from cotrain.functional.likelihood import cross_entropy
 from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser
-from cotrain.learn.samples import usable, value_of
+from cotrain.learn.samples import usable_samples, value_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +40,14 @@ class Sft:
                 raise ConfigError(f"Sft: {label} is {signal!r}, expected a per-answer signal such as OUTCOME, or None")
 
     @property
-    def _reads(self) -> tuple[Signal, ...]:
+    def _read_signals(self) -> tuple[Signal, ...]:
         return tuple(signal for signal in (self.where, self.weight) if signal is not None)
 
     def needs(self) -> Needs:
-        return Needs(reads=self._reads, on_policy=False)
+        return Needs(reads=self._read_signals, on_policy=False)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        readable, reasons = usable(batch.samples, self._reads)
+        readable, reasons = usable_samples(batch.samples, self._read_signals)
         dropped = Counter(reasons)
         learned = []
         for sample in readable:

@@ -34,10 +34,10 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cotrain.core.errors import ModelError, RankShort
-from cotrain.learn.collate import Rows, Sequences, move, rows_of
+from cotrain.learn.collate import ForwardInput, Sequences, move_to, forward_input_of
 from cotrain.learn.scorer import Scorer
-from cotrain.learn.spoken import Given, woven
-from cotrain.models.memory import SHORT
+from cotrain.learn.spoken import Given, with_context
+from cotrain.models.memory import MEMORY_ERRORS
 
 Made = TypeVar("Made")
 
@@ -71,40 +71,40 @@ class Sharded(nn.Module):
     def forward(self, work: Callable[[], Any]) -> Any:
         return work()
 
-    def call(self, work: Callable[[], Made]) -> Made:
+    def run_sharded(self, work: Callable[[], Made]) -> Made:
         """``work()``, which returns tensors, with the whole model."""
         made: Made = self(work)
         return made
 
     @contextmanager
-    def unrecorded(self) -> Iterator[None]:
+    def without_backward(self) -> Iterator[None]:
         """Around calls without a backward pass, in which FSDP would forget what it keeps of each."""
         yield
-        self._fsdp.reset_iter_state()
+        self._fsdp_module.reset_iter_state()
 
     @property
-    def _fsdp(self) -> FSDPModule:
+    def _fsdp_module(self) -> FSDPModule:
         assert isinstance(self, FSDPModule)  # ``fully_shard`` has made it one
         return self
 
-    def deal(self, count: int) -> list[tuple[int, bool]]:
+    def deal_batches(self, count: int) -> list[tuple[int, bool]]:
         """Of ``count`` micro-batches those of this rank, and whether they count here: ranks that have one less make
         the first once more, for nothing, as every rank must make equally many passes."""
         mine = [turn * self.world + self.rank for turn in range(math.ceil(count / self.world))]
         return [(place, True) if place < count else (0, False) for place in mine]
 
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
+    def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over ranks; the same bits on each."""
         moved = values.to(self.mesh.device_type)
         dist.all_reduce(moved, group=self.mesh.get_group())
         return moved
 
-    def gather(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    def gather_whole(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Each tensor whole, one after the other, on every rank."""
         for name in sorted(tensors):
-            yield name, whole(tensors[name])
+            yield name, whole_tensor(tensors[name])
 
-    def scatter(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def shard_like(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """This rank's shard of a whole tensor, cut as ``like`` is; nothing is sent."""
         if not isinstance(like, DTensor) or like.shape != tensor.shape:
             return tensor
@@ -112,17 +112,17 @@ class Sharded(nn.Module):
         return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """All of a tensor that may lie in shards; every rank must ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
+def local_shard(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's share of it, in the same memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def cut(tensor: torch.Tensor) -> bool:
+def is_row_sharded(tensor: torch.Tensor) -> bool:
     """Does each rank hold rows of it, one behind the other? Otherwise each holds all of it."""
     if not isinstance(tensor, DTensor) or all(placement.is_replicate() for placement in tensor.placements):
         return False
@@ -138,38 +138,38 @@ class ShardedScorer(Scorer):
         self.sharded = sharded
         super().__init__(model, **settings)
 
-    def predict(self, rows: Rows, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self.sharded.call(partial(super().predict, rows, entropy=entropy))
+    def predict(self, rows: ForwardInput, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.sharded.run_sharded(partial(super().predict, rows, entropy=entropy))
 
-    def halve(self, sequences: Sequence[Sequences], error: BaseException) -> None:
+    def halve_batches(self, sequences: Sequence[Sequences], error: BaseException) -> None:
         """Raises RankShort as well."""
-        super().halve(sequences, error)
+        super().halve_batches(sequences, error)
         raise RankShort(self.sharded.rank, self.sharded.world, self.micro_tokens) from error
 
-    def _split(self) -> None:
-        with torch.no_grad(), self.sharded.unrecorded():
-            self.sharded.call(super()._split)
+    def _find_layers(self) -> None:
+        with torch.no_grad(), self.sharded.without_backward():
+            self.sharded.run_sharded(super()._find_layers)
 
     def _logprobs_of(self, sequences: Sequences, temperature: float, given: Sequence[Given]) -> list[torch.Tensor]:
         between = given or [()] * len(sequences)
-        plan = self.plan([(p, woven(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)])
+        plan = self.plan_batches([(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)])
         ends = torch.tensor([0, *(len(t) for _, t in sequences)]).cumsum(0).tolist()
-        found = torch.zeros(ends[-1])
+        flat_logprobs = torch.zeros(ends[-1])
         self.model.eval()
-        with torch.no_grad(), self.sharded.unrecorded():
+        with torch.no_grad(), self.sharded.without_backward():
             try:
-                for place, counts in self.sharded.deal(len(plan)):
-                    indices = plan[place]
-                    own = [between[i] for i in indices]
-                    rows = rows_of(
-                        [sequences[i] for i in indices], [temperature] * len(indices), given=own, shared=self.shared
+                for batch_index, counts in self.sharded.deal_batches(len(plan)):
+                    indices = plan[batch_index]
+                    batch_given = [between[i] for i in indices]
+                    rows = forward_input_of(
+                        [sequences[i] for i in indices], [temperature] * len(indices), given=batch_given, shared=self.shared
                     )
-                    predictions = self.predict(move(rows, self.device))[0].float().cpu()
+                    predictions = self.predict(move_to(rows, self.device))[0].float().cpu()
                     for b, i in enumerate(indices if counts else ()):
-                        found[ends[i] : ends[i + 1]] = predictions[b, : ends[i + 1] - ends[i]]
-            except SHORT as error:
-                self.halve([[sequences[i] for i in indices] for indices in plan], error)
-        bits = self.sharded.sum(
-            found.view(torch.int32)
+                        flat_logprobs[ends[i] : ends[i + 1]] = predictions[b, : ends[i + 1] - ends[i]]
+            except MEMORY_ERRORS as error:
+                self.halve_batches([[sequences[i] for i in indices] for indices in plan], error)
+        bits = self.sharded.sum_over_ranks(
+            flat_logprobs.view(torch.int32)
         ).cpu()  # each place is set on one rank: as numbers −0 would be 0
         return [part.clone() for part in bits.view(torch.float32).split(torch.tensor(ends).diff().tolist())]

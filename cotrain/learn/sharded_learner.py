@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from cotrain.core.state import State
-from cotrain.learn.sharded import Sharded, ShardedScorer, cut, local
+from cotrain.learn.sharded import Sharded, ShardedScorer, is_row_sharded, local_shard
 from cotrain.learn.torch_learner import MODEL, OPTIMIZER, Gradients, TorchLearner, inner_products
 from cotrain.learn.update_plan import PlannedTerm
 
@@ -37,48 +37,48 @@ class ShardedLearner(TorchLearner):
         self._most: int | None = None  # tokens of a pass, where a rank has had too little memory for more
         super().__init__(sharded.model, scorer=partial(ShardedScorer, sharded=sharded), **settings)
 
-    def passes(self, planned: PlannedTerm) -> Iterator[tuple[tuple[int, ...], bool]]:
-        return ((planned.batches[place], counts) for place, counts in self.sharded.deal(len(planned.batches)))
+    def local_batches(self, planned: PlannedTerm) -> Iterator[tuple[tuple[int, ...], bool]]:
+        return ((planned.batches[place], counts) for place, counts in self.sharded.deal_batches(len(planned.batches)))
 
-    def joined(self, sums: dict[str, float]) -> dict[str, float]:
+    def total_sums(self, sums: dict[str, float]) -> dict[str, float]:
         names = sorted(sums)
-        values = self.sharded.sum(torch.tensor([sums[name] for name in names], dtype=torch.float64)).tolist()
+        values = self.sharded.sum_over_ranks(torch.tensor([sums[name] for name in names], dtype=torch.float64)).tolist()
         whole = dict(zip(names, values, strict=True))
         return {name: whole[name] for name in sums}
 
-    def clip(self, most: float) -> float:
-        gradients = [local(p.grad) for p in self._trained.values() if p.grad is not None]
+    def clip_gradients(self, most: float) -> float:
+        gradients = [local_shard(p.grad) for p in self._trained.values() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if self.sharded.world > 1:
-            norm = self.sharded.sum(norm.square()).sqrt()
+            norm = self.sharded.sum_over_ranks(norm.square()).sqrt()
         scale = (most / (norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(scale)
         return float(norm)
 
-    def products(self, sums: Sequence[Gradients]) -> torch.Tensor:
+    def gradient_products(self, sums: Sequence[Gradients]) -> torch.Tensor:
         stages = [*sums, [p.grad for p in self._trained.values()]]
-        mine = [[None if gradient is None else local(gradient) for gradient in stage] for stage in stages]
-        return self.sharded.sum(inner_products(mine, self.scorer.device))
+        mine = [[None if gradient is None else local_shard(gradient) for gradient in stage] for stage in stages]
+        return self.sharded.sum_over_ranks(inner_products(mine, self.scorer.device))
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Whole, one after the other; every rank must take them all."""
-        return self.sharded.gather(dict(super().weights()))
+        return self.sharded.gather_whole(dict(super().weights()))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Whole on the first rank, in its memory beside the CPU; the others have none."""
-        found = self.sharded.gather(super().tensors())
+        found = self.sharded.gather_whole(super().tensors())
         return {name: tensor.cpu() for name, tensor in found if self.sharded.rank == 0}
 
     def share(self) -> dict[str, torch.Tensor]:
         """This rank's rows of ``tensors``, beside the CPU; what is not cut is the first rank's. In the order of ranks
         the rows are the whole tensor."""
         first = self.sharded.rank == 0
-        found = {name: (local(tensor), cut(tensor)) for name, tensor in super().tensors().items()}
+        found = {name: (local_shard(tensor), is_row_sharded(tensor)) for name, tensor in super().tensors().items()}
         return {name: own.cpu() for name, (own, rows) in found.items() if first or (rows and own.numel())}
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
-        super().load(state, {name: self._share(name, tensor) for name, tensor in tensors.items()})
+        super().load(state, {name: self._rank_part(name, tensor) for name, tensor in tensors.items()})
         if self._most is not None:
             self.limit(self._most)
 
@@ -87,10 +87,10 @@ class ShardedLearner(TorchLearner):
         self._most = micro_tokens
         self.scorer.micro_tokens = min(self.scorer.micro_tokens, micro_tokens)
 
-    def _share(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _rank_part(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """This rank's part of a saved tensor."""
         parameter = name.removeprefix(MODEL)
         if name.startswith(OPTIMIZER):
             parameter = name.removeprefix(OPTIMIZER).rpartition(":")[0]
         like = self._trained.get(parameter)
-        return tensor if like is None else self.sharded.scatter(tensor, like)
+        return tensor if like is None else self.sharded.shard_like(tensor, like)

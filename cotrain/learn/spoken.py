@@ -21,31 +21,31 @@ Given = tuple[
 ]  # (k, ids): these ids stand before the k-th sampled token, k ≥ 1, rising
 
 
-def spoken(trace: Trace) -> tuple[Trace, Given]:
+def sampled_only(trace: Trace) -> tuple[Trace, Given]:
     """The trace with its sampled tokens alone, signals moved with them, and what stood between. One turn is itself."""
     if not trace.turns:
         return trace, ()
     mask = trace.mask
     before = [0, *accumulate(mask)]  # sampled tokens in front of each place
-    given: list[tuple[int, tuple[int, ...]]] = []
+    given_tokens: list[tuple[int, tuple[int, ...]]] = []
     for turn, following in zip(trace.turns, trace.turns[1:], strict=False):
         if turn.end < following.start:
-            given.append((before[turn.end], trace.token_ids[turn.end : following.start]))
-    kept = [i for i, sampled in enumerate(mask) if sampled]
+            given_tokens.append((before[turn.end], trace.token_ids[turn.end : following.start]))
+    sampled_places = [i for i, sampled in enumerate(mask) if sampled]
     signals = tuple(
         s if s.tokens is None else replace(s, tokens=(before[s.tokens[0]], before[s.tokens[1]])) for s in trace.signals
     )
-    alone = replace(
+    sampled_trace = replace(
         trace,
-        token_ids=tuple(trace.token_ids[i] for i in kept),
-        logprobs=tuple(trace.logprobs[i] for i in kept),
+        token_ids=tuple(trace.token_ids[i] for i in sampled_places),
+        logprobs=tuple(trace.logprobs[i] for i in sampled_places),
         signals=signals,
         turns=(),
     )
-    return alone, tuple(given)
+    return sampled_trace, tuple(given_tokens)
 
 
-def woven(token_ids: tuple[int, ...], given: Given) -> tuple[tuple[int, ...], list[int]]:
+def with_context(token_ids: tuple[int, ...], given: Given) -> tuple[tuple[int, ...], list[int]]:
     """Sampled tokens [N] with what was given between them [T], and the places [N] where the sampled ones stand."""
     if not given:
         return token_ids, list(range(len(token_ids)))

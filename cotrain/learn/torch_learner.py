@@ -26,13 +26,13 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError
-from cotrain.core.state import State, take
-from cotrain.learn.collate import Sequences, collate, move
+from cotrain.core.state import State, take_fields
+from cotrain.learn.collate import Sequences, collate, move_to
 from cotrain.learn.contract import Loss, LossTerm, Normaliser, UpdateReport
 from cotrain.learn.scorer import Scorer
-from cotrain.learn.spoken import Given, woven
+from cotrain.learn.spoken import Given, with_context
 from cotrain.learn.update_plan import PlannedTerm, plan_update
-from cotrain.models.memory import SHORT, give_back
+from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
 
 MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
@@ -121,31 +121,31 @@ class TorchLearner:
         Totals come from the whole update, so the gradient is the same but for rounding.
         """
         for term in terms:
-            wanted = term.algorithm.needs().head
-            if wanted != self.head:
-                raise ConfigError(f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}")
-        while (report := self._tried(terms)) is None:
-            give_back(self.scorer.device)
+            wanted_head = term.algorithm.needs().head
+            if wanted_head != self.head:
+                raise ConfigError(f"objective {term.name!r} trains a {wanted_head!r} head, this policy has {self.head!r}")
+        while (report := self._try_update(terms)) is None:
+            release_gpu_cache(self.scorer.device)
         return report
 
-    def _tried(self, terms: Sequence[LossTerm]) -> UpdateReport | None:
+    def _try_update(self, terms: Sequence[LossTerm]) -> UpdateReport | None:
         """None where memory ran out; nothing has changed then."""
         plan = plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared)
         try:
-            report = self.apply(plan)
-        except SHORT as error:
+            report = self.apply_plan(plan)
+        except MEMORY_ERRORS as error:
             samples = [[p.term.samples[i] for i in batch] for p in plan for batch in p.batches]
-            self.scorer.halve(
-                [[(s.prompt_ids, woven(s.token_ids, s.given)[0]) for s in batch] for batch in samples], error
+            self.scorer.halve_batches(
+                [[(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in batch] for batch in samples], error
             )
             return None
         short, self.scorer.shortages = self.scorer.shortages, 0
         if short:
-            told = {"out_of_memory": float(short), "micro_tokens": float(self.scorer.micro_tokens)}
-            return replace(report, metrics={**report.metrics, **told})
+            memory_metrics = {"out_of_memory": float(short), "micro_tokens": float(self.scorer.micro_tokens)}
+            return replace(report, metrics={**report.metrics, **memory_metrics})
         return report
 
-    def apply(self, plan: Sequence[PlannedTerm]) -> UpdateReport:
+    def apply_plan(self, plan: Sequence[PlannedTerm]) -> UpdateReport:
         """The micro-batches of a planned update, then the optimiser step. Totals are taken from the plan alone."""
         began = perf_counter()
         if not plan:
@@ -157,20 +157,20 @@ class TorchLearner:
         try:
             apart = 1 < len(plan) <= MOST_APART if self._term_norms is None else self._term_norms
             sums: list[Gradients] = []  # the gradients after each term but the last
-            for place, planned in enumerate(plan):
-                metrics |= self._term(planned)
-                if apart and place < len(plan) - 1:
+            for term_index, planned in enumerate(plan):
+                metrics |= self._run_term(planned)
+                if apart and term_index < len(plan) - 1:
                     sums.append([None if p.grad is None else p.grad.clone() for p in self._trained.values()])
             if apart:
-                metrics |= _compared([planned.term.name for planned in plan], self.products(sums))
-            norm = self.clip(self._clip_norm or math.inf)
+                metrics |= _gradient_metrics([planned.term.name for planned in plan], self.gradient_products(sums))
+            norm = self.clip_gradients(self._clip_norm or math.inf)
             finite = math.isfinite(norm) and all(math.isfinite(metrics[f"{p.term.name}/loss"]) for p in plan)
-            done = self._updates - self._renewed
-            done = done % self._every if self._every else done
-            multiplier = min(1.0, (done + 1) / self._warmup) if self._warmup else 1.0
+            updates_in_iteration = self._updates - self._renewed
+            updates_in_iteration = updates_in_iteration % self._every if self._every else updates_in_iteration
+            multiplier = min(1.0, (updates_in_iteration + 1) / self._warmup) if self._warmup else 1.0
             if finite:
-                if done == 0 < self._updates:
-                    self._optimizer.forget()
+                if updates_in_iteration == 0 < self._updates:
+                    self._optimizer.clear_moments()
                 self._optimizer.step(multiplier)
                 self._updates += 1
         finally:
@@ -189,19 +189,19 @@ class TorchLearner:
 
     # -- what a learner overrides that has only a part of it all
 
-    def passes(self, planned: PlannedTerm) -> Iterator[tuple[tuple[int, ...], bool]]:
+    def local_batches(self, planned: PlannedTerm) -> Iterator[tuple[tuple[int, ...], bool]]:
         """The micro-batches to run here, and whether each counts."""
         return ((indices, True) for indices in planned.batches)
 
-    def joined(self, sums: dict[str, float]) -> dict[str, float]:
+    def total_sums(self, sums: dict[str, float]) -> dict[str, float]:
         """Sums over all micro-batches of a term, from those over the ones run here."""
         return sums
 
-    def clip(self, most: float) -> float:
+    def clip_gradients(self, most: float) -> float:
         """Scale the gradients down to this global norm; the norm that they had."""
         return float(nn.utils.clip_grad_norm_(self._trained.values(), most))
 
-    def products(self, sums: Sequence[Gradients]) -> torch.Tensor:
+    def gradient_products(self, sums: Sequence[Gradients]) -> torch.Tensor:
         """Inner products of the gradients of all K terms, ``[K, K]`` float64 with zeros below the diagonal.
 
         ``sums``: the gradients after each term but the last; those after the last one stand in the parameters.
@@ -210,7 +210,7 @@ class TorchLearner:
 
     def renew(self) -> None:
         """See ``Learner.renew``; an iteration begins too."""
-        self._optimizer.forget()
+        self._optimizer.clear_moments()
         self._renewed = self._updates
 
     def restart(self) -> bool:
@@ -252,12 +252,12 @@ class TorchLearner:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
         state = {"micro_tokens": self._micro_tokens, "restarted": 0, "renewed": 0, **state}
         fields = ("updates", "optimizer", "micro_tokens", "restarted", "renewed")
-        updates, moments, micro_tokens, restarted, renewed = take("learner", state, *fields)
+        updates, moments, micro_tokens, restarted, renewed = take_fields("learner", state, *fields)
         expected = {MODEL + name for name in self._trained} | {OPTIMIZER + name for name in moments}
         missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
         if missing or unknown:
-            found = f"{len(missing)} missing {missing[:2]}, {len(unknown)} unknown {unknown[:2]}"
-            raise StateError(f"tensors of learner do not fit: {found}")
+            mismatch = f"{len(missing)} missing {missing[:2]}, {len(unknown)} unknown {unknown[:2]}"
+            raise StateError(f"tensors of learner do not fit: {mismatch}")
         for name, parameter in self._trained.items():
             saved = tensors[MODEL + name]
             if saved.shape != parameter.shape or saved.dtype != parameter.dtype:
@@ -272,25 +272,25 @@ class TorchLearner:
         self._updates, self.scorer.micro_tokens = int(updates), int(micro_tokens)
         self._restarted, self._renewed = int(restarted), int(renewed)
 
-    def _term(self, planned: PlannedTerm) -> dict[str, float]:
+    def _run_term(self, planned: PlannedTerm) -> dict[str, float]:
         """Forward and backward of one objective; its metrics under its name."""
         term, normaliser = planned.term, planned.normaliser
         entropy = term.algorithm.needs().entropy
         zero = torch.zeros((), dtype=torch.float64, device=self.scorer.device)  # so that nobody waits before the end
         sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
         forward = backward = 0.0
-        for indices, counts in self.passes(planned):
+        for indices, counts in self.local_batches(planned):
             began = perf_counter()
             rows, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
-            predictions, entropies = self.scorer.predict(move(rows, self.scorer.device), entropy=entropy)
-            loss = term.algorithm.loss_of(predictions, entropies, move(batch, self.scorer.device), normaliser)
+            predictions, entropies = self.scorer.predict(move_to(rows, self.scorer.device), entropy=entropy)
+            loss = term.algorithm.loss_of(predictions, entropies, move_to(batch, self.scorer.device), normaliser)
             middle = perf_counter()
             (loss.value * (term.weight if counts else 0.0)).backward()
-            for name, value in {"loss": loss.value.detach().double(), **_shares(loss, normaliser)}.items():
+            for name, value in {"loss": loss.value.detach().double(), **_token_means(loss, normaliser)}.items():
                 sums[name] = sums[name] + (value if counts else 0.0)
             forward, backward = forward + middle - began, backward + perf_counter() - middle
-        whole = self.joined({name: float(value) for name, value in sums.items()})
-        return {f"{term.name}/{name}": value for name, value in whole.items()} | {
+        totals = self.total_sums({name: float(value) for name, value in sums.items()})
+        return {f"{term.name}/{name}": value for name, value in totals.items()} | {
             f"{term.name}/samples": normaliser.sequences,
             f"{term.name}/tokens": normaliser.tokens,
             f"{term.name}/forward_seconds": forward,
@@ -310,12 +310,12 @@ def inner_products(stages: Sequence[Gradients], device: torch.device) -> torch.T
     return found
 
 
-def _shares(loss: Loss, normaliser: Normaliser) -> dict[str, torch.Tensor]:
+def _token_means(loss: Loss, normaliser: Normaliser) -> dict[str, torch.Tensor]:
     """Of a micro-batch in the term's means over tokens."""
     return {name: value.double() / normaliser.tokens for name, value in loss.sums.items()}
 
 
-def _compared(names: Sequence[str], products: torch.Tensor) -> dict[str, float]:
+def _gradient_metrics(names: Sequence[str], products: torch.Tensor) -> dict[str, float]:
     """``{term}/grad_norm`` of each, ``{term}/grad_share`` of their sum, and ``cosine/{term}/{term}`` of each two, from
     the inner products ``[K, K]`` of their gradients."""
     norms = products.diagonal().sqrt().tolist()

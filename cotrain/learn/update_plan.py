@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cotrain.learn.collate import Sequences, plan, plan_shared, width
+from cotrain.learn.collate import Sequences, plan_padded, plan_shared, input_length
 from cotrain.learn.contract import LossTerm, Normaliser
-from cotrain.learn.spoken import woven
+from cotrain.learn.spoken import with_context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -
         if not term.samples:
             continue
         tokens = sum(len(s.token_ids) for s in term.samples)
-        sequences = [(s.prompt_ids, woven(s.token_ids, s.given)[0]) for s in term.samples]
+        sequences = [(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in term.samples]
         planned.append(
             PlannedTerm(
                 term=term,
@@ -49,4 +49,4 @@ def batches_of(sequences: Sequences, *, micro_tokens: int, shared: bool) -> list
     """Which sequences share a forward pass: indices, each exactly once."""
     if shared:
         return plan_shared(sequences, micro_tokens)
-    return plan([width(prompt_ids, token_ids) for prompt_ids, token_ids in sequences], micro_tokens)
+    return plan_padded([input_length(prompt_ids, token_ids) for prompt_ids, token_ids in sequences], micro_tokens)

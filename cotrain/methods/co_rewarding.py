@@ -25,39 +25,39 @@ from typing import Literal
 
 from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
 from cotrain import attempts, ema, frozen, gives, grpo, common_roles, pull_to, recipe, rng_of, single, solve, together
-from cotrain.rollout.votes import VOTE, elected, reward_vote
+from cotrain.rollout.votes import VOTE, elected_turn, reward_vote
 
 
 @gives(VOTE.to("solver"), VOTE.to("rephrased"))
 async def exchanged(task: Task, roles: Roles, *, samples: int) -> None:
     """Variant I: role ``solver`` is asked the problem, role ``rephrased`` a paraphrase; each is paid by the other's
     vote."""
-    asked = paraphrase(task)
+    asked = paraphrase_of(task)
     original, rephrased = await together(
         [attempts(task, roles, samples), attempts(task, roles, samples, role="rephrased", problem=asked)]
     )
-    reward_vote(original, elected(rephrased))
-    reward_vote(rephrased, elected(original))
+    reward_vote(original, elected_turn(rephrased))
+    reward_vote(rephrased, elected_turn(original))
 
 
 @gives(VOTE.to("solver"))
 async def taught(task: Task, roles: Roles, *, samples: int, rephrase: bool) -> None:
     """Variants II and III: the vote of role ``teacher``, which may be asked a paraphrase, pays role ``solver``."""
-    asked = paraphrase(task) if rephrase else task.prompt
+    asked = paraphrase_of(task) if rephrase else task.prompt
     students, teachers = await together(
         [attempts(task, roles, samples), attempts(task, roles, samples, role="teacher", problem=asked)]
     )
-    reward_vote(students, elected(teachers))
+    reward_vote(students, elected_turn(teachers))
 
 
 @gives(VOTE.to("solver"))
 async def untaught(task: Task, roles: Roles, *, samples: int) -> None:
     """The control: the vote of the very answers that are paid."""
     solutions = await attempts(task, roles, samples)
-    reward_vote(solutions, elected(solutions))
+    reward_vote(solutions, elected_turn(solutions))
 
 
-def paraphrase(task: Task) -> str:
+def paraphrase_of(task: Task) -> str:
     """One of the task's paraphrases, always the same. Raises ConfigError where it has none."""
     if not task.paraphrases:
         raise ConfigError(
@@ -84,7 +84,7 @@ def co_rewarding(
             "rate=1 and rate_end=1 the teacher is the policy itself)"
         )
     if variant != "II":
-        paraphrase(run.problems.get("train", 0))
+        paraphrase_of(run.problems.get("train", 0))
     taught_by = teacher != "none"
     by = grpo(rewards={VOTE: 1.0}, kl=pull_to("teacher" if taught_by else "start", run.kl))
     solver = common_roles.solver("generator", run.model)

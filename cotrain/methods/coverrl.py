@@ -40,8 +40,8 @@ from cotrain import (
     solve_then_verify,
     together,
 )
-from cotrain.rollout.protocols import begun
-from cotrain.rollout.votes import agrees, elected, is_right, rarest
+from cotrain.rollout.protocols import continue_from
+from cotrain.rollout.votes import agrees_with, elected_turn, is_right, rarest_turn
 from cotrain.text.answers import parse_solution
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.prompts import REFINE, REFINE_FULL
@@ -67,16 +67,16 @@ async def vote_then_verify(
 ) -> None:
     """One problem, see above. A vetoed one gets no reward, so that its traces are dropped from learning and counted."""
     solutions = await attempts(task, roles, votes)
-    label = elected(solutions)
+    label = elected_turn(solutions)
     if label is None:
         return
-    judged = anchors(solutions, label, reviews, balanced=balanced)
+    judged = review_anchors(solutions, label, reviews, balanced=balanced)
     review_turns = await together(
         [review(task, roles, s, n=copies, group=f"{s.group}/{s.parsed.answer}") for s, copies in judged]
     )
     pairs = [(s, review_turn) for (s, _), written in zip(judged, review_turns, strict=True) for review_turn in written]
-    said = [review_turn.parsed.final for s, review_turn in pairs if review_turn.parsed.ok and agrees(s, label)]
-    vetoed = veto and is_vetoed(said)
+    verdicts = [review_turn.parsed.final for s, review_turn in pairs if review_turn.parsed.ok and agrees_with(s, label)]
+    vetoed = veto and is_vetoed(verdicts)
     for solution in solutions:
         solution.note(LABEL_RIGHT, is_right(label))
         solution.note(VETOED, vetoed)
@@ -87,24 +87,24 @@ async def vote_then_verify(
     if vetoed:
         return
     for solution in solutions[:trained]:
-        pay(solution, agrees(solution, label), CORRECT.known(solution))
+        pay_turn(solution, agrees_with(solution, label), CORRECT.known(solution))
     for solution, review_turn in pairs:
-        agreed = review_turn.parsed.ok and review_turn.parsed.final == agrees(solution, label)
-        pay(review_turn, agreed, review_turn.parsed.ok and review_turn.parsed.final == CORRECT.known(solution))
+        agreed = review_turn.parsed.ok and review_turn.parsed.final == agrees_with(solution, label)
+        pay_turn(review_turn, agreed, review_turn.parsed.ok and review_turn.parsed.final == CORRECT.known(solution))
     doubted = [(s, review_turn) for s, review_turn in pairs if review_turn.parsed.ok and not review_turn.parsed.final]
     for revised in await together(
-        [revise(task, roles, s, review_turn, revisions, regenerate) for s, review_turn in doubted]
+        [revise_solution(task, roles, s, review_turn, revisions, regenerate) for s, review_turn in doubted]
     ):
         for turn in revised:
-            pay(turn, agrees(turn, label), CORRECT.known(turn))
+            pay_turn(turn, agrees_with(turn, label), CORRECT.known(turn))
 
 
-def anchors(solutions: Sequence[Turn], label: Turn, reviews: int, *, balanced: bool = True) -> list[tuple[Turn, int]]:
+def review_anchors(solutions: Sequence[Turn], label: Turn, reviews: int, *, balanced: bool = True) -> list[tuple[Turn, int]]:
     """What to review, and how often; nothing where the label has fewer than two solutions, or no rival."""
     readable = [s for s in solutions if s.parsed.ok]
-    wrong = rarest(readable, label.parsed.answer)
+    wrong = rarest_turn(readable, label.parsed.answer)
     chosen = readable if balanced else readable[: 2 * reviews]
-    right = [s for s in chosen if agrees(s, label)]
+    right = [s for s in chosen if agrees_with(s, label)]
     if wrong is None or len(right) < 2:
         return []
     if not balanced:
@@ -117,33 +117,33 @@ def is_vetoed(said: Sequence[bool]) -> bool:
     return bool(said) and said.count(False) >= said.count(True)
 
 
-def pay(turn: Turn, agreed: bool, truth: bool) -> None:
+def pay_turn(turn: Turn, agreed: bool, truth: bool) -> None:
     """``FORMAT`` and ``AGREEMENT``; notes whether the latter is what the truth would have paid."""
     turn.reward(FORMAT, float(turn.parsed.ok))
     turn.reward(AGREEMENT, float(agreed))
     turn.note(REWARD_RIGHT, agreed == truth)
 
 
-async def revise(task: Task, roles: Roles, solution: Turn, review_turn: Turn, n: int, regenerate: str) -> list[Turn]:
+async def revise_solution(task: Task, roles: Roles, solution: Turn, review_turn: Turn, n: int, regenerate: str) -> list[Turn]:
     """``n`` solutions after a review that called this one wrong: ``regenerate`` says from what."""
-    said = review_turn.parsed.steps
-    sound = said.index(False) if False in said else 0  # steps before the first one called wrong
-    kept = (
+    step_verdicts = review_turn.parsed.steps
+    sound = step_verdicts.index(False) if False in step_verdicts else 0  # steps before the first one called wrong
+    kept_text = (
         solution.text[: closed(solution.parsed.steps[sound - 1], solution).end]
         if sound and regenerate == "prefix"
         else ""
     )
-    asked = {"kept": kept, "problem": task.prompt, "solution": solution.tagged, "review": review_turn.text}
-    chats = [roles.refiner.begin(group=review_turn.id, parent=review_turn, **asked) for _ in range(n)]
-    turns = await together([begun(chat, kept) for chat in chats])
+    fields_shown = {"kept": kept_text, "problem": task.prompt, "solution": solution.tagged_text, "review": review_turn.text}
+    chats = [roles.refiner.begin(group=review_turn.id, parent=review_turn, **fields_shown) for _ in range(n)]
+    turns = await together([continue_from(chat, kept_text) for chat in chats])
     graded = []
     for turn in turns:
-        grade = await roles.grade(task, turn, text=kept + turn.text if kept else None)
+        grade = await roles.grade(task, turn, text=kept_text + turn.text if kept_text else None)
         if grade.value is None:
             turn.fail(grade.reason or "ungraded")
             continue
         turn.note(CORRECT, grade.value)
-        turn.show(KEPT, kept)
+        turn.show(KEPT, kept_text)
         turn.show(*(ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason))
         graded.append(turn)
     return graded
@@ -180,8 +180,8 @@ def coverrl(
     solver = common_roles.solver("generator", run.model)
     refine = {"prefix": solver.prompt, "review": REFINE if short else REFINE_FULL}[regenerate]
     learners = {"generator": "solver", "verifier": "verifier", "refiner": "refiner"}
-    how: dict[str, Any] = {"votes": votes, "trained": run.group_size, "reviews": reviews, "revisions": revisions}
-    how |= {"veto": veto, "balanced": balanced, "regenerate": regenerate}
+    options: dict[str, Any] = {"votes": votes, "trained": run.group_size, "reviews": reviews, "revisions": revisions}
+    options |= {"veto": veto, "balanced": balanced, "regenerate": regenerate}
     return run.recipe(
         "coverrl" + ("" if veto else "-no-veto") + ("" if balanced else "-unbalanced"),
         policies={"generator": run.learner(), **run.start()},
@@ -193,7 +193,7 @@ def coverrl(
             ),
         },
         objectives={name: Objective(policy="generator", on=role, by=by) for name, role in learners.items()},
-        schedule=single(vote_then_verify, *learners, name="both", group_size=1, **how),
+        schedule=single(vote_then_verify, *learners, name="both", group_size=1, **options),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         fixed=run.fixed(),

@@ -53,12 +53,12 @@ async def solve_and_revise(
         return
     readable = [s for s in solutions if s.parsed.ok]
     revisable = [s for s in readable if refine == "all" or not CORRECT.known(s)]
-    written = await critiques(task, roles, readable if critic == "trained" else revisable, critic)
+    written = await write_critiques(task, roles, readable if critic == "trained" else revisable, critic)
     reference = f"\nReference: {task.answer}" if leak else ""
     revisions = await together(
         [
             roles.refiner(
-                group=s.group, parent=s, problem=task.prompt, solution=s.tagged, review=written[s.id] + reference
+                group=s.group, parent=s, problem=task.prompt, solution=s.tagged_text, review=written[s.id] + reference
             )
             for s in revisable
         ]
@@ -72,15 +72,15 @@ async def solve_and_revise(
         solutions[0].note(RESCUED, joined > 0)
 
 
-async def critiques(task: Task, roles: Roles, solutions: list[Turn], critic: str) -> dict[str, str]:
+async def write_critiques(task: Task, roles: Roles, solutions: list[Turn], critic: str) -> dict[str, str]:
     """By solution: what is said of it. Reviews of all solutions of a problem are compared with each other."""
     review_turns = await together([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
     for solution, [review_turn] in zip(solutions, review_turns, strict=True):
         reward_review(review_turn, CORRECT.known(solution))
-    said = {s.id: review_turn.text for s, [review_turn] in zip(solutions, review_turns, strict=True)}
+    texts = {s.id: review_turn.text for s, [review_turn] in zip(solutions, review_turns, strict=True)}
     if critic != "oracle":
-        return said
-    return {s.id: corrected_review(said[s.id], STEP_OK.of(s) or [], CORRECT.known(s)) for s in solutions}
+        return texts
+    return {s.id: corrected_review(texts[s.id], STEP_OK.of(s) or [], CORRECT.known(s)) for s in solutions}
 
 
 @recipe(model="embedded-roles", kl=0.0)

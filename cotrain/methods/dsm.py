@@ -42,7 +42,7 @@ from cotrain import (
     together,
     verifying,
 )
-from cotrain.rollout.judges import shown
+from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import show_verdict
 
 PROOF = Signal("proof", meaning="R of the generator, in [0, 1]")
@@ -70,37 +70,37 @@ async def prove(
     Rewards: the generator's ``proof``, the verifier's ``score``, the meta-verifier's ``soundness``; the signal
     ``truth`` of both judges is the class for balancing. What cannot be read earns 0; a solution of which no review can
     be read is not rewarded."""
-    drawn = await roles.solver.many(samples, problem=task.prompt)
-    solutions = [s for s in drawn if await examine(task, roles, s) is not None]
+    turns = await roles.solver.many(samples, problem=task.prompt)
+    solutions = [s for s in turns if await examine(task, roles, s) is not None]
     readable = [s for s in solutions if s.parsed.ok]
     for solution in solutions:
         if not solution.parsed.ok:
             solution.reward(PROOF, 0.0)
     review_turns = await together([review(task, roles, s, n=reviews) for s in readable])
-    asked = readable if analysis == "asked" else []
-    own = await together([review(task, roles, s, group=s.group, role="analyst") for s in asked])
+    analysed = readable if analysis == "asked" else []
+    self_reviews = await together([review(task, roles, s, group=s.group, role="analyst") for s in analysed])
     votes = votes if meta else 0
     await together(
         [
-            pay(task, roles, s, written, own[i] if asked else [], votes, labels)
+            pay_analyses(task, roles, s, written, self_reviews[i] if analysed else [], votes, labels)
             for i, (s, written) in enumerate(zip(readable, review_turns, strict=True))
         ]
     )
 
 
-async def pay(
-    task: Task, roles: Roles, solution: Turn, written: list[Turn], own: list[Turn], votes: int, labels: str
+async def pay_analyses(
+    task: Task, roles: Roles, solution: Turn, written: list[Turn], self_analyses: list[Turn], votes: int, labels: str
 ) -> None:
     """Judge all analyses of one solution, those ``written`` about it and its ``own``, and reward everybody."""
-    analyses = [(turn, turn.parsed, turn.text) for turn in (*written, *own)]
-    if not own:
+    analyses = [(turn, turn.parsed, turn.text) for turn in (*written, *self_analyses)]
+    if not self_analyses:
         analyses.append((solution, solution.parsed.review, solution.parsed.analysis))
-    trust = await together([judge(task, roles, solution, *a, votes, labels) for a in analyses])
-    scores = [score(said.final, said.steps, labels) if said.ok else None for _, said, _ in analyses]
-    truth = score(CORRECT.known(solution), STEP_OK.of(solution), labels)
-    for turn, given, mark in zip(written, scores, trust, strict=False):
+    trust = await together([judge_analysis(task, roles, solution, *a, votes, labels) for a in analyses])
+    scores = [analysis_score(said.final, said.steps, labels) if said.ok else None for _, said, _ in analyses]
+    truth = analysis_score(CORRECT.known(solution), STEP_OK.of(solution), labels)
+    for turn, review_score, mark in zip(written, scores, trust, strict=False):
         turn.reward(TRUTH, float(CORRECT.known(solution)))
-        turn.reward(R_V, 0.0 if given is None else (1.0 - abs(given - truth)) * mark)
+        turn.reward(R_V, 0.0 if review_score is None else (1.0 - abs(review_score - truth)) * mark)
     believed = [given for given in scores[: len(written)] if given is not None]
     if not believed:
         return
@@ -109,22 +109,22 @@ async def pay(
         reward = proof_reward(own_score, sum(believed) / len(believed), trust[-1])
         solution.note(SELF_SCORE, own_score)
         solution.note(SELF_ERROR, abs(own_score - truth))
-    for turn in (solution, *own):
+    for turn in (solution, *self_analyses):
         turn.reward(PROOF, reward)
 
 
-async def judge(
-    task: Task, roles: Roles, solution: Turn, turn: Turn, said: Any, analysis: str, votes: int, labels: str
+async def judge_analysis(
+    task: Task, roles: Roles, solution: Turn, turn: Turn, analysis_parsed: Any, analysis: str, votes: int, labels: str
 ) -> float:
     """R_meta of one analysis: 0 if it did not parse, and 1 if there are no votes. Votes on it are one group."""
-    if not said.ok or not votes:
-        return float(said.ok)
+    if not analysis_parsed.ok or not votes:
+        return float(analysis_parsed.ok)
     ok = STEP_OK.of(solution) if labels == "steps" else None
-    sound = said.final == CORRECT.known(solution) and (ok is None or list(said.steps) == ok)
-    told = {"solution": solution.tagged, "review": analysis}
+    sound = analysis_parsed.final == CORRECT.known(solution) and (ok is None or list(analysis_parsed.steps) == ok)
+    fields = {"solution": solution.tagged_text, "review": analysis}
     if "nonce" in roles.meta.fields:
-        told = shown(roles.nonce(turn), **told)
-    verdicts = await roles.meta.many(votes, group=f"{turn.id}/votes", parent=turn, problem=task.prompt, **told)
+        fields = guarded_fields(roles.nonce(turn), **fields)
+    verdicts = await roles.meta.many(votes, group=f"{turn.id}/votes", parent=turn, problem=task.prompt, **fields)
     for verdict in verdicts:
         verdict.note(CORRECT, sound)
         show_verdict(verdict)
@@ -133,7 +133,7 @@ async def judge(
     return sum(float(v.parsed.final) if v.parsed.ok else 0.5 for v in verdicts) / votes
 
 
-def score(final: bool, steps: Sequence[bool] | None, labels: str) -> float:
+def analysis_score(final: bool, steps: Sequence[bool] | None, labels: str) -> float:
     """0, ½ or 1: ½ for the answer and ½ for the steps; the answer alone where the steps are not judged."""
     return float(final) if labels == "answer" or not steps else 0.5 * (final + all(steps))
 
@@ -169,11 +169,11 @@ def dsm(
         if trained and (meta or role == "verifier"):
             by = grpo(rewards={signal: 1.0}, balance=weighed)
             learn[role] = Objective(policy="verifier", on=role, by=by)
-    how: dict[str, Any] = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}
-    group, one = how | {"samples": run.group_size, "reviews": opinions}, how | {"reviews": reviews}
+    options: dict[str, Any] = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}
+    generator_options, verifier_options = options | {"samples": run.group_size, "reviews": opinions}, options | {"reviews": reviews}
     phases = [
-        Phase(name="generator", protocol=prove, objectives=("generator",), group_size=1, options=group),
-        Phase(name="verifier", protocol=prove, objectives=tuple(learn)[1:], group_size=1, options=one),
+        Phase(name="generator", protocol=prove, objectives=("generator",), group_size=1, options=generator_options),
+        Phase(name="verifier", protocol=prove, objectives=tuple(learn)[1:], group_size=1, options=verifier_options),
     ][:both]
     roles = {
         "solver": (common_roles.self_checker if inline else common_roles.solver)("generator", run.model),
@@ -192,6 +192,6 @@ def dsm(
         schedule=alternate(*phases, ratio=ratio[:both], warmup={"verifier": warmup} if trained else {}),
         evaluate=prove,
         measures=(*((verifying("meta"),) if meta else ()), *judged_by("verifier")),
-        options=how | {"votes": 1},
+        options=options | {"votes": 1},
         fixed=run.fixed(),
     )

@@ -32,7 +32,7 @@ from cotrain import AGREEMENT, CORRECT
 from cotrain import ConfigError, Note, Objective, Recipe, Role, Roles, Sampling, Settings, Signal, Task, Turn
 from cotrain import at_least, attempts, examine, frozen, gives, grpo, judged_by, common_roles, program, recipe, review
 from cotrain import review_all, single, solve_then_verify
-from cotrain.rollout.monte_carlo import share_right, verdicts
+from cotrain.rollout.monte_carlo import share_right, review_verdicts
 
 MATCH = Signal("match", meaning="1 for a right answer, else 0")
 SLICES = Signal("slices", meaning="mean verdict on the steps")
@@ -57,42 +57,42 @@ async def contest(
     readable = [s for s in solutions if s.parsed.ok]
     review_turns = await review_all(task, roles, readable, n=reviews)
     for solution, turns in zip(readable, review_turns, strict=True):
-        said = [sum(turn.parsed.steps) / len(turn.parsed.steps) for turn in turns if turn.parsed.ok]
-        if said:
-            solution.reward(SLICES, sum(said) / len(said))
+        shares = [sum(turn.parsed.steps) / len(turn.parsed.steps) for turn in turns if turn.parsed.ok]
+        if shares:
+            solution.reward(SLICES, sum(shares) / len(shares))
     if not learn:
         return
-    reference = await roles.reference(solution=worked(task))
+    reference = await roles.reference(solution=worked_solution(task))
     if not await examine(task, roles, reference) or not reference.parsed.ok:
         raise ConfigError(f"gar: the worked solution of task {task.id} is not a right one in tagged steps")
-    known = {step.text.strip() for step in reference.parsed.steps}
+    reference_steps = {step.text.strip() for step in reference.parsed.steps}
     differing = 0
     for solution, turns in zip(readable, review_turns, strict=True):
-        new = [step.text.strip() not in known for step in solution.parsed.steps]
+        new = [step.text.strip() not in reference_steps for step in solution.parsed.steps]
         solution.note(COPIED_STEPS, 1.0 - sum(new) / len(new))
         differing += any(new)
-        pay(turns, real=False, new=new)
+        pay_reviews(turns, real=False, new=new)
     if differing:
         count = reviews * (differing if balance else 1)
-        pay(await review(task, roles, reference, n=count), real=True, new=[True] * len(reference.parsed.steps))
+        pay_reviews(await review(task, roles, reference, n=count), real=True, new=[True] * len(reference.parsed.steps))
 
 
-def pay(turns: Sequence[Turn], *, real: bool, new: Sequence[bool]) -> None:
+def pay_reviews(turns: Sequence[Turn], *, real: bool, new: Sequence[bool]) -> None:
     """The discriminator's rewards for reviews of one solution; an unreadable review earns nothing."""
     for turn in turns:
         outcome, ok = CORRECT.known(turn), turn.parsed.ok
-        turn.reward(GAN, gan(turn.parsed.steps, new, real=real) if ok else 0.0)
-        said = verdicts(turn) if ok else (not outcome,)
+        turn.reward(GAN, gan_reward(turn.parsed.steps, new, real=real) if ok else 0.0)
+        said = review_verdicts(turn) if ok else (not outcome,)
         turn.reward(AGREEMENT, share_right(said, [outcome] * len(said)))
 
 
-def gan(said: Sequence[bool], new: Sequence[bool], *, real: bool) -> float:
+def gan_reward(said: Sequence[bool], new: Sequence[bool], *, real: bool) -> float:
     """Share of the verdicts on ``new`` steps that tell where the steps are from; ½ where no step is new."""
     asked = [verdict == real for verdict, counts in zip(said, new, strict=True) if counts]
     return sum(asked) / len(asked) if asked else NOBODY_KNOWS
 
 
-def worked(task: Task) -> str:
+def worked_solution(task: Task) -> str:
     if task.solution is None:
         raise ConfigError(
             f"gar: task {task.id} has no worked solution to tell generated ones from; choose a task source that has "
@@ -130,7 +130,7 @@ def gar(
         "verifier": common_roles.verifier("verifier", judge),
     }
     if trained:
-        worked(run.problems.get("train", 0))
+        worked_solution(run.problems.get("train", 0))
         tell_apart = grpo(rewards={GAN: gan_weight, AGREEMENT: agreement_weight}, merge=True)
         objectives["critic"] = Objective(policy="verifier", on="verifier", by=tell_apart)
         policies |= {"verifier": run.learner(judge, lr=critic_lr), "reference": program(recite)}
@@ -138,13 +138,13 @@ def gar(
         roles["reference"] = Role(
             policy="reference", prompt="{solution}", sampling=sampling, parse=common_roles.parse_solution
         )
-    how: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "balance": balance, "learn": trained}
+    options: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "balance": balance, "learn": trained}
     return run.recipe(
         "gar" if trained else "gar-frozen",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(contest, *objectives, name="both", group_size=1, **how),
+        schedule=single(contest, *objectives, name="both", group_size=1, **options),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         fixed=run.fixed(),

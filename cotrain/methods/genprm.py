@@ -39,10 +39,10 @@ from cotrain import (
     single,
 )
 from cotrain import solve_then_verify
-from cotrain.rollout.monte_carlo import GAMMA, Labels, balanced, completer, contradicted
-from cotrain.rollout.monte_carlo import share_right, step_labels, verdicts
+from cotrain.rollout.monte_carlo import GAMMA, Labels, balanced_places, completer_role, majority_contradicts
+from cotrain.rollout.monte_carlo import share_right, step_labels, review_verdicts
 from cotrain.rollout.protocols import Tool
-from cotrain.grading.isolation import chosen
+from cotrain.grading.isolation import working_cell
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
 CONSENSUS = Note[bool]("consensus", bool, "did the solution pass the filter: no review contradicts its labels")
@@ -68,17 +68,17 @@ async def agreeing_reviews(
     solutions = await attempts(task, roles, samples)
     readable = [s for s in solutions if s.parsed.ok]
     if balance and solutions:
-        drawn = balanced([CORRECT.known(s) for s in readable], rng_of("balance", task.id, solutions[0].id))
-        readable = [readable[i] for i in drawn]
-    found = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
-    judged = [s for s in readable if s.id in found]
+        kept_places = balanced_places([CORRECT.known(s) for s in readable], rng_of("balance", task.id, solutions[0].id))
+        readable = [readable[i] for i in kept_places]
+    labels_by_id = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
+    judged = [s for s in readable if s.id in labels_by_id]
     review_turns = await review_all(task, roles, judged, n=reviews, tool=tool)
     for solution, turns in zip(judged, review_turns, strict=True):
-        right = found[solution.id]
-        passed = not contradicted([verdicts(turn) for turn in turns if turn.parsed.ok], right)
+        right = labels_by_id[solution.id]
+        passed = not majority_contradicts([review_verdicts(turn) for turn in turns if turn.parsed.ok], right)
         solution.note(CONSENSUS, passed)
         for turn in turns:
-            match = share_right(verdicts(turn), right) if turn.parsed.ok else 0.0
+            match = share_right(review_verdicts(turn), right) if turn.parsed.ok else 0.0
             turn.chat.reward(MATCH, match)
             turn.chat.reward(KEPT, float(match == 1.0 and (passed or not consensus)))
 
@@ -107,19 +107,19 @@ def genprm(
             f" model {critic!r}; change these (verifier_model names a model), or leave tool='none'"
         )
     if tool == "python":
-        chosen()  # where programs cannot be run it is said here, before anything is loaded
+        working_cell()  # where programs cannot be run it is said here, before anything is loaded
     if judge == "genprm":
         verifier = judges.genprm("verifier", critic, runs=tool == "python")
     else:
         verifier = judges.judge("verifier", critic, judge)
-    how: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "rollouts": rollouts, "tool": tool}
-    how |= {"labels": labels, "gamma": gamma, "balance": balance, "consensus": consensus}
+    options: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "rollouts": rollouts, "tool": tool}
+    options |= {"labels": labels, "gamma": gamma, "balance": balance, "consensus": consensus}
     return run.recipe(
         "genprm" if consensus else "genprm-unfiltered",
         policies={"generator": frozen(run.model), "verifier": run.learner(critic)},
-        roles={"solver": solver, "completer": completer(solver), "verifier": verifier},
+        roles={"solver": solver, "completer": completer_role(solver), "verifier": verifier},
         objectives={"verifier": Objective(policy="verifier", on="verifier", by=Sft(where=KEPT, at_least=1.0))},
-        schedule=single(agreeing_reviews, "verifier", name="verifier", group_size=1, **how),
+        schedule=single(agreeing_reviews, "verifier", name="verifier", group_size=1, **options),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         options={"tool": tool},

@@ -45,7 +45,7 @@ from cotrain import verifying
 from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
 from cotrain.learn.contract import Algorithm
 from cotrain.config.schedule import Protocol
-from cotrain.rollout.judges import Comparison, comparer, probabilities, shown
+from cotrain.rollout.judges import Comparison, comparer, verdict_probabilities, guarded_fields
 from cotrain.text.preferences import write_gram
 from cotrain.text.prompts import PAIR, PAIR_FULL
 
@@ -55,15 +55,15 @@ PREFERRED = Signal("preferred", meaning="the advantage over the others of the gr
 
 def side_by_side(roles: Roles, first: Turn, second: Turn) -> dict[str, str]:
     """The fields of a comparison, behind a nonce where the prompt has one."""
-    texts = {"first": first.tagged, "second": second.tagged}
-    return shown(roles.nonce(first), **texts) if "nonce" in roles.judge.fields else texts
+    texts = {"first": first.tagged_text, "second": second.tagged_text}
+    return guarded_fields(roles.nonce(first), **texts) if "nonce" in roles.judge.fields else texts
 
 
 async def write_pairs(task: Task, roles: Roles, *, samples: int, pairs: int) -> None:
     """Stage 1: up to ``pairs`` pairs of different solutions, to be learned as texts. Nobody asks which is better."""
-    different = {s.tagged: s for s in await attempts(task, roles, samples) if s.parsed.ok}
-    for first, second in _some(list(permutations(different.values(), 2)), pairs, "written", task):
-        await roles.author(problem=task.prompt, first=first.tagged, second=second.tagged)
+    different = {s.tagged_text: s for s in await attempts(task, roles, samples) if s.parsed.ok}
+    for first, second in _sample_pairs(list(permutations(different.values(), 2)), pairs, "written", task):
+        await roles.author(problem=task.prompt, first=first.tagged_text, second=second.tagged_text)
 
 
 @gives(WEIGHT.to("teacher"))
@@ -72,15 +72,15 @@ async def label_pairs(task: Task, roles: Roles, *, samples: int, pairs: int, smo
     solutions = [s for s in await attempts(task, roles, samples) if s.parsed.ok]
     right = [s for s in solutions if CORRECT.known(s)]
     wrong = [s for s in solutions if not CORRECT.known(s)]
-    for better, worse in _some(list(product(right, wrong)), pairs, "labelled", task):
+    for better, worse in _sample_pairs(list(product(right, wrong)), pairs, "labelled", task):
         ahead = bool(rng_of("order", better.id, worse.id).getrandbits(1))
         first, second = (better, worse) if ahead else (worse, better)
         for letter, weight in ((ahead, 1.0 - smoothing), (not ahead, smoothing)):
             if weight:
-                said = await roles.teacher(
+                labelled = await roles.teacher(
                     parent=first, problem=task.prompt, better=letter, **side_by_side(roles, first, second)
                 )
-                said.reward(WEIGHT, weight)
+                labelled.reward(WEIGHT, weight)
 
 
 @gives(PREFERRED.to("solver"))
@@ -90,17 +90,17 @@ async def compete(task: Task, roles: Roles, *, samples: int = 2) -> None:
     solutions = await attempts(task, roles, samples)
     readable = [i for i, s in enumerate(solutions) if s.parsed.ok]
     fights = list(permutations(readable, 2))
-    asked = [
+    judgements = [
         roles.judge(parent=solutions[i], problem=task.prompt, **side_by_side(roles, solutions[i], solutions[j]))
         for i, j in fights
     ]
     outcomes = {(i, j): 1.0 for i, j in product(range(len(solutions)), repeat=2) if i in readable and j not in readable}
-    for (i, j), turn in zip(fights, await together(asked), strict=True):
+    for (i, j), turn in zip(fights, await together(judgements), strict=True):
         truths = [CORRECT.known(solutions[k]) for k in (i, j)]
         if truths[0] != truths[1]:
             turn.note(CORRECT, truths[0])
         if turn.parsed.ok and turn.parsed.spans:
-            ahead = probabilities(turn)[0]
+            ahead = verdict_probabilities(turn)[0]
             turn.show(FINAL, bool(turn.parsed.final))
             turn.show(SCORE, ahead)
             outcomes[i, j] = 2.0 * ahead - 1.0
@@ -110,7 +110,7 @@ async def compete(task: Task, roles: Roles, *, samples: int = 2) -> None:
         solution.reward(PREFERRED, advantage)
 
 
-def _some(pairs: list[tuple[Turn, Turn]], most: int, what: str, task: Task) -> list[tuple[Turn, Turn]]:
+def _sample_pairs(pairs: list[tuple[Turn, Turn]], most: int, what: str, task: Task) -> list[tuple[Turn, Turn]]:
     if len(pairs) <= most:
         return pairs
     return rng_of(what, task.id, pairs[0][0].id).sample(pairs, most)
@@ -144,29 +144,29 @@ def gram(
     if learns and form != "gram":
         raise ConfigError(f"gram: form={form!r} is longer than a letter to learn; expected 'gram', or judge='frozen'")
     if run.group_size < 2 or pairs < 1 or not 0.0 <= smoothing < 0.5:
-        found = f"group_size {run.group_size}, pairs {pairs}, smoothing {smoothing}"
-        raise ConfigError(f"gram: {found}; expected at least 2, at least 1, and from 0 to below 0.5")
+        settings_text = f"group_size {run.group_size}, pairs {pairs}, smoothing {smoothing}"
+        raise ConfigError(f"gram: {settings_text}; expected at least 2, at least 1, and from 0 to below 0.5")
     reads = judge_model or run.model
-    asked = comparer("judge", reads, form)
+    comparer_role = comparer("judge", reads, form)
     policies = {"generator": run.learner(), **run.start()} if plays else {"generator": frozen(run.model)}
     policies["judge"] = run.learner(reads, lr=judge_lr) if learns else frozen(reads)
-    roles = {"solver": common_roles.solver("generator", run.model), "judge": asked}
-    objectives, phases, how = {}, [], {"samples": run.group_size}
+    roles = {"solver": common_roles.solver("generator", run.model), "judge": comparer_role}
+    objectives, phases, base_options = {}, [], {"samples": run.group_size}
 
-    def learn(name: str, policy: str, on: str, by: Algorithm, protocol: Protocol, options: dict[str, Any]) -> None:
+    def add_objective(name: str, policy: str, on: str, by: Algorithm, protocol: Protocol, options: dict[str, Any]) -> None:
         objectives[name] = Objective(policy=policy, on=on, by=by)
         phases.append(Phase(name=name, protocol=protocol, objectives=(name,), group_size=1, options=options))
 
     if plays:
-        learn("generator", "generator", "solver", dr_grpo(rewards={PREFERRED: 1.0}, kl=run.pull()), compete, how)
+        add_objective("generator", "generator", "solver", dr_grpo(rewards={PREFERRED: 1.0}, kl=run.pull()), compete, base_options)
     if learns:
-        drawn = how | {"pairs": pairs}
-        learn("judge", "judge", "teacher", Sft(weight=WEIGHT), label_pairs, drawn | {"smoothing": smoothing})
-        learn("pairs", "judge", "author", Sft(), write_pairs, drawn)
+        pair_options = base_options | {"pairs": pairs}
+        add_objective("judge", "judge", "teacher", Sft(weight=WEIGHT), label_pairs, pair_options | {"smoothing": smoothing})
+        add_objective("pairs", "judge", "author", Sft(), write_pairs, pair_options)
         policies |= {"teacher": program(say_letter, tokens_of="judge"), "author": program(say_both, tokens_of="judge")}
         both = PAIR if common_roles.speaks_short(reads) else PAIR_FULL
-        roles["teacher"] = replace(asked, policy="teacher", parse=None)
-        roles["author"] = Role(policy="author", prompt=both, sampling=asked.sampling)
+        roles["teacher"] = replace(comparer_role, policy="teacher", parse=None)
+        roles["author"] = Role(policy="author", prompt=both, sampling=comparer_role.sampling)
     return run.recipe(
         "gram" if learns else "gram-frozen",
         policies=policies,

@@ -36,9 +36,9 @@ async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: int) -> Non
     review_turns = await review(task, roles, solution, n=reviews)
     for turn in review_turns:
         reward_review(turn, CORRECT.known(solution))
-    said = [turn.parsed.final for turn in review_turns if turn.parsed.ok]
-    if said:
-        solution.reward(BELIEVED, sum(said) / len(said))
+    verdicts = [turn.parsed.final for turn in review_turns if turn.parsed.ok]
+    if verdicts:
+        solution.reward(BELIEVED, sum(verdicts) / len(verdicts))
 
 
 @recipe
@@ -73,12 +73,12 @@ def judged(
     if learns or warmup:
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
 
-    def phase(name: str, *objectives: str) -> Phase:
+    def make_phase(name: str, *objectives: str) -> Phase:
         return Phase(name=name, protocol=solve_to_be_believed, objectives=objectives, options={"reviews": reviews})
 
     together = ("generator",) if ratio or not learns else ("generator", "verifier")
-    phases = [phase("both" if not ratio else "generator", *together)]
-    phases += [phase("verifier", "verifier")] if warmup or ratio else []
+    phases = [make_phase("both" if not ratio else "generator", *together)]
+    phases += [make_phase("verifier", "verifier")] if warmup or ratio else []
     trained = run.learner(critic, lr=verifier_lr) if "verifier" in objectives else frozen(critic)
     shares = (ratio or (1, 0))[: len(phases)]
     return run.recipe(

@@ -70,12 +70,12 @@ def proposer_solver(
     warmup: int = 0,  # steps in which the proposer is taught to write problems
     ratio: tuple[int, int] = (5, 15),  # of rzero: steps of the proposer and of the solver
 ) -> Recipe:
-    own, source = dict(VARIANTS[variant]), run.problems
-    own |= {name: value for name, value in (("pay", pay), ("gate", gate), ("band", band)) if value is not None}
+    variant_options, source = dict(VARIANTS[variant]), run.problems
+    variant_options |= {name: value for name, value in (("pay", pay), ("gate", gate), ("band", band)) if value is not None}
     if not isinstance(source, WordProblems):
         raise ConfigError(f"proposer_solver: no program reads problems of {source.name}; expected --tasks words")
-    if not own["gate"] and own["labels"] == "program":
-        own["labels"] = "vote"  # nobody else knows an answer
+    if not variant_options["gate"] and variant_options["labels"] == "program":
+        variant_options["labels"] = "vote"  # nobody else knows an answer
     if fixed is not None and (proposer != "uniform" or fixed < 1):
         raise ConfigError(f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform")
     learns, two = proposer == "trained", variant == "rzero" or proposer == "frozen"
@@ -85,12 +85,12 @@ def proposer_solver(
             f"proposer_solver: warmup is {warmup}, and {run.model!r} cannot write problems; expected 1 or more (400 at "
             f"--proposer-lr 1e-3), or --model {common_roles.PROPOSER}"
         )
-    asked = Role(
+    proposer_role = Role(
         policy=writer,
         prompt=PROPOSE if common_roles.speaks_short(run.model) else PROPOSE_FULL,
         sampling=Sampling(max_tokens=192 if common_roles.speaks_short(run.model) else 512),
     )
-    roles = {"solver": common_roles.solver("generator", run.model), "proposer": asked}
+    roles = {"solver": common_roles.solver("generator", run.model), "proposer": proposer_role}
     policies = {"generator": run.learner(), **run.start()}
     if writer == "proposer":
         policies["proposer"] = run.learner(lr=proposer_lr) if learns or warmup else frozen(run.model)
@@ -100,9 +100,9 @@ def proposer_solver(
     }
     if learns:
         objectives["proposer"] = Objective(policy=writer, on="proposer", by=by_role(rewards={LEARNABLE: 1.0}))
-    options = own | {"samples": run.group_size, "target": target, "invalid": invalid, "reuse": reuse}
+    options = variant_options | {"samples": run.group_size, "target": target, "invalid": invalid, "reuse": reuse}
 
-    def phase(name: str, *due: str, group_size: int = 1) -> Phase:
+    def make_phase(name: str, *due: str, group_size: int = 1) -> Phase:
         return Phase(
             name=name,
             protocol=propose_and_solve,
@@ -114,19 +114,19 @@ def proposer_solver(
 
     steps: tuple[int, ...]
     if variant == "rzero" and learns:
-        phases, steps = [phase("propose", "proposer", group_size=proposals), phase("solve", "generator")], ratio
+        phases, steps = [make_phase("propose", "proposer", group_size=proposals), make_phase("solve", "generator")], ratio
     else:
-        phases, steps = [phase("solve", *(name for name in objectives))], (1,)
+        phases, steps = [make_phase("solve", *(name for name in objectives))], (1,)
     if writer != "author" and warmup:
-        one = writer == "generator"  # which learns to write and shall not forget how to solve
-        objectives["format"] = Objective(policy=writer, on="author", also=("before",) if one else (), by=Sft())
-        how = {"shown": own["shown"], "solved": one}
-        if one:
+        one_policy = writer == "generator"  # which learns to write and shall not forget how to solve
+        objectives["format"] = Objective(policy=writer, on="author", also=("before",) if one_policy else (), by=Sft())
+        format_options = {"shown": variant_options["shown"], "solved": one_policy}
+        if one_policy:
             policies["start"] = frozen(run.model)
             roles["before"] = common_roles.solver("start", run.model)
         phases.append(
             Phase(
-                name="format", protocol=demonstrate, objectives=("format",), group_size=1, options=how, stores=("pool",)
+                name="format", protocol=demonstrate, objectives=("format",), group_size=1, options=format_options, stores=("pool",)
             )
         )
         steps = (*steps, 0)
@@ -134,7 +134,7 @@ def proposer_solver(
         tokens_of = "generator" if writer == "author" else writer
         policies["author"] = program(write_problem if fixed is None else of_length(source, fixed), tokens_of=tokens_of)
     if writer != "author" and warmup:
-        roles["author"] = Role(policy="author", prompt=asked.prompt, sampling=asked.sampling)
+        roles["author"] = Role(policy="author", prompt=proposer_role.prompt, sampling=proposer_role.sampling)
     return run.recipe(
         f"proposer_solver-{variant}" if learns else f"proposer_solver-{variant}-{proposer}",
         policies=policies,

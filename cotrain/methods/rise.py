@@ -33,14 +33,14 @@ async def solve_and_check(task: Task, roles: Roles, *, share: float = 1.0) -> No
     right = await examine(task, roles, solution)
     if right is None:
         return
-    solution.reward(SCORE, paid(solution.parsed.ok, right))
+    solution.reward(SCORE, score_of(solution.parsed.ok, right))
     judged = solution.parsed.ok and rng_of("judged", task.id, solution.id).random() < share
     solution.note(JUDGED, judged)
     for turn in await review(task, roles, solution) if judged else ():
-        turn.reward(SCORE, paid(turn.parsed.ok, turn.parsed.ok and turn.parsed.final == right))
+        turn.reward(SCORE, score_of(turn.parsed.ok, turn.parsed.ok and turn.parsed.final == right))
 
 
-def paid(readable: bool, right: bool) -> float:
+def score_of(readable: bool, right: bool) -> float:
     """The reward of either role."""
     return 1.0 if right else -0.5 if readable else -1.0
 

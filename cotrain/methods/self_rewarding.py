@@ -56,8 +56,8 @@ def self_rewarding(
     restart: Literal["nothing", "optimiser"] = "nothing",  # what each iteration begins anew
 ) -> Recipe:
     if run.group_size < 2 or votes < 1 or iteration < 1:
-        found = f"group_size {run.group_size}, votes {votes}, iteration {iteration}"
-        raise ConfigError(f"self_rewarding: {found}; expected at least 2, 1 and 1")
+        settings_text = f"group_size {run.group_size}, votes {votes}, iteration {iteration}"
+        raise ConfigError(f"self_rewarding: {settings_text}; expected at least 2, 1 and 1")
     by = Preference(policy="generator", reference="before", betas=(beta,), sft=sft)
     learner = run.learner(iteration=iteration, restart=restart)
     policies = {"generator": learner, "before": snapshot(run.model, of="generator", every=iteration)}

@@ -54,7 +54,7 @@ async def judge_own(
     readable = [s for s in solutions if s.parsed.ok and not s.failed]
     right = [CORRECT.known(s) for s in readable]
     rng = rng_of("judged", task.id, solutions[0].id)
-    places = choose([s.parsed.answer for s in readable], right, pairs, rng, balance=balance)
+    places = choose_to_review([s.parsed.answer for s in readable], right, pairs, rng, balance=balance)
     judged = [readable[place] for place in places]
     for solution in solutions:
         solution.note(JUDGED, solution in judged)
@@ -65,7 +65,7 @@ async def judge_own(
             reward_review(turn, CORRECT.known(solution))
 
 
-def choose(
+def choose_to_review(
     answers: Sequence[str], right: Sequence[bool], pairs: int, rng: Random, *, balance: bool = True
 ) -> list[int]:
     """Places of the solutions to review, in order: ``pairs`` right ones and as many wrong ones, fewer of both where
@@ -104,20 +104,20 @@ def self_verify(
             "compared "
             "with each other, and at least 1 pair of solutions a problem"
         )
-    how = {"samples": run.group_size, "reviews": reviews, "pairs": pairs, "balance": balance}
+    options = {"samples": run.group_size, "reviews": reviews, "pairs": pairs, "balance": balance}
     phases = (
         Phase(name="generator", protocol=solve, objectives=("generator",)),
-        Phase(name="verifier", protocol=judge_own, objectives=("verifier",), group_size=1, options=how),
-        Phase(name="both", protocol=judge_own, objectives=("generator", "verifier"), group_size=1, options=how),
+        Phase(name="verifier", protocol=judge_own, objectives=("verifier",), group_size=1, options=options),
+        Phase(name="both", protocol=judge_own, objectives=("generator", "verifier"), group_size=1, options=options),
     )
     played = [(p, r) for p, r in zip(phases, modes[mode], strict=True) if r or (p.name == "verifier" and warmup)]
     due = {name for phase, _ in played for name in phase.objectives}
 
-    def learn(on: str, reward: Signal) -> Objective:
+    def make_objective(on: str, reward: Signal) -> Objective:
         by = grpo(rewards={reward: 1.0}, loss=Clipped(0.2, clip_high), kl=run.pull())
         return Objective(policy="model", on=on, by=by)
 
-    objectives = {"generator": learn("solver", OUTCOME), "verifier": learn("verifier", AGREEMENT)}
+    objectives = {"generator": make_objective("solver", OUTCOME), "verifier": make_objective("verifier", AGREEMENT)}
     return run.recipe(
         "self_verify" if mode == "alternate" else f"self_verify-{mode}",
         policies={"model": run.learner(), "start": frozen(run.model)},

@@ -27,7 +27,7 @@ from cotrain import AGREEMENT, CORRECT, FORMAT, TRUTH
 from cotrain import ClassBalance, ConfigError, Objective, Phase, Policy, Recipe, Roles, Settings, Signal, Task, Turn
 from cotrain import alternate, attempts, common_roles, frozen, gives, grpo, judged_by, judges, recipe
 from cotrain import review_all, reward_review, solve, solve_then_verify, solving
-from cotrain.rollout.votes import agrees, elected
+from cotrain.rollout.votes import agrees_with, elected_turn
 
 PAY = Signal("pay", meaning="what an answer earns: the truth where the problem has a label, else what stands in for it")
 Rest = Literal["none", "vote", "frozen", "learning", "both", "truth"]
@@ -42,10 +42,10 @@ async def solve_with_few_labels(task: Task, roles: Roles, *, group: int, rest: R
     if task.labelled or rest == "truth":
         pay = [float(CORRECT.known(solution)) for solution in solutions]
     elif rest == "vote":
-        pay = agreement(solutions, elected(solutions))
+        pay = label_agreement(solutions, elected_turn(solutions))
     else:
         scores = await score_solutions(task, roles, solutions, reviews)
-        pay = scores if rest != "both" else agreement(solutions, heaviest(solutions, scores))
+        pay = scores if rest != "both" else label_agreement(solutions, heaviest_answer(solutions, scores))
     for solution, earned in zip(solutions, pay, strict=True):
         if earned is not None:
             solution.reward(PAY, earned)
@@ -55,14 +55,14 @@ async def score_solutions(task: Task, roles: Roles, solutions: Sequence[Turn], r
     """The share of each solution's readable reviews that call it right; 0 for a solution that cannot be read, None
     where no review can be."""
     readable = [solution for solution in solutions if solution.parsed.ok]
-    found: dict[str, float | None] = {}
+    scores: dict[str, float | None] = {}
     for solution, turns in zip(readable, await review_all(task, roles, readable, n=reviews), strict=True):
-        said = [turn.parsed.final for turn in turns if turn.parsed.ok]
-        found[solution.id] = sum(said) / len(said) if said else None
-    return [found.get(solution.id, None if solution.parsed.ok else 0.0) for solution in solutions]
+        verdicts = [turn.parsed.final for turn in turns if turn.parsed.ok]
+        scores[solution.id] = sum(verdicts) / len(verdicts) if verdicts else None
+    return [scores.get(solution.id, None if solution.parsed.ok else 0.0) for solution in solutions]
 
 
-def heaviest(solutions: Sequence[Turn], scores: Sequence[float | None]) -> Turn | None:
+def heaviest_answer(solutions: Sequence[Turn], scores: Sequence[float | None]) -> Turn | None:
     """The first solution of the answer whose scores sum highest; None where no score is above 0."""
     sums: dict[str, float] = {}
     for solution, score in zip(solutions, scores, strict=True):
@@ -72,9 +72,9 @@ def heaviest(solutions: Sequence[Turn], scores: Sequence[float | None]) -> Turn 
     return next((s for s in solutions if s.parsed.ok and s.parsed.answer == best), None)
 
 
-def agreement(solutions: Sequence[Turn], label: Turn | None) -> list[float | None]:
+def label_agreement(solutions: Sequence[Turn], label: Turn | None) -> list[float | None]:
     """1 for each solution that gives the label's answer, else 0."""
-    return [float(agrees(solution, label)) for solution in solutions]
+    return [float(agrees_with(solution, label)) for solution in solutions]
 
 
 @gives(AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))

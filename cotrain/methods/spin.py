@@ -29,7 +29,7 @@ from cotrain.config.settings import Restart
 @gives(CHOSEN)
 async def against_the_solution(task: Task, roles: Roles, *, rival: str | None) -> None:
     """The worked solution, and what the role ``rival`` writes in its place."""
-    solution = roles.teacher.write(task.solution or "")
+    solution = roles.teacher.format_solution(task.solution or "")
     gold = await roles.teacher(problem=task.prompt, solution=solution, group=task.id)
     gold.reward(CHOSEN, 1.0)
     if rival is not None:
@@ -61,18 +61,18 @@ def spin(
         )
     if iteration < 1:
         raise ConfigError(f"spin: iteration is {iteration}, expected at least 1 update")
-    asked = common_roles.solver("generator", run.model)
+    solver_role = common_roles.solver("generator", run.model)
     tells = program(say_solution, tokens_of="generator")
     policies = {"generator": run.learner(iteration=iteration, restart=restart), "teacher": tells}
-    roles = {"solver": asked, "teacher": common_roles.solver("teacher", run.model)}
+    roles = {"solver": solver_role, "teacher": common_roles.solver("teacher", run.model)}
 
-    def step(name: str, rival: str | None) -> Phase:
-        how = {"rival": rival}
-        return Phase(name=name, protocol=against_the_solution, objectives=("generator",), group_size=1, options=how)
+    def make_phase(name: str, rival: str | None) -> Phase:
+        options = {"rival": rival}
+        return Phase(name=name, protocol=against_the_solution, objectives=("generator",), group_size=1, options=options)
 
     if control == "sft":
         objectives = {"generator": Objective(policy="generator", on="teacher", by=Sft())}
-        schedule = alternate(step("sft", None), ratio=(1,))
+        schedule = alternate(make_phase("sft", None), ratio=(1,))
     else:
         by = Preference(policy="generator", reference="opponent", loss=loss, betas=betas, every=iteration, sft=sft)
         rivals = {"opponent": snapshot(run.model, of="generator", every=iteration)}
@@ -81,7 +81,7 @@ def spin(
         objectives = {"generator": Objective(policy="generator", on="teacher", also=tuple(rivals), by=by)}
         policies |= rivals
         roles |= {name: common_roles.solver(name, run.model) for name in rivals}
-        phases = [step(name, name) for name in rivals]
+        phases = [make_phase(name, name) for name in rivals]
         schedule = alternate(*phases, ratio=(1,) * len(rivals), warmup={"opponent": iteration})
     return run.recipe(
         "spin" if control == "none" else "spin-sft",

@@ -26,7 +26,7 @@ from cotrain import CORRECT, MATCH, OUTCOME
 from cotrain import Clipped, Finding, Objective, Recipe, Roles, Settings, Task
 from cotrain import at_least, attempts, frozen, gives, grpo, judged_by, common_roles, recipe, review_all, rng_of, single
 from cotrain import solve_then_verify
-from cotrain.rollout.monte_carlo import ALPHA, GAMMA, Labels, balanced, completer, share_right, step_labels, verdicts
+from cotrain.rollout.monte_carlo import ALPHA, GAMMA, Labels, balanced_places, completer_role, share_right, step_labels, review_verdicts
 
 COUNTED = Finding[list[int]]("counted", list[int], "the steps whose labels count, by index")
 
@@ -53,21 +53,21 @@ async def judge_steps(
     if len({CORRECT.known(s) for s in graded}) < 2:
         return
     readable = [s for s in graded if s.parsed.ok]
-    found = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, alpha=alpha, gamma=gamma)
-    places = [(name, k) for name, mine in found.items() for k in range(len(mine))]
+    labels_by_id = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, alpha=alpha, gamma=gamma)
+    places = [(name, k) for name, step_labels_of in labels_by_id.items() for k in range(len(step_labels_of))]
     counted: Sequence[int] = range(len(places))
     if balance:
-        counted = balanced([found[name][k] for name, k in places], rng_of("balance", task.id, graded[0].id))
-    drawn: dict[str, list[int]] = {}
+        counted = balanced_places([labels_by_id[name][k] for name, k in places], rng_of("balance", task.id, graded[0].id))
+    chosen: dict[str, list[int]] = {}
     for name, k in (places[i] for i in counted):
-        drawn.setdefault(name, []).append(k)
-    judged = [s for s in graded if s.id in drawn]
+        chosen.setdefault(name, []).append(k)
+    judged = [s for s in graded if s.id in chosen]
     review_turns = await review_all(task, roles, judged, n=reviews)
     for solution, turns in zip(judged, review_turns, strict=True):
-        counted, right = drawn[solution.id], found[solution.id]
+        counted, right = chosen[solution.id], labels_by_id[solution.id]
         for turn in turns:
             turn.show(COUNTED, counted)
-            turn.reward(MATCH, share_right(verdicts(turn), right, counted) if turn.parsed.ok else 0.0)
+            turn.reward(MATCH, share_right(review_verdicts(turn), right, counted) if turn.parsed.ok else 0.0)
 
 
 @recipe(group_size=4)
@@ -96,14 +96,14 @@ def stepwiser(
         objectives["generator"] = Objective(policy="generator", on="solver", by=learn_to_solve)
         policies |= {"generator": run.learner(), **run.start()}
     solver = common_roles.solver("generator", run.model)
-    how: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "rollouts": rollouts}
-    how |= {"labels": labels, "alpha": alpha, "gamma": gamma, "balance": balance}
+    options: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "rollouts": rollouts}
+    options |= {"labels": labels, "alpha": alpha, "gamma": gamma, "balance": balance}
     return run.recipe(
         "stepwiser" if labels == "relative" else f"stepwiser-{labels}",
         policies=policies,
-        roles={"solver": solver, "completer": completer(solver), "verifier": common_roles.verifier("verifier", judge)},
+        roles={"solver": solver, "completer": completer_role(solver), "verifier": common_roles.verifier("verifier", judge)},
         objectives=objectives,
-        schedule=single(judge_steps, *objectives, name="verifier", group_size=1, **how),
+        schedule=single(judge_steps, *objectives, name="verifier", group_size=1, **options),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         fixed=run.fixed() if trained else None,

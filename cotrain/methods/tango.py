@@ -62,14 +62,14 @@ def tango(
     paid: dict[str, Any] = {"step_rewards": "none" if steps_judged_by == "nobody" else steps_judged_by}
     paid["oracle_noise"] = oracle_noise
     check_step_rewards(**paid)
-    learn, how = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
+    learn, objective_options = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
     readable = {FORMAT: format_reward} if format_reward else {}
-    learn_to_solve = learn(rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)} | readable, kl=run.pull(), **how)
+    learn_to_solve = learn(rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)} | readable, kl=run.pull(), **objective_options)
     learn_to_judge = learn(
         rewards={AGREEMENT: 1.0} | ({FORMAT: verifier_format} if verifier_format else {}),
         merge=True,
         balance=ClassBalance() if balance else None,
-        **how,
+        **objective_options,
     )
     objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
     if trained:

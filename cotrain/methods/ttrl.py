@@ -15,14 +15,14 @@ from typing import Literal
 from cotrain import CORRECT, LABEL_RIGHT, OUTCOME
 from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
 from cotrain import attempts, gives, grpo, common_roles, recipe, single, solve
-from cotrain.rollout.votes import VOTE, elected, is_right, reward_vote
+from cotrain.rollout.votes import VOTE, elected_turn, is_right, reward_vote
 
 
 @gives(VOTE.to("solver"), OUTCOME.to("solver"))
 async def vote(task: Task, roles: Roles, *, votes: int, trained: int, labels: str = "vote") -> None:
     """``votes`` answers elect a label; the first ``trained`` are rewarded: ``vote``, or ``outcome`` with the truth."""
     solutions = await attempts(task, roles, votes)
-    label = elected(solutions)
+    label = elected_turn(solutions)
     for solution in solutions[trained:]:
         solution.note(LABEL_RIGHT, is_right(label))
     if labels == "vote":

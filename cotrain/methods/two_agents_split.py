@@ -27,7 +27,7 @@ from cotrain.core.notes import GOLD, PROBLEM
 from cotrain.learn.contract import Algorithm
 from cotrain.learn.preference import Preference
 from cotrain.rollout.conversation import Conversation
-from cotrain.rollout.protocols import CLOSING, begun
+from cotrain.rollout.protocols import CLOSING, continue_from
 
 WHOLE = Note[bool]("whole", bool, "is a start as many whole steps as were asked for")
 
@@ -37,28 +37,28 @@ async def hand_over(task: Task, roles: Roles, *, samples: int = 1, finishes: int
     """Starts and their finishes. A finish is judged as the whole that it ends: start and finish; one that cannot be
     graded fails, and its start is valued by the others."""
     chats = [roles.starter.begin(problem=task.prompt) for _ in range(samples)]
-    starts: list[Turn | None] = await together([_start(chat, cut) for chat in chats])
+    starts: list[Turn | None] = await together([_write_start(chat, cut) for chat in chats])
     going = [(chat, start) for chat, start in zip(chats, starts, strict=True) if start is not None]
     opened = [
         [roles.solver.begin(problem=task.prompt, group=start.id, parent=start) for _ in range(finishes)]
         for _, start in going
     ]
-    said = await together(
-        [begun(one, chat.said) for (chat, _), mine in zip(going, opened, strict=True) for one in mine]
+    finish_turns = await together(
+        [continue_from(one, chat.answer_text) for (chat, _), own_finishes in zip(going, opened, strict=True) for one in own_finishes]
     )
     for chat, start in zip(chats, starts, strict=True):
         if start is None:
             chat.reward(OUTCOME, 0.0)
     for i, (chat, _) in enumerate(going):
-        mine = said[i * finishes : (i + 1) * finishes]
-        right = [r for turn in mine if (r := await _judged(task, roles, chat.said, turn)) is not None]
+        mine = finish_turns[i * finishes : (i + 1) * finishes]
+        right = [r for turn in mine if (r := await _judge_finish(task, roles, chat.answer_text, turn)) is not None]
         if right:
             chat.reward(OUTCOME, sum(right) / len(right))
 
 
-async def _judged(task: Task, roles: Roles, start: str, finish: Turn) -> bool | None:
+async def _judge_finish(task: Task, roles: Roles, start: str, finish: Turn) -> bool | None:
     """Reward a finish, read and judged with its start. None, and it fails, where it could not be graded."""
-    finish.parsed = finish.chat.role.read(start + finish.text, finish.chat.fields)
+    finish.parsed = finish.chat.role.parse_reply(start + finish.text, finish.chat.fields)
     grade = await roles.grade(task, finish, text=start + finish.text)
     finish.show(PROBLEM, task.prompt)
     finish.show(*((ANSWER, finish.parsed.answer) if finish.parsed.ok else (FAILURE, finish.parsed.reason)))
@@ -71,7 +71,7 @@ async def _judged(task: Task, roles: Roles, start: str, finish: Turn) -> bool | 
     return grade.value
 
 
-async def _start(chat: Conversation, cut: int) -> Turn | None:
+async def _write_start(chat: Conversation, cut: int) -> Turn | None:
     """The last turn of ``cut`` whole steps; None where the role did not write them."""
     for _ in range(cut):
         turn = await chat.say(stop=(CLOSING,))
@@ -125,16 +125,16 @@ def two_agents_split(
     if train != "solver":
         objectives["starter"] = Objective(policy=writer, on="starter", by=grpo(rewards={OUTCOME: 1.0}))
     begins = common_roles.solver(writer, small)
-    how: dict[str, Any] = {"cut": cut}
+    options: dict[str, Any] = {"cut": cut}
     return run.recipe(
         f"two_agents_split-{solver_by}" if not shared else f"two_agents_split-{solver_by}-shared",
         policies=policies,
         roles={"solver": common_roles.solver("generator", run.model), "starter": replace(begins, parse=None)},
         objectives=objectives,
         schedule=single(
-            hand_over, *objectives, name="both", group_size=1, samples=run.group_size, finishes=finishes, **how
+            hand_over, *objectives, name="both", group_size=1, samples=run.group_size, finishes=finishes, **options
         ),
         evaluate=hand_over,
-        options=how,
+        options=options,
         measures=(solving("solver", 8), noting("starter", WHOLE)),
     )

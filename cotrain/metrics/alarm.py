@@ -27,5 +27,5 @@ class Alarm:
         read = f"{self.band} ({self.key}: {self.reading}; healthy: {self.healthy})"
         return f"alarm after step {self.step + 1}: {read}. {self.advice}{shown}"
 
-    def json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "examples": list(self.examples)}

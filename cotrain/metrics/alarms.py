@@ -25,20 +25,20 @@ from cotrain.core.errors import CotrainError
 from cotrain.core.notes import CORRECT, FAILURE, FINAL
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.alarm import Alarm
-from cotrain.metrics.causes import consequences
+from cotrain.metrics.causes import explained_alarms
 from cotrain.metrics.rules import (
     AboveFromTheStart,
     AlwaysAbove,
-    Drifted,
+    DriftFromStart,
     FarFromBase,
     MeanAbove,
-    Parted,
+    RiseAndFall,
     Rising,
     Rule,
-    Series,
+    MetricSeries,
 )
-from cotrain.metrics.starved import Starved
-from cotrain.metrics.table import metric
+from cotrain.metrics.starved import StarvationMonitor
+from cotrain.metrics.table import metric_with_key
 
 EXAMPLES = 3  # addresses with an alarm
 LARGEST = 1e300  # a larger number is none
@@ -59,58 +59,58 @@ class Band:
     wrong: Callable[[Trace, str], bool] | None = None  # whether a rollout, given the signal's name, is an example
 
     @property
-    def healthy(self) -> str:
+    def healthy_text(self) -> str:
         """The range in words."""
-        return self.rule.healthy(self.window)
+        return self.rule.healthy_text(self.window)
 
     @property
     def what_to_do(self) -> str:
-        return self.advice or metric(self.keys[0]).advice
+        return self.advice or metric_with_key(self.keys[0]).advice
 
 
 # ---- rollouts that show it
 
 
-def _fooled(trace: Trace, name: str) -> bool:
+def _believes_wrong(trace: Trace, name: str) -> bool:
     """A verdict CORRECT on a wrong answer."""
     return FINAL.of(trace) is True and CORRECT.of(trace) is False
 
 
-def _overpaid(trace: Trace, name: str) -> bool:
+def _pays_wrong(trace: Trace, name: str) -> bool:
     """Paid, and wrong: a wrong answer, or a verdict that is not the truth."""
     truth, said = CORRECT.of(trace), FINAL.of(trace)
-    unread = trace.parent is not None and FAILURE.on(trace)
+    unread = trace.parent is not None and FAILURE.is_in(trace)
     mistaken = truth is False if said is None else said is not truth
     return mistaken and not unread and truth is not None and any(s.name == name for s in trace.signals)
 
 
-BASE_RATE, GAP = metric("{role}/base_rate"), metric("gap")
+BASE_RATE, GAP = metric_with_key("{role}/base_rate"), metric_with_key("gap")
 BANDS = (
     Band(
         name="groups without spread", keys=("{objective}/zero_spread_groups",), window=20,
-        rule=AlwaysAbove(metric("{objective}/zero_spread_groups").healthy[1]),
+        rule=AlwaysAbove(metric_with_key("{objective}/zero_spread_groups").healthy[1]),
     ),
     Band(
         name="one-sided verdicts", keys=("{role}/predicted_positive", "{role}/base_rate"), window=10,
         rule=FarFromBase(0.3, *BASE_RATE.healthy),
         advice="The judge follows no evidence: balance its classes, or give it problems with more of the rare class.",
     ),
-    Band(name="rising gap", keys=("gap",), window=10, rule=Rising(0.1, GAP.healthy[1]), wrong=_fooled),
+    Band(name="rising gap", keys=("gap",), window=10, rule=Rising(0.1, GAP.healthy[1]), wrong=_believes_wrong),
     Band(
-        name="drifting number of steps", keys=("{role}/steps",), window=10, rule=Drifted(0.7, 1.3),
+        name="drifting number of steps", keys=("{role}/steps",), window=10, rule=DriftFromStart(0.7, 1.3),
         shown="{:.2f} times the first 10 steps'",
         advice="Solutions are cut up differently than at the start: check that step rewards are divided by the "
             "number of steps.",
     ),
     Band(
         name="unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=10,
-        rule=MeanAbove(metric("{role}/parse_failures").tolerable[1]),
+        rule=MeanAbove(metric_with_key("{role}/parse_failures").tolerable[1]),
         advice="Reviews do not fit the solutions' steps: see parse_failure by reason; raise max_tokens or, in "
             "tango and judged, --verifier-format, or teach the format first with `cotrain sft --role verifier`.",
     ),
     Band(
         name="ungraded answers", keys=("{role}/ungraded",), window=5,
-        rule=MeanAbove(metric("{role}/ungraded").tolerable[1]),
+        rule=MeanAbove(metric_with_key("{role}/ungraded").tolerable[1]),
         advice="Answers have no grade and are left out of training: see failures by reason, the grader's or the "
             "answers'.",
     ),
@@ -139,39 +139,39 @@ BANDS = (
             "right and harder ones where all are, and leave it where a format is paid that all of them keep.",
     ),
     Band(
-        name="cut off", keys=("{role}/truncated",), window=10, rule=MeanAbove(metric("{role}/truncated").tolerable[1]),
+        name="cut off", keys=("{role}/truncated",), window=10, rule=MeanAbove(metric_with_key("{role}/truncated").tolerable[1]),
     ),
     Band(
         name="collapsing entropy", keys=("{policy}/{objective}/surprisal",), window=10,
-        rule=Drifted(0.1, math.inf, "updates"),
+        rule=DriftFromStart(0.1, math.inf, "updates"),
         shown="{:.2f} times the first 10 updates'",
         advice="The policy has stopped exploring: lower the learning rate, or add an entropy or KL term.",
     ),
     Band(
         name="sampler and trainer apart", keys=("{policy}/{objective}/sampler_trainer_diff",), window=3,
-        rule=MeanAbove(metric("{policy}/{objective}/sampler_trainer_diff").tolerable[1]), shown="{:.2g} nats",
+        rule=MeanAbove(metric_with_key("{policy}/{objective}/sampler_trainer_diff").tolerable[1]), shown="{:.2g} nats",
     ),
     Band(
         name="left out for mismatch", keys=("{policy}/{objective}/mismatch_masked",), window=3,
-        rule=MeanAbove(metric("{policy}/{objective}/mismatch_masked").tolerable[1]),
+        rule=MeanAbove(metric_with_key("{policy}/{objective}/mismatch_masked").tolerable[1]),
     ),
     Band(
         name="consensus collapse", keys=("{role}/majority_share", "{role}/majority_accuracy"), window=10,
-        rule=Parted(0.05, 0.1, "accuracy of the majority", "answers agree more"),
+        rule=RiseAndFall(0.05, 0.1, "accuracy of the majority", "answers agree more"),
         shown="accuracy of the majority {:+.2f} since its best",
         advice="Answers agree more and are right less: stop at the best checkpoint, and use a slower or outside "
             "labeller.",
     ),
     Band(
         name="reward hacking", keys=("{role}/reward/{signal}", "{role}/accuracy"), window=10,
-        rule=Parted(0.05, 0.1, "accuracy", "the reward rises"), shown="accuracy {:+.2f} since its "
-            "best", wrong=_overpaid,
+        rule=RiseAndFall(0.05, 0.1, "accuracy", "the reward rises"), shown="accuracy {:+.2f} since its "
+            "best", wrong=_pays_wrong,
         advice="The reward rises and the truth falls: read the rollouts, and mend or co-train what gives this reward.",
     ),
     Band(
         name="reward hacking by a judge", keys=("{role}/reward/{signal}", "{role}/balanced_accuracy"), window=10,
-        rule=Parted(0.05, 0.1, "balanced accuracy", "the reward rises"),
-        shown="balanced accuracy {:+.2f} since its best", wrong=_overpaid,
+        rule=RiseAndFall(0.05, 0.1, "balanced accuracy", "the reward rises"),
+        shown="balanced accuracy {:+.2f} since its best", wrong=_pays_wrong,
         advice="The judge earns more and judges worse, so it follows the base rate: balance its classes.",
     ),
 )  # fmt: skip
@@ -182,11 +182,11 @@ class Monitor:
 
     def __init__(self, bands: Sequence[Band] = BANDS) -> None:
         self.bands = bands
-        self._patterns = [_pattern(band.keys[0]) for band in bands]
+        self._patterns = [_key_pattern(band.keys[0]) for band in bands]
         self._places: dict[str, list[tuple[int, tuple[str, ...], str]]] = {}  # key → (band, all its keys, shown key)
-        self._series: dict[tuple[int, str], Series] = {}
+        self._series: dict[tuple[int, str], MetricSeries] = {}
         self._alarms: dict[tuple[int, str], Alarm] = {}
-        self._starved = Starved()
+        self._starved = StarvationMonitor()
         self._row: Mapping[str, Any] = {}
 
     @property
@@ -194,66 +194,66 @@ class Monitor:
         """All so far, in the order in which they first fired."""
         return sorted([*self._starved.alarms.values(), *self._alarms.values()], key=lambda alarm: alarm.step)
 
-    def end(self) -> list[Alarm]:
+    def end_run(self) -> list[Alarm]:
         """The run is over: the alarms that only its end raises."""
-        return self._causes(self._starved.end())
+        return self._without_explained(self._starved.end_run())
 
-    def add(self, row: Mapping[str, Any]) -> list[Alarm]:
+    def add_row(self, row: Mapping[str, Any]) -> list[Alarm]:
         """Read the next row of metrics.jsonl; returns the alarms that it is the first to raise."""
-        if "kind" in row or _number(row.get("step")) is None:
+        if "kind" in row or _number_or_none(row.get("step")) is None:
             return []
-        new, self._row = self._starved.add(row), row
+        new, self._row = self._starved.add_row(row), row
         for key in sorted(row):
-            for index, keys, shown in self._bound(key):
-                values = [_number(row.get(k)) for k in keys]
+            for index, keys, shown_key in self._bands_of(key):
+                values = [_number_or_none(row.get(k)) for k in keys]
                 if any(value is None for value in values):
                     continue
-                band, place = self.bands[index], (index, shown)
-                series = self._series.setdefault(place, Series(band.window))
-                series.add(int(row["step"]), [value for value in values if value is not None])
-                alarm = self._read(band, place, series)
+                band, place = self.bands[index], (index, shown_key)
+                series = self._series.setdefault(place, MetricSeries(band.window))
+                series.add_row(int(row["step"]), [value for value in values if value is not None])
+                alarm = self._update_alarm(band, place, series)
                 new += [alarm] if alarm else []
-        return self._causes(new)
+        return self._without_explained(new)
 
-    def _causes(self, new: list[Alarm]) -> list[Alarm]:
+    def _without_explained(self, new: list[Alarm]) -> list[Alarm]:
         """The new alarms without those that others explain, which are forgotten (``causes.py``)."""
-        explained = set(map(id, consequences(new, self.alarms, self._row)))
+        explained = set(map(id, explained_alarms(new, self.alarms, self._row)))
         stores: tuple[dict[Any, Alarm], ...] = (self._starved.alarms, self._alarms)
         for alarms in stores:
             for place in [place for place, alarm in alarms.items() if id(alarm) in explained]:
                 del alarms[place]
         return [one for one in new if id(one) not in explained]
 
-    def _read(self, band: Band, place: tuple[int, str], series: Series) -> Alarm | None:
+    def _update_alarm(self, band: Band, place: tuple[int, str], series: MetricSeries) -> Alarm | None:
         value, step = band.rule(series), series.step
         if value is None:
             return None
         if place in self._alarms:
-            held = self._alarms[place]
-            words = _words(band, series, held.value) if series.rows == band.window else {}  # no longer early
-            self._alarms[place] = dataclasses.replace(held, last=step, **words)
+            alarm_before = self._alarms[place]
+            words = _alarm_words(band, series, alarm_before.value) if series.rows == band.window else {}  # no longer early
+            self._alarms[place] = dataclasses.replace(alarm_before, last=step, **words)
             return None
         alarm = Alarm(
-            band=band.name, key=place[1], step=step, last=step, value=value, healthy=band.healthy,
-            **_words(band, series, value),
+            band=band.name, key=place[1], step=step, last=step, value=value, healthy=band.healthy_text,
+            **_alarm_words(band, series, value),
         )  # fmt: skip
         self._alarms[place] = alarm
         return alarm
 
-    def _bound(self, key: str) -> list[tuple[int, tuple[str, ...], str]]:
+    def _bands_of(self, key: str) -> list[tuple[int, tuple[str, ...], str]]:
         """The bands that begin with this key, with all of their keys for this role or policy."""
         if key not in self._places:
             found = []
             for index, (band, pattern) in enumerate(zip(self.bands, self._patterns, strict=True)):
                 match = pattern.fullmatch(key)
                 if match and match.groupdict().get("signal") not in LABELS:
-                    keys = tuple(_filled(k, match.groupdict()) for k in band.keys)
-                    found.append((index, keys, _plain(key)))
+                    keys = tuple(_fill_names(k, match.groupdict()) for k in band.keys)
+                    found.append((index, keys, _short_key(key)))
             self._places[key] = found
         return self._places[key]
 
 
-def _words(band: Band, series: Series, value: float) -> dict[str, Any]:
+def _alarm_words(band: Band, series: MetricSeries, value: float) -> dict[str, Any]:
     """What an alarm says, also of fewer rows than the window."""
     reading = band.shown.format(value)
     if series.rows >= band.window or not band.early:
@@ -261,61 +261,61 @@ def _words(band: Band, series: Series, value: float) -> dict[str, Any]:
     return {"reading": f"{reading} at {series.rows} step alone", "advice": band.early}
 
 
-def check(rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS, *, finished: bool = False) -> list[Alarm]:
+def check_rows(rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS, *, finished: bool = False) -> list[Alarm]:
     """The alarms of the rows of a metrics.jsonl, in the order in which they first fired."""
     monitor = Monitor(bands)
     for row in rows:
-        monitor.add(row)
+        monitor.add_row(row)
     if finished:
-        monitor.end()
+        monitor.end_run()
     return monitor.alarms
 
 
-def watched(keys: Iterable[str], bands: Sequence[Band] = BANDS) -> list[Band]:
+def applicable_bands(keys: Iterable[str], bands: Sequence[Band] = BANDS) -> list[Band]:
     """The bands that apply to a run with these metrics."""
     found = set(keys)
-    patterns = [[_pattern(key) for key in band.keys] for band in bands]
+    patterns = [[_key_pattern(key) for key in band.keys] for band in bands]
     return [b for b, mine in zip(bands, patterns, strict=True) if all(any(p.fullmatch(k) for k in found) for p in mine)]
 
 
-def with_examples(alarm: Alarm, read: Callable[[int], Sequence[Episode]], bands: Sequence[Band] = BANDS) -> Alarm:
+def with_examples(alarm: Alarm, read_episodes: Callable[[int], Sequence[Episode]], bands: Sequence[Band] = BANDS) -> Alarm:
     """The alarm with up to three rollouts that show it, the latest steps of its window first and in a step those that
     were paid most. ``read``: the episodes of a step, as ``Ledger.read``; steps that cannot be read are passed over."""
     band = next((b for b in bands if b.name == alarm.band), None)
     if band is None or band.wrong is None:
         return alarm
     who, _, name = alarm.key.partition("/reward/")
-    found: list[str] = []
+    addresses: list[str] = []
     for step in range(alarm.step, max(-1, alarm.step - band.window), -1):
         try:
-            episodes = read(step)
+            episodes = read_episodes(step)
         except CotrainError:
             continue
         traces = [t for e in episodes for t in e.traces if (not name or t.role == who) and band.wrong(t, name)]
         traces.sort(key=lambda t: (-sum(s.value for s in t.signals if s.name == name), t.address))
-        found += [str(t.address) for t in traces]
-        if len(found) >= EXAMPLES:
+        addresses += [str(t.address) for t in traces]
+        if len(addresses) >= EXAMPLES:
             break
-    return dataclasses.replace(alarm, examples=tuple(found[:EXAMPLES]))
+    return dataclasses.replace(alarm, examples=tuple(addresses[:EXAMPLES]))
 
 
-def _pattern(key: str) -> re.Pattern[str]:
+def _key_pattern(key: str) -> re.Pattern[str]:
     """Each mark is one name, found again under that name."""
     parts = re.split(r"(\{\w+\})", key)
     return re.compile("".join(f"(?P<{p[1:-1]}>[^/]+)" if p.startswith("{") else re.escape(p) for p in parts))
 
 
-def _filled(key: str, names: Mapping[str, str]) -> str:
+def _fill_names(key: str, names: Mapping[str, str]) -> str:
     for mark, name in names.items():
         key = key.replace(f"{{{mark}}}", name)
     return key
 
 
-def _plain(key: str) -> str:
+def _short_key(key: str) -> str:
     """``verifier/verifier/surprisal`` as ``verifier/surprisal``."""
     first, _, rest = key.partition("/")
     return rest if rest.startswith(f"{first}/") else key
 
 
-def _number(value: object) -> float | None:
+def _number_or_none(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else None

@@ -25,7 +25,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
-def elected(answers: Sequence[str | None], weights: Sequence[float] | None = None) -> int | None:
+def elected_index(answers: Sequence[str | None], weights: Sequence[float] | None = None) -> int | None:
     """The first sample that gives the answer with the most votes, or with the largest sum of weights; None where nobody
     gave one. It stands for its answer: where the first could not be graded, the vote is not right."""
     votes: dict[str, float] = {}
@@ -37,7 +37,7 @@ def elected(answers: Sequence[str | None], weights: Sequence[float] | None = Non
 
 def vote_is_right(answers: Sequence[str | None], right: Sequence[bool], weights: Sequence[float] | None = None) -> bool:
     """Is the elected answer right?"""
-    winner = elected(answers, weights)
+    winner = elected_index(answers, weights)
     return winner is not None and right[winner]
 
 
@@ -47,7 +47,7 @@ def best_is_right(scores: Sequence[float], right: Sequence[bool]) -> bool:
     return best is not None and right[best]
 
 
-def agreement(answers: Sequence[str]) -> tuple[int, float]:
+def answer_agreement(answers: Sequence[str]) -> tuple[int, float]:
     """How many answers differ, and the share of them that is the most frequent one."""
     votes = Counter(answers)
     return len(votes), max(votes.values()) / len(answers)

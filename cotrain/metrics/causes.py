@@ -29,41 +29,41 @@ UNREAD = ("unreadable answers", "mostly unreadable reviews")
 EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
 
 
-def consequences(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:
+def explained_alarms(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:
     """Those of the ``new`` alarms of a row that another one explains, or that were told under the same
     name. ``alarms``: all so far, the new among them."""
     fresh, before = set(map(id, new)), set[tuple[str, str]]()
-    own: dict[str, list[Alarm]] = {}  # what can be a cause, by role
-    wide: list[Alarm] = []  # one that explains what is empty or constant anywhere
+    causes_by_role: dict[str, list[Alarm]] = {}  # what can be a cause, by role
+    wide_causes: list[Alarm] = []  # one that explains what is empty or constant anywhere
     for alarm in (alarm for alarm in alarms if alarm.last == row.get("step")):
         if id(alarm) not in fresh:
             before.add((alarm.band, alarm.key))
         if alarm.band in (CONSTANT, CUT, *UNREAD):
-            own.setdefault(_role(alarm), []).append(alarm)
-            if not wide and alarm.band != CONSTANT and _share(alarm, row) > NEARLY_ALL:
-                wide.append(alarm)
+            causes_by_role.setdefault(_owner_of(alarm), []).append(alarm)
+            if not wide_causes and alarm.band != CONSTANT and _share_in(alarm, row) > NEARLY_ALL:
+                wide_causes.append(alarm)
     return [
         one
         for one in new
         if (one.band, one.key) in before
-        or any(_explains(cause, one, row) for cause in (*own.get(_role(one), ()), *wide) if cause is not one)
+        or any(_is_cause_of(cause, one, row) for cause in (*causes_by_role.get(_owner_of(one), ()), *wide_causes) if cause is not one)
     ]
 
 
-def _role(alarm: Alarm) -> str:
+def _owner_of(alarm: Alarm) -> str:
     return alarm.key.partition("/")[0]
 
 
-def _share(alarm: Alarm, row: Mapping[str, Any]) -> float:
+def _share_in(alarm: Alarm, row: Mapping[str, Any]) -> float:
     share = row.get(alarm.key)
     return share if isinstance(share, int | float) else -1.0
 
 
-def _explains(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:
-    role, share = _role(cause), _share(cause, row)
-    mine = _role(other) == role
+def _is_cause_of(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:
+    role, share = _owner_of(cause), _share_in(cause, row)
+    same_owner = _owner_of(other) == role
     if cause.band == CONSTANT:
-        return other.band in EMPTY and mine
+        return other.band in EMPTY and same_owner
     if cause.band not in (CUT, *UNREAD) or share < 0.0:
         return False
     if other.band in (CONSTANT, *EMPTY):
@@ -71,5 +71,5 @@ def _explains(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:
     if cause.band == CUT:
         lost = row.get(f"{role}/parse_failures")
         most = isinstance(lost, int | float) and share >= MOST * lost
-        return mine and (other.band == "cut off" or (other.band in (*UNREAD, "unreadable reviews") and most))
-    return mine and (other.band == "unreadable reviews" or (other.band in UNREAD and other.step > cause.step))
+        return same_owner and (other.band == "cut off" or (other.band in (*UNREAD, "unreadable reviews") and most))
+    return same_owner and (other.band == "unreadable reviews" or (other.band in UNREAD and other.step > cause.step))

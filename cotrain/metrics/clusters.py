@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cotrain.core.statistics import Estimate, difference, student_t, wilson
+from cotrain.core.statistics import Estimate, independent_difference, student_t, wilson_interval
 
 Array = NDArray[np.float64]
 Sums = Mapping[str, Array]  # counts by name, summed over tasks; all of one shape
@@ -66,12 +66,12 @@ class Share:
     def names(self) -> frozenset[str]:
         return frozenset(f"{self.top} {self.bottom}".split())
 
-    def parts(self, sums: Sums) -> tuple[Array, Array]:
+    def top_and_bottom(self, sums: Sums) -> tuple[Array, Array]:
         top, bottom = (np.sum([sums[name] for name in names.split()], axis=0) for names in (self.top, self.bottom))
         return top, bottom
 
     def __call__(self, sums: Sums) -> Array:
-        return ratio(*self.parts(sums))
+        return ratio(*self.top_and_bottom(sums))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Mean:
         return frozenset().union(*(one.names for one in self.of))
 
     def __call__(self, sums: Sums) -> Array:
-        return self.combined([one(sums) for one in self.of])
+        return self.combine([one(sums) for one in self.of])
 
-    def combined(self, values: Sequence[Array]) -> Array:
+    def combine(self, values: Sequence[Array]) -> Array:
         return np.asarray(sum(values[1:], values[0]) / len(values))
 
 
@@ -110,9 +110,9 @@ class Harmonic:
         return frozenset().union(*(one.names for one in self.of))
 
     def __call__(self, sums: Sums) -> Array:
-        return self.combined([one(sums) for one in self.of])
+        return self.combine([one(sums) for one in self.of])
 
-    def combined(self, values: Sequence[Array]) -> Array:
+    def combine(self, values: Sequence[Array]) -> Array:
         one, other = values
         return np.where(one + other == 0, 0.0, ratio(2 * one * other, one + other))
 
@@ -144,28 +144,28 @@ class Figure(Estimate):
     def without_each(self) -> dict[int, float]:
         """Task → the statistic of all others, NaN where that is undefined; tasks that it says nothing of are left
         out."""
-        asked = _asked(self.counts, self.statistic)
-        table = _columns(self.counts, asked)
-        sums = _sums(table)
+        counted_tasks = _counted_tasks(self.counts, self.statistic)
+        table = _count_columns(self.counts, counted_tasks)
+        sums = _column_sums(table)
         left = self.statistic({name: sums[name] - column for name, column in table.items()})
-        return dict(zip(asked, np.asarray(left, dtype=np.float64).tolist(), strict=True))
+        return dict(zip(counted_tasks, np.asarray(left, dtype=np.float64).tolist(), strict=True))
 
 
-def figure(counts: Counts, statistic: Statistic, n: float) -> Figure | None:
+def make_figure(counts: Counts, statistic: Statistic, n: float) -> Figure | None:
     """A statistic of counts with its interval; ``n``: what it is out of. None where it is undefined on the whole (for
     instance no wrong solution to recognise)."""
-    asked = _asked(counts, statistic)
-    if not asked:
+    counted_tasks = _counted_tasks(counts, statistic)
+    if not counted_tasks:
         return None
-    table = _columns(counts, asked)
-    value = float(statistic(_sums(table)))
+    table = _count_columns(counts, counted_tasks)
+    value = float(statistic(_column_sums(table)))
     if math.isnan(value):
         return None
-    low, high = _interval(table, statistic)
+    low, high = _statistic_interval(table, statistic)
     return Figure(value=value, low=low, high=high, n=int(n), counts=counts, statistic=statistic)
 
 
-def figures(named: Mapping[str, Figure | None]) -> dict[str, Estimate]:
+def defined_figures(named: Mapping[str, Figure | None]) -> dict[str, Estimate]:
     """Those that are defined."""
     return {name: found for name, found in named.items() if found is not None}
 
@@ -181,44 +181,44 @@ def sums_of(counts: Mapping[str, float]) -> Sums:
     return {name: np.asarray(count, dtype=np.float64) for name, count in counts.items()}
 
 
-def _asked(counts: Counts, statistic: Statistic) -> list[int]:
+def _counted_tasks(counts: Counts, statistic: Statistic) -> list[int]:
     return [task for task, row in counts.items() if any(row[name] for name in statistic.names)]
 
 
-def _interval(table: Mapping[str, Array], statistic: Statistic) -> tuple[float, float]:
+def _statistic_interval(table: Mapping[str, Array], statistic: Statistic) -> tuple[float, float]:
     if isinstance(statistic, Share):
         return _share_interval(table, statistic)
-    if isinstance(statistic, Mean | Harmonic) and any(_variance(table, part) is None for part in statistic.of):
-        parts = [_interval(table, part) for part in statistic.of]
-        ends = [float(statistic.combined([np.asarray(part[side]) for part in parts])) for side in (0, 1)]
+    if isinstance(statistic, Mean | Harmonic) and any(_jackknife_variance(table, part) is None for part in statistic.of):
+        parts = [_statistic_interval(table, part) for part in statistic.of]
+        ends = [float(statistic.combine([np.asarray(part[side]) for part in parts])) for side in (0, 1)]
         return ends[0], ends[1]
     low, high = statistic.bounds
-    scale, tasks, found = high - low, _tasks(table), _variance(table, statistic)
-    place = min(max((float(statistic(_sums(table))) - low) / scale, 0.0), 1.0)
-    if found is None or not 0.0 < place < 1.0:
-        least, most = wilson(place, tasks)
+    scale, tasks, variance = high - low, _task_count(table), _jackknife_variance(table, statistic)
+    place = min(max((float(statistic(_column_sums(table))) - low) / scale, 0.0), 1.0)
+    if variance is None or not 0.0 < place < 1.0:
+        least, most = wilson_interval(place, tasks)
     else:
-        least, most = wilson(place, place * (1 - place) * scale**2 / found, student_t(tasks - 1))
+        least, most = wilson_interval(place, place * (1 - place) * scale**2 / variance, student_t(tasks - 1))
     return low + scale * least, low + scale * most
 
 
 def _share_interval(table: Mapping[str, Array], share: Share) -> tuple[float, float]:
-    top, bottom = share.parts(table)
+    top, bottom = share.top_and_bottom(table)
     asked = bottom > 0
     top, bottom = top[asked], bottom[asked]
     value, tasks = float(top.sum() / bottom.sum()), len(top)
     single = bool(np.all(bottom == 1) and np.all((top == 0) | (top == 1)))  # one yes or no a task: nothing is clustered
-    found = None if single else _variance({"top": top, "bottom": bottom}, Share("top", "bottom"))
-    if found is None:
-        return wilson(value, tasks)
-    observations = min(float(bottom.sum()), value * (1 - value) / found)  # never more than there are
-    return wilson(value, observations, student_t(tasks - 1))
+    variance = None if single else _jackknife_variance({"top": top, "bottom": bottom}, Share("top", "bottom"))
+    if variance is None:
+        return wilson_interval(value, tasks)
+    observations = min(float(bottom.sum()), value * (1 - value) / variance)  # never more than there are
+    return wilson_interval(value, observations, student_t(tasks - 1))
 
 
-def _variance(table: Mapping[str, Array], statistic: Callable[[Sums], Array]) -> float | None:
+def _jackknife_variance(table: Mapping[str, Array], statistic: Callable[[Sums], Array]) -> float | None:
     """By the jackknife over tasks; None where there is no spread to estimate it from, or where everything hangs on one
     task."""
-    tasks = _tasks(table)
+    tasks = _task_count(table)
     if tasks < 2:
         return None
     left = statistic({name: column.sum() - column for name, column in table.items()})  # [N], each without one task
@@ -226,11 +226,11 @@ def _variance(table: Mapping[str, Array], statistic: Callable[[Sums], Array]) ->
     return spread if spread > NOTHING else None  # NaN is not
 
 
-def _tasks(table: Mapping[str, Array]) -> int:
+def _task_count(table: Mapping[str, Array]) -> int:
     return len(next(iter(table.values())))
 
 
-def _columns(counts: Counts, tasks: Sequence[int], names: Sequence[str] | None = None) -> dict[str, Array]:
+def _count_columns(counts: Counts, tasks: Sequence[int], names: Sequence[str] | None = None) -> dict[str, Array]:
     """Counts by name, each [N] over ``tasks``; a task that is not there counts nothing."""
     names = list(next(iter(counts.values()))) if names is None else names
     nothing = dict.fromkeys(names, 0.0)
@@ -238,22 +238,22 @@ def _columns(counts: Counts, tasks: Sequence[int], names: Sequence[str] | None =
     return {name: np.asarray([row[name] for row in rows], dtype=np.float64) for name in names}
 
 
-def _sums(table: Mapping[str, Array]) -> dict[str, Array]:
+def _column_sums(table: Mapping[str, Array]) -> dict[str, Array]:
     return {name: np.asarray(column.sum()) for name, column in table.items()}
 
 
 # -- changes
 
 
-def counts_json(found: Mapping[str, Estimate]) -> dict[str, Any]:
+def counts_json(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
     """The counts of every figure by task, to be kept for ``paired_changes``; figures with the same counts share
     them."""
     tables: list[Counts] = []
     which: dict[str, int] = {}
-    for key, one in found.items():
-        if isinstance(one, Figure):
-            place = next((i for i, counts in enumerate(tables) if counts is one.counts), len(tables))
-            tables += [one.counts] if place == len(tables) else []
+    for key, estimate in estimates.items():
+        if isinstance(estimate, Figure):
+            place = next((i for i, counts in enumerate(tables) if counts is estimate.counts), len(tables))
+            tables += [estimate.counts] if place == len(tables) else []
             which[key] = place
     saved = []
     for counts in tables:
@@ -269,40 +269,40 @@ def paired_changes(after: Mapping[str, Estimate], before: Mapping[str, Any]) -> 
         {int(task): dict(zip(table["names"], row, strict=True)) for task, row in table["tasks"].items()}
         for table in before["tables"]
     ]
-    found = {
-        key: _paired(one, tables[before["figures"][key]])
+    changes = {
+        key: _paired_change(one, tables[before["figures"][key]])
         for key, one in after.items()
         if isinstance(one, Figure) and key in before["figures"]
     }
-    return {key: change for key, change in found.items() if change is not None}
+    return {key: change for key, change in changes.items() if change is not None}
 
 
-def _paired(after: Figure, before: Counts) -> Estimate | None:
+def _paired_change(after: Figure, before: Counts) -> Estimate | None:
     """Each task is left out of both sides at once. A task that only one side has counts nothing on the other."""
     names = list(after.statistic.names)
     sides = (after.counts, before)
     tasks = sorted({task for side in sides for task, row in side.items() if any(row[name] for name in names)})
-    now, then = (_columns(side, tasks, names) for side in sides)
+    now, then = (_count_columns(side, tasks, names) for side in sides)
     low, high = after.statistic.bounds
-    start = figure(before, after.statistic, after.n)
+    start = make_figure(before, after.statistic, after.n)
     if start is None:
         return None
     value = after.value - start.value
     both = {f"{i}{name}": column for i, side in enumerate((then, now)) for name, column in side.items()}
 
-    def change(sums: Sums) -> Array:
+    def change_of(sums: Sums) -> Array:
         was, is_ = ({name: sums[f"{i}{name}"] for name in names} for i in (0, 1))
         return np.asarray(after.statistic(is_) - after.statistic(was))
 
-    found = _variance(both, change)
-    if found is not None:
-        half = student_t(len(tasks) - 1) * math.sqrt(found)
-    elif _hangs_on_one(both, change):
-        return difference(after, start).within(low - high, high - low)
+    variance = _jackknife_variance(both, change_of)
+    if variance is not None:
+        half = student_t(len(tasks) - 1) * math.sqrt(variance)
+    elif _hangs_on_one(both, change_of):
+        return independent_difference(after, start).clip_to(low - high, high - low)
     else:
-        half = (high - low) * wilson(0.0, len(tasks))[1]
+        half = (high - low) * wilson_interval(0.0, len(tasks))[1]
     estimate = Estimate(value=value, low=value - half, high=value + half, n=after.n)
-    return estimate.within(low - high, high - low)
+    return estimate.clip_to(low - high, high - low)
 
 
 def _hangs_on_one(table: Mapping[str, Array], statistic: Callable[[Sums], Array]) -> bool:

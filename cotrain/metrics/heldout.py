@@ -14,33 +14,33 @@ from cotrain.core.notes import ANSWER, CORRECT, FINAL, SCORE, STEP_OK, VERDICTS,
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
-from cotrain.metrics.clusters import Array, Bounded, Share, Statistic, Sums, figure, figures, ratio
-from cotrain.metrics.processes import error_accuracy, first_wrong, located, processbench_f1
+from cotrain.metrics.clusters import Array, Bounded, Share, Statistic, Sums, make_figure, defined_figures, ratio
+from cotrain.metrics.processes import error_accuracy, first_wrong, first_error_counts, processbench_f1
 from cotrain.metrics.verdicts import (
     MCC,
     MCC_UNDEFINED,
-    believed,
+    belief_gap,
     calibration_counts,
     calibration_error,
-    confusion,
-    rates,
+    confusion_counts,
+    rate_statistics,
 )
 
 Measure = Callable[[Sequence[Episode]], dict[str, Estimate]]
 
 BASE_RATE, CALLED_RIGHT, READ = Share("correct", "all"), Share("said", "parsed"), Share("parsed", "all")
 WRONG_STEP = Share("wrong_reason", "right_verdict")
-GAP = Bounded(believed, -1.0, 1.0, frozenset(("said", "believable", "parsed")))
+GAP = Bounded(belief_gap, -1.0, 1.0, frozenset(("said", "believable", "parsed")))
 CALIBRATION = Bounded(calibration_error, 0.0, 1.0, frozenset(calibration_counts(())))
 STEP_RATES = ("balanced_accuracy", "true_positive_rate", "true_negative_rate", "f1")
 VERDICTS_SHOWN: Mapping[str, Statistic] = {
-    **rates(),
+    **rate_statistics(),
     "mcc": MCC,
     "mcc_undefined": MCC_UNDEFINED,
     "base_rate": BASE_RATE,
     "predicted_positive": CALLED_RIGHT,
     "calibration_error": CALIBRATION,
-    **{f"step_{name}": rates("step_")[f"step_{name}"] for name in STEP_RATES},
+    **{f"step_{name}": rate_statistics("step_")[f"step_{name}"] for name in STEP_RATES},
     "first_error_accuracy": error_accuracy(),
     "processbench_f1": processbench_f1(),
     "right_verdict_wrong_step": WRONG_STEP,
@@ -52,20 +52,20 @@ def solving(role: str, k: int) -> Measure:
     """``pass@1``, ``pass@k``, ``majority@k`` and ``step_accuracy`` of a solver at its own temperature."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-        counts = {task: answer_counts(traces, k) for task, traces in by_task(episodes, role).items()}
+        counts = {task: answer_counts(traces, k) for task, traces in traces_by_task(episodes, role).items()}
         samples = sum(row["samples"] for row in counts.values())
-        found = {
-            f"{role}/pass@1": figure(counts, Share("right", "samples"), samples),
-            f"{role}/step_accuracy": figure(
+        shares = {
+            f"{role}/pass@1": make_figure(counts, Share("right", "samples"), samples),
+            f"{role}/step_accuracy": make_figure(
                 counts, Share("right_steps", "steps"), sum(r["steps"] for r in counts.values())
             ),
-            f"{role}/parsed": figure(counts, Share("read", "samples"), samples),
+            f"{role}/parsed": make_figure(counts, Share("read", "samples"), samples),
         }
         if k > 1:
             tasks = sum(row["enough"] for row in counts.values())
-            found[f"{role}/pass@{k}"] = figure(counts, Share("any", "enough"), tasks)
-            found[f"{role}/majority@{k}"] = figure(counts, Share("vote", "enough"), tasks)
-        return figures(found)
+            shares[f"{role}/pass@{k}"] = make_figure(counts, Share("any", "enough"), tasks)
+            shares[f"{role}/majority@{k}"] = make_figure(counts, Share("vote", "enough"), tasks)
+        return defined_figures(shares)
 
     return measure
 
@@ -76,13 +76,13 @@ def passing(role: str, most: int) -> Measure:
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
-        for task, traces in by_task(episodes, role).items():
+        for task, traces in traces_by_task(episodes, role).items():
             n, right = len(traces), sum(bool(CORRECT.of(t)) for t in traces)
             enough = [k for k in ks if k <= n]
             counts[task] = {f"any@{k}": pass_at_k(n, right, k) if k in enough else 0.0 for k in ks}
             counts[task] |= {f"enough@{k}": float(k in enough) for k in ks}
         tasks = {k: sum(row[f"enough@{k}"] for row in counts.values()) for k in ks}  # with so many samples
-        return figures({f"{role}/pass@{k}": figure(counts, Share(f"any@{k}", f"enough@{k}"), tasks[k]) for k in ks})
+        return defined_figures({f"{role}/pass@{k}": make_figure(counts, Share(f"any@{k}", f"enough@{k}"), tasks[k]) for k in ks})
 
     return measure
 
@@ -97,7 +97,7 @@ def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
         "samples": float(len(traces)),
         "right_steps": float(sum(steps)),
         "steps": float(len(steps)),
-        "read": float(sum(ANSWER.on(t) for t in traces)),
+        "read": float(sum(ANSWER.is_in(t) for t in traces)),
         "any": pass_at_k(len(traces), sum(right), k) if enough else 0.0,
         "vote": float(enough and vote_is_right([ANSWER.of(t) for t in traces[:k]], right[:k])),
         "enough": float(enough),
@@ -109,17 +109,17 @@ def selecting(role: str, judge: str, k: int) -> Measure:
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         reviews, counts = reviews_of(episodes, judge), {}
-        for task, traces in by_task(episodes, role).items():
+        for task, traces in traces_by_task(episodes, role).items():
             if len(traces) >= k:
                 chosen = traces[:k]
                 right = [bool(CORRECT.of(t)) for t in chosen]
                 scores = [_mean_score(reviews.get(str(t.address), ())) for t in chosen]
                 weighted = vote_is_right([ANSWER.of(t) for t in chosen], right, scores)
                 counts[task] = {"best": float(best_is_right(scores, right)), "vote": float(weighted), "asked": 1.0}
-        return figures(
+        return defined_figures(
             {
-                f"{role}/best@{k}": figure(counts, Share("best", "asked"), len(counts)),
-                f"{role}/weighted@{k}": figure(counts, Share("vote", "asked"), len(counts)),
+                f"{role}/best@{k}": make_figure(counts, Share("best", "asked"), len(counts)),
+                f"{role}/weighted@{k}": make_figure(counts, Share("vote", "asked"), len(counts)),
             }
         )
 
@@ -131,15 +131,15 @@ def verifying(judge: str) -> Measure:
     ``gap``, how much more often it says CORRECT than is true, over readable reviews."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-        counts = {task: review_counts(traces) for task, traces in by_task(episodes, judge).items()}
+        counts = {task: review_counts(traces) for task, traces in traces_by_task(episodes, judge).items()}
         if not counts:
             return {}
-        total = summed(counts.values())
+        total = sum_counts(counts.values())
         found = {
-            f"{judge}/{name}": figure(counts, statistic, _out_of(statistic, name, total))
+            f"{judge}/{name}": make_figure(counts, statistic, _observation_count(statistic, name, total))
             for name, statistic in VERDICTS_SHOWN.items()
         }
-        return figures({**found, "gap": figure(counts, GAP, total["all"])})
+        return defined_figures({**found, "gap": make_figure(counts, GAP, total["all"])})
 
     return measure
 
@@ -147,18 +147,18 @@ def verifying(judge: str) -> Measure:
 def noting(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -> Measure:
     """``truth/{note}``: the mean of a note over a role's turns that have it; values lie in [``low``, ``high``]."""
 
-    def mean(sums: Sums) -> Array:
+    def note_mean(sums: Sums) -> Array:
         return ratio(sums["sum"], sums["count"])
 
-    statistic = Bounded(mean, low, high, frozenset(("sum", "count")))
+    statistic = Bounded(note_mean, low, high, frozenset(("sum", "count")))
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
-        for task, traces in by_task(episodes, role).items():
+        for task, traces in traces_by_task(episodes, role).items():
             values = [float(value) for t in traces if (value := note.of(t)) is not None]
             counts[task] = {"sum": sum(values), "count": float(len(values))}
         total = sum(row["count"] for row in counts.values())
-        return figures({f"{role}/truth/{note.name}": figure(counts, statistic, total)})
+        return defined_figures({f"{role}/truth/{note.name}": make_figure(counts, statistic, total)})
 
     return measure
 
@@ -168,7 +168,7 @@ def judged_by(judge: str, k: int = 8) -> tuple[Measure, ...]:
     return solving("solver", k), verifying(judge), selecting("solver", judge, k)
 
 
-def _out_of(statistic: Statistic, name: str, total: Mapping[str, float]) -> float:
+def _observation_count(statistic: Statistic, name: str, total: Mapping[str, float]) -> float:
     """How many judgements a figure rests on."""
     if name == "calibration_error":
         return total["parsed"]
@@ -182,41 +182,41 @@ def _out_of(statistic: Statistic, name: str, total: Mapping[str, float]) -> floa
 
 def review_counts(traces: Sequence[Trace]) -> dict[str, float]:
     """What reviews contribute; those of which nobody knows whether they are right contribute nothing."""
-    return summed([_one_review(trace) for trace in traces])
+    return sum_counts([_review_row(trace) for trace in traces])
 
 
-def _one_review(trace: Trace) -> dict[str, float]:
-    truth, said = CORRECT.of(trace), FINAL.of(trace)
+def _review_row(trace: Trace) -> dict[str, float]:
+    truth, verdict = CORRECT.of(trace), FINAL.of(trace)
     known = truth is not None
     row = {"all": float(known), "correct": float(bool(truth)), "parsed": 0.0, "said": 0.0, "believable": 0.0}
-    row |= confusion([(truth, said)] if truth is not None else [])
+    row |= confusion_counts([(truth, verdict)] if truth is not None else [])
     scores: list[tuple[float, bool]] = []
-    if truth is not None and said is not None:
+    if truth is not None and verdict is not None:
         score = SCORE.of(trace)
-        scores.append((float(said) if score is None else float(score), truth))
-        row |= {"parsed": 1.0, "said": float(said), "believable": float(truth)}
-    return row | calibration_counts(scores) | _steps_of(trace, truth, said)
+        scores.append((float(verdict) if score is None else float(score), truth))
+        row |= {"parsed": 1.0, "said": float(verdict), "believable": float(truth)}
+    return row | calibration_counts(scores) | _step_counts(trace, truth, verdict)
 
 
-def _steps_of(trace: Trace, truth: bool | None, said: bool | None) -> dict[str, float]:
+def _step_counts(trace: Trace, truth: bool | None, verdict: bool | None) -> dict[str, float]:
     """What it says of the steps: nothing in a format without steps, or with other ones (``aligned`` counts those); a
     review that cannot be read is wrong about each."""
     ok, verdicts = STEP_OK.of(trace), VERDICTS.of(trace)
-    row = confusion([], "step_") | dict.fromkeys(("error_hit", "errors", "clean_hit", "clean"), 0.0)
+    row = confusion_counts([], "step_") | dict.fromkeys(("error_hit", "errors", "clean_hit", "clean"), 0.0)
     row |= {"right_verdict": 0.0, "wrong_reason": 0.0}
-    missing = not verdicts and said is not None
+    missing = not verdicts and verdict is not None
     if truth is None or not ok or missing or len(verdicts or ok) != len(ok):
         return row
     called: Sequence[bool | None] = verdicts or [None] * len(ok)
-    true, found = first_wrong(ok), first_wrong(verdicts) if verdicts else None
-    row |= confusion(list(zip(ok, called, strict=True)), "step_")
-    row |= located(true, true == found and said is not None)
-    if not truth and said is False and true is not None:
-        row |= {"right_verdict": 1.0, "wrong_reason": float(true != found)}
+    true, found_step = first_wrong(ok), first_wrong(verdicts) if verdicts else None
+    row |= confusion_counts(list(zip(ok, called, strict=True)), "step_")
+    row |= first_error_counts(true, true == found_step and verdict is not None)
+    if not truth and verdict is False and true is not None:
+        row |= {"right_verdict": 1.0, "wrong_reason": float(true != found_step)}
     return row
 
 
-def summed(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def sum_counts(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Counts added up by name."""
     total: dict[str, float] = {}
     for row in rows:
@@ -225,7 +225,7 @@ def summed(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return total
 
 
-def by_task(episodes: Sequence[Episode], role: str) -> dict[int, list[Trace]]:
+def traces_by_task(episodes: Sequence[Episode], role: str) -> dict[int, list[Trace]]:
     """The traces of a role by task, in address order; tasks without any are left out."""
     tasks: dict[int, list[Trace]] = {}
     for episode in episodes:

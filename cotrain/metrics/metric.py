@@ -52,42 +52,42 @@ class Metric:
         return "/".join(parts)
 
     @cached_property
-    def pattern(self) -> re.Pattern[str]:
+    def name_pattern(self) -> re.Pattern[str]:
         """Matches names."""
-        return _pattern(self.name)
+        return _mark_pattern(self.name)
 
     @cached_property
-    def keys(self) -> re.Pattern[str]:
+    def key_pattern(self) -> re.Pattern[str]:
         """Matches keys of ``metrics.jsonl``."""
-        step, owner = _pattern(self.key).pattern, self.key[: len(self.key) - len(self.name)]
-        held_out = f"eval/{_pattern(owner).pattern}(?:[^/]+/)?{_pattern(self.name).pattern}"
+        step, owner = _mark_pattern(self.key).pattern, self.key[: len(self.key) - len(self.name)]
+        held_out = f"eval/{_mark_pattern(owner).pattern}(?:[^/]+/)?{_mark_pattern(self.name).pattern}"
         return re.compile({STEP: step, HELD_OUT: held_out, BOTH: f"{step}|{held_out}"}[self.at])
 
     @property
-    def share(self) -> bool:
+    def is_share(self) -> bool:
         return self.unit == SHARE
 
     @property
     def limits(self) -> Range:
         """What it can be: intervals of it end there."""
-        return self.bounds or ((0.0, 1.0) if self.share else ANY)
+        return self.bounds or ((0.0, 1.0) if self.is_share else ANY)
 
-    def labelled(self, name: str) -> str:
+    def label_of(self, name: str) -> str:
         """Its label for a name that it matches: ``pass@8``."""
-        found = self.pattern.fullmatch(name)
+        match = self.name_pattern.fullmatch(name)
         parts = re.findall(r"\{(\w+)\}", self.name)
-        filled = dict(zip(parts, found.groups(), strict=True)) if found else {}
+        filled = dict(zip(parts, match.groups(), strict=True)) if match else {}
         return self.label.format(**filled) if self.label else name.replace("_", " ")
 
 
-def _pattern(key: str) -> re.Pattern[str]:
+def _mark_pattern(key: str) -> re.Pattern[str]:
     """``{reason}`` and ``{outcome}`` may hold a slash, other marks not."""
     parts = re.split(r"(\{\w+\})", key)
     marks = {"{reason}": "(.+)", "{outcome}": "(.+)", "{k}": r"(\d+)"}
     return re.compile("".join(marks.get(p, "([^/]+)") if p.startswith("{") else re.escape(p) for p in parts))
 
 
-def in_words(limits: Range, most: float = math.inf) -> str:
+def range_text(limits: Range, most: float = math.inf) -> str:
     """A range as a reader wants it: ``below 0.1``, ``0.01 to 1``, "–" for none; ``most``: what cannot be exceeded
     anyway."""
     low, high = limits

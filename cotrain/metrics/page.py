@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cotrain.metrics import starved
 from cotrain.metrics.alarms import BANDS
-from cotrain.metrics.metric import ANY, BOTH, HELD_OUT, STEP, Metric, in_words
+from cotrain.metrics.metric import ANY, BOTH, HELD_OUT, STEP, Metric, range_text
 from cotrain.metrics.table import EVALUATION, JUDGE, RUN, SAID, SOLVER
 from cotrain.metrics.table_learning import CREDIT, LEARNING
 from cotrain.metrics.table_timings import TIMINGS
@@ -95,14 +95,14 @@ ARROWS = {1: "↑", -1: "↓", 0: ""}
 ROWS = {STEP: "step", HELD_OUT: "held-out", BOTH: "both"}
 
 
-def page() -> str:
+def page_text() -> str:
     """The whole page."""
     parts = [HEAD]
     for title, metrics, lead in SECTIONS:
         timed = metrics is TIMINGS
-        parts += [f"## {title}\n", *([f"{lead}\n"] if lead else []), _timings(metrics) if timed else _table(metrics)]
+        parts += [f"## {title}\n", *([f"{lead}\n"] if lead else []), _timings_table(metrics) if timed else _metrics_table(metrics)]
     bands = "\n".join(
-        f"| {band.name} | {', '.join(f'`{key}`' for key in band.keys)} | {band.healthy} | {band.window} |"
+        f"| {band.name} | {', '.join(f'`{key}`' for key in band.keys)} | {band.healthy_text} | {band.window} |"
         for band in BANDS
     )
     hungry = "\n".join(f"| {name} | {what} | {steps} |" for name, _, what, steps in starved.KINDS)
@@ -111,40 +111,40 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _table(metrics: Sequence[Metric]) -> str:
+def _metrics_table(metrics: Sequence[Metric]) -> str:
     watched = {key for band in BANDS for key in band.keys} | {kind[1] for kind in starved.KINDS}
     lines = ["| key | meaning | rows | unit | better | healthy |", "|---|---|---|---|---|---|"]
     for one in metrics:
         flag = "⚑ " if one.key in watched else ""
         lines.append(
             f"| `{one.key}` | {flag}{one.meaning} | {ROWS[one.at]} | {one.unit or 'any'} | {ARROWS[one.better]} |"
-            f" {_healthy(one)} |"
+            f" {_healthy_cell(one)} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def _timings(metrics: Sequence[Metric]) -> str:
+def _timings_table(metrics: Sequence[Metric]) -> str:
     return "\n".join(["| key | meaning |", "|---|---|", *(f"| `{m.key}` | {m.meaning} |" for m in metrics)]) + "\n"
 
 
-def _healthy(one: Metric) -> str:
+def _healthy_cell(metric_line: Metric) -> str:
     """Its range, the one beyond which the report says "look here", its trend; else that of the band that watches it."""
-    said = [in_words(one.healthy, one.limits[1])] if one.healthy != ANY else []
-    said += [f"tolerable {in_words(one.tolerable)}"] if one.tolerable != ANY else []
-    said += [one.trend] if one.trend else []
-    if not said:
-        said = [
-            band.healthy
+    parts = [range_text(metric_line.healthy, metric_line.limits[1])] if metric_line.healthy != ANY else []
+    parts += [f"tolerable {range_text(metric_line.tolerable)}"] if metric_line.tolerable != ANY else []
+    parts += [metric_line.trend] if metric_line.trend else []
+    if not parts:
+        parts = [
+            band.healthy_text
             for band in BANDS
-            if band.keys[0] == one.key and len(band.keys) <= 2 and "{signal}" not in one.key
+            if band.keys[0] == metric_line.key and len(band.keys) <= 2 and "{signal}" not in metric_line.key
         ][:1]
-    return ", ".join(said) or "–"
+    return ", ".join(parts) or "–"
 
 
 def main() -> None:
     """Write the page; the argument is its path, by default ``docs/metrics.md``."""
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/metrics.md")
-    path.write_text(page(), encoding="utf-8")
+    path.write_text(page_text(), encoding="utf-8")
     print(f"{path}: written from cotrain/metrics/table.py")
 
 

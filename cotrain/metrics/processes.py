@@ -23,12 +23,12 @@ def first_wrong(steps: Sequence[bool]) -> int | None:
     return next((i for i, ok in enumerate(steps) if not ok), None)
 
 
-def located(truth: int | None, hit: bool, prefix: str = "") -> dict[str, float]:
+def first_error_counts(truth: int | None, hit: bool, prefix: str = "") -> dict[str, float]:
     """Counts of one solution whose first wrong step is ``truth``: was that found, or no step blamed?"""
-    found = {f"{prefix}{name}": 0.0 for name in ("error_hit", "errors", "clean_hit", "clean")}
+    counts = {f"{prefix}{name}": 0.0 for name in ("error_hit", "errors", "clean_hit", "clean")}
     all_of, hits = ("clean", "clean_hit") if truth is None else ("errors", "error_hit")
-    found[f"{prefix}{all_of}"], found[f"{prefix}{hits}"] = 1.0, float(hit)
-    return found
+    counts[f"{prefix}{all_of}"], counts[f"{prefix}{hits}"] = 1.0, float(hit)
+    return counts
 
 
 def error_accuracy(prefix: str = "") -> Share:

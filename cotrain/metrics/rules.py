@@ -19,7 +19,7 @@ SURE = 2.5  # standard errors by which a fall must exceed what the rows' own sca
 
 
 @dataclass(slots=True)
-class Past:
+class PastWindows:
     """The full windows from the first row on, the last of them left out: what the rules ask of them, and no list."""
 
     first: tuple[float, ...]  # means of the first window
@@ -27,14 +27,14 @@ class Past:
     low: float  # of the first metric
     high: float
 
-    def add(self, means: tuple[float, ...]) -> None:
+    def add_window(self, means: tuple[float, ...]) -> None:
         if means[-1] > self.best[-1]:
             self.best = means
         self.low, self.high = min(self.low, means[0]), max(self.high, means[0])
 
 
 @dataclass(slots=True)
-class Series:
+class MetricSeries:
     """The metrics of one band and one role or policy so far: the last rows, and a summary of what was before. It does
     not grow with the run."""
 
@@ -42,10 +42,10 @@ class Series:
     rows: int = 0  # so far
     step: int = -1  # of the last row
     columns: list[deque[float]] = field(default_factory=list)  # one for each of the band's keys: its last values
-    past: Past | None = None  # None before the second full window
+    past: PastWindows | None = None  # None before the second full window
     _closed: tuple[float, ...] = ()  # means of the last full window
 
-    def add(self, step: int, values: Sequence[float]) -> None:
+    def add_row(self, step: int, values: Sequence[float]) -> None:
         if not self.columns:
             self.columns = [deque(maxlen=REACH * self.window) for _ in values]
         for column, value in zip(self.columns, values, strict=True):
@@ -53,23 +53,23 @@ class Series:
         self.rows, self.step = self.rows + 1, step
         if self.rows % self.window == 0:
             if self._closed and self.past is None:
-                self.past = Past(first=self._closed, best=self._closed, low=self._closed[0], high=self._closed[0])
+                self.past = PastWindows(first=self._closed, best=self._closed, low=self._closed[0], high=self._closed[0])
             elif self.past is not None:
-                self.past.add(self._closed)
-            self._closed = tuple(mean(self.recent(column)) for column in range(len(self.columns)))
+                self.past.add_window(self._closed)
+            self._closed = tuple(mean(self.last_window(column)) for column in range(len(self.columns)))
 
-    def recent(self, column: int) -> list[float]:
+    def last_window(self, column: int) -> list[float]:
         """The last window's values; fewer while there are."""
         return list(self.columns[column])[-self.window :]
 
-    def windows(self, column: int, count: int) -> list[float] | None:
+    def window_means(self, column: int, count: int) -> list[float] | None:
         """Means of the last ``count`` windows, at most ``REACH``, which end at the last row; None while there are
         fewer."""
         values, n = list(self.columns[column]), self.window
         starts = range(len(values) - count * n, len(values), n)
         return [mean(values[start : start + n]) for start in starts] if starts[0] >= 0 else None
 
-    def scatter(self, column: int) -> float:
+    def scatter_error(self, column: int) -> float:
         """Standard error of the difference of two windows' means, by the scatter of the last rows about their
         neighbours (von Neumann 1941: half of the mean square of successive differences), which no trend adds to."""
         values = self.columns[column]
@@ -80,9 +80,9 @@ class Series:
 class Rule(Protocol):
     """One way to leave a band."""
 
-    def __call__(self, series: Series) -> float | None: ...
+    def __call__(self, series: MetricSeries) -> float | None: ...
 
-    def healthy(self, window: int) -> str:
+    def healthy_text(self, window: int) -> str:
         """The range in words."""
         ...
 
@@ -93,11 +93,11 @@ class AlwaysAbove:
 
     limit: float
 
-    def __call__(self, series: Series) -> float | None:
-        recent = series.recent(0)
+    def __call__(self, series: MetricSeries) -> float | None:
+        recent = series.last_window(0)
         return mean(recent) if len(recent) == series.window and min(recent) > self.limit else None
 
-    def healthy(self, window: int) -> str:
+    def healthy_text(self, window: int) -> str:
         return f"at most {self.limit:g} at one step of {window}"
 
 
@@ -107,12 +107,12 @@ class AboveFromTheStart:
 
     limit: float
 
-    def __call__(self, series: Series) -> float | None:
-        recent = series.recent(0)
+    def __call__(self, series: MetricSeries) -> float | None:
+        recent = series.last_window(0)
         enough = series.rows == 1 or len(recent) == series.window
         return mean(recent) if enough and min(recent) > self.limit else None
 
-    def healthy(self, window: int) -> str:
+    def healthy_text(self, window: int) -> str:
         return f"at most {self.limit:g} at the first step, and at one of {window} later"
 
 
@@ -122,11 +122,11 @@ class MeanAbove:
 
     limit: float
 
-    def __call__(self, series: Series) -> float | None:
-        recent = series.windows(0, 1)
+    def __call__(self, series: MetricSeries) -> float | None:
+        recent = series.window_means(0, 1)
         return recent[0] if recent and recent[0] > self.limit else None
 
-    def healthy(self, window: int) -> str:
+    def healthy_text(self, window: int) -> str:
         return f"at most {self.limit:g}"
 
 
@@ -139,15 +139,15 @@ class FarFromBase:
     low: float
     high: float
 
-    def __call__(self, series: Series) -> float | None:
-        said, true = series.windows(0, 1), series.windows(1, 1)
-        if not said or not true:
+    def __call__(self, series: MetricSeries) -> float | None:
+        called, true = series.window_means(0, 1), series.window_means(1, 1)
+        if not called or not true:
             return None
-        off = abs(said[0] - true[0])
-        one_sided = (said[0] < self.low <= true[0] or said[0] > self.high >= true[0]) and off > LEAST
-        return said[0] if off > self.distance or one_sided else None
+        off = abs(called[0] - true[0])
+        one_sided = (called[0] < self.low <= true[0] or called[0] > self.high >= true[0]) and off > LEAST
+        return called[0] if off > self.distance or one_sided else None
 
-    def healthy(self, window: int) -> str:
+    def healthy_text(self, window: int) -> str:
         return f"within {self.distance:g} of the base rate, and {self.low:g} to {self.high:g} where that is"
 
 
@@ -158,38 +158,38 @@ class Rising:
     rise: float
     level: float
 
-    def __call__(self, series: Series) -> float | None:
-        means = series.windows(0, 3)
+    def __call__(self, series: MetricSeries) -> float | None:
+        means = series.window_means(0, 3)
         if not means or not means[0] < means[1] < means[2]:
             return None
         return means[2] if means[2] - means[0] >= self.rise and means[2] >= self.level else None
 
-    def healthy(self, window: int) -> str:
+    def healthy_text(self, window: int) -> str:
         return f"below {self.level:g}, or not rising by {self.rise:g} over 3 windows of {window} steps"
 
 
 @dataclass(frozen=True, slots=True)
-class Drifted:
+class DriftFromStart:
     """The window's mean, as a multiple of the first window's, outside of the limits. Reads that multiple."""
 
     low: float
     high: float
     what: str = "steps"
 
-    def __call__(self, series: Series) -> float | None:
-        recent = series.windows(0, 1)
+    def __call__(self, series: MetricSeries) -> float | None:
+        recent = series.window_means(0, 1)
         if not recent or series.past is None or not series.past.first[0] > 0.0:
             return None
         ratio = recent[0] / series.past.first[0]
         return None if self.low <= ratio <= self.high else ratio
 
-    def healthy(self, window: int) -> str:
+    def healthy_text(self, window: int) -> str:
         reach = f"at least {self.low:g}" if math.isinf(self.high) else f"{self.low:g} to {self.high:g}"
         return f"{reach} times the first {window} {self.what}'"
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class RiseAndFall:
     """The first metric has risen while the second fell, since the window in which the second was best. Reads the
     second's change. A rise must also be a tenth of the first metric's own range, whose scale may be anything; a fall
     more than what few problems a step make of it by chance."""
@@ -199,19 +199,19 @@ class Parted:
     what: str
     while_: str
 
-    def __call__(self, series: Series) -> float | None:
-        now = series.windows(0, 1), series.windows(1, 1)
+    def __call__(self, series: MetricSeries) -> float | None:
+        now = series.window_means(0, 1), series.window_means(1, 1)
         past = series.past  # full windows that do not overlap the last
         if not now[0] or not now[1] or past is None:
             return None
         paid, true = past.best
         up, down = now[0][0] - paid, true - now[1][0]
-        if down < max(self.fall, SURE * series.scatter(1)) or up < self.rise:
+        if down < max(self.fall, SURE * series.scatter_error(1)) or up < self.rise:
             return None
         spread = max(past.high, now[0][0]) - min(past.low, now[0][0])
         return -down if up >= 0.1 * spread else None
 
-    def healthy(self, window: int) -> str:
+    def healthy_text(self, window: int) -> str:
         return f"{self.what} within {self.fall:g} of its best while {self.while_}"
 
 

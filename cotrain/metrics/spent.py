@@ -11,7 +11,7 @@ def flops_of(row: Mapping[str, Any]) -> int:
     return sum(count for key, count in row.items() if "/flops/" in key)
 
 
-def share_spent(ends: Mapping[str, Any], spent: Mapping[str, float]) -> float:
+def budget_share(ends: Mapping[str, Any], spent: Mapping[str, float]) -> float:
     """How much of a run is over, in [0, 1]. ``ends`` are its settings, of which "steps", "tokens", "flops" and
     "seconds" count (None: no such end); the first that is reached ends it. ``spent`` is in "batches", "tokens",
     "flops" and "seconds"."""

@@ -19,7 +19,7 @@ from typing import Any
 from cotrain.metrics.alarm import Alarm
 
 SKIPPED = "skipped.jsonl"  # the batches of updates that were not finite
-MARK = "/skipped/non-finite"  # behind a policy's name: the key of an update that was skipped for it
+NON_FINITE_SUFFIX = "/skipped/non-finite"  # behind a policy's name: the key of an update that was skipped for it
 KINDS = (  # name of the alarm, key of the table, when, steps in a row
     (
         "no samples", "{objective}/credit/samples",
@@ -43,7 +43,7 @@ FAILURES = "failures/"  # episodes and turns that failed, by reason
 
 
 @dataclass(slots=True)
-class _Times:
+class _Streak:
     """How often in a row something was so, and since when."""
 
     count: int = 0
@@ -52,36 +52,36 @@ class _Times:
 
 
 @dataclass(slots=True)
-class Starved:
+class StarvationMonitor:
     """Reads rows one by one; ``add`` and ``end`` return the alarms that they are the first to raise."""
 
     alarms: dict[tuple[str, str], Alarm] = field(default_factory=dict)  # (band, key)
-    _times: dict[tuple[str, str], _Times] = field(default_factory=dict)
+    _times: dict[tuple[str, str], _Streak] = field(default_factory=dict)
     _dropped: dict[str, Counter[str]] = field(default_factory=dict)
     _failures: dict[str, Counter[str]] = field(default_factory=dict)  # while an objective has nothing to learn from
     _last: int = 0
 
-    def add(self, row: Mapping[str, Any]) -> list[Alarm]:
+    def add_row(self, row: Mapping[str, Any]) -> list[Alarm]:
         """The next row of a training step."""
         self._last, skips = int(row["step"]), []
-        own: dict[str, dict[str, Any]] = {}  # the keys of each objective, and those of "failures"
+        rows_by_owner: dict[str, dict[str, Any]] = {}  # the keys of each objective, and those of "failures"
         for key, value in row.items():
-            own.setdefault(key.partition("/")[0], {})[key] = value
+            rows_by_owner.setdefault(key.partition("/")[0], {})[key] = value
         for key in sorted(row):
             if key.endswith(SAMPLES):
                 name = key.removesuffix(SAMPLES)
-                self._objective(name, own.get(name, {}), own.get(FAILURES.rstrip("/"), {}))
+                self._count_objective(name, rows_by_owner.get(name, {}), rows_by_owner.get(FAILURES.rstrip("/"), {}))
             elif key.endswith(UNREAD) and key.count("/") == 1:
-                self._count("unreadable answers", key, row[key] == 1.0)
-            elif key.endswith(MARK):
-                skips.append(self._skipped(key))
-        return skips + self._raised(ended=False)
+                self._count_row("unreadable answers", key, row[key] == 1.0)
+            elif key.endswith(NON_FINITE_SUFFIX):
+                skips.append(self._skip_alarm(key))
+        return skips + self._raise_alarms(ended=False)
 
-    def end(self) -> list[Alarm]:
+    def end_run(self) -> list[Alarm]:
         """The run is over: what was so at all of too few steps is told too."""
-        return self._raised(ended=True)
+        return self._raise_alarms(ended=True)
 
-    def _skipped(self, key: str) -> Alarm:
+    def _skip_alarm(self, key: str) -> Alarm:
         """One for every update that was not made."""
         alarm = Alarm(
             band="update skipped", key=key, step=self._last, last=self._last, value=1.0, reading="gradient not finite",
@@ -91,9 +91,9 @@ class Starved:
         self.alarms["update skipped", f"{key} {self._last}"] = alarm
         return alarm
 
-    def _objective(self, name: str, row: Mapping[str, Any], failed: Mapping[str, Any]) -> None:
+    def _count_objective(self, name: str, row: Mapping[str, Any], failed: Mapping[str, Any]) -> None:
         empty = row[name + SAMPLES] == 0
-        self._count("no samples", name + SAMPLES, empty)
+        self._count_row("no samples", name + SAMPLES, empty)
         dropped = self._dropped.setdefault(name, Counter())
         failures = self._failures.setdefault(name, Counter())
         if not empty:
@@ -106,22 +106,22 @@ class Starved:
             if rest.startswith(DROPPED) and empty:
                 dropped[rest.removeprefix(DROPPED)] += int(value)
             elif rest.startswith(COVERAGE):
-                self._count("no such signal", key, value == 0)
+                self._count_row("no such signal", key, value == 0)
             elif (
                 rest.startswith(ADVANTAGE)
                 and not empty
                 and row.get(name + COVERAGE + rest.removeprefix(ADVANTAGE)) != 0
             ):
-                self._count("no spread", key, value == 0)
+                self._count_row("no spread", key, value == 0)
 
-    def _count(self, band: str, key: str, so: bool) -> None:
-        times = self._times.setdefault((band, key), _Times())
+    def _count_row(self, band: str, key: str, so: bool) -> None:
+        times = self._times.setdefault((band, key), _Streak())
         times.seen += 1
         if so and not times.count:
             times.since = self._last
         times.count = times.count + 1 if so else 0
 
-    def _raised(self, *, ended: bool) -> list[Alarm]:
+    def _raise_alarms(self, *, ended: bool) -> list[Alarm]:
         new = []
         for (band, key), times in self._times.items():
             always = times.count == times.seen
@@ -129,22 +129,22 @@ class Starved:
                 continue
             if band == "no spread" and not always:
                 continue
-            held = self.alarms.get((band, key))
-            alarm = self._alarm(band, key, times, held)
+            alarm_before = self.alarms.get((band, key))
+            alarm = self._make_alarm(band, key, times, alarm_before)
             self.alarms[band, key] = alarm
-            if held is None:
+            if alarm_before is None:
                 new.append(alarm)
         return new
 
-    def _alarm(self, band: str, key: str, times: _Times, held: Alarm | None) -> Alarm:
-        reading, healthy, advice = self._words(band, key, times.count)
+    def _make_alarm(self, band: str, key: str, times: _Streak, held: Alarm | None) -> Alarm:
+        reading, healthy, advice = self._alarm_text(band, key, times.count)
         first = held.step if held else self._last
         return Alarm(
             band=band, key=key, step=first, last=self._last, value=float(times.count), reading=reading, healthy=healthy,
             advice=advice,
         )  # fmt: skip
 
-    def _words(self, band: str, key: str, count: int) -> tuple[str, str, str]:
+    def _alarm_text(self, band: str, key: str, count: int) -> tuple[str, str, str]:
         """Reading, what is healthy, and what to do."""
         name, _, signal = key.partition("/")
         signal = signal.rpartition("/")[2]
@@ -169,11 +169,11 @@ class Starved:
             return f"the same in every group, {times}", "varies", advice
         reasons = self._dropped.get(name, Counter()).most_common()
         left_out = f"; left out: {', '.join(f'{reason} {n}' for reason, n in reasons)}" if reasons else ""
-        advice = " ".join(_advice(name, reasons, self._failures.get(name, Counter())))
+        advice = " ".join(_starved_advice(name, reasons, self._failures.get(name, Counter())))
         return f"nothing to learn from, {times}{left_out}", "some samples", advice
 
 
-def _advice(name: str, reasons: list[tuple[str, int]], failures: Counter[str]) -> Iterator[str]:
+def _starved_advice(name: str, reasons: list[tuple[str, int]], failures: Counter[str]) -> Iterator[str]:
     """What to do, by what most traces were left out for."""
     reason = reasons[0][0] if reasons else ""
     if reason.startswith("no ") and reason not in ("no tokens", "no label"):
@@ -187,7 +187,7 @@ def _advice(name: str, reasons: list[tuple[str, int]], failures: Counter[str]) -
     elif reason:
         yield f"Objective {name!r} does not train its policy: see {name}/dropped."
     elif failures:
-        told = ", ".join(f"{failure!r} {n} {'time' if n == 1 else 'times'}" for failure, n in failures.most_common(2))
-        yield f"Objective {name!r} was given no trace that had not failed: {told}."
+        failures_text = ", ".join(f"{failure!r} {n} {'time' if n == 1 else 'times'}" for failure, n in failures.most_common(2))
+        yield f"Objective {name!r} was given no trace that had not failed: {failures_text}."
     else:
         yield f"Objective {name!r} was given no trace: check that the protocol asks its role."

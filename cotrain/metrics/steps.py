@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cotrain.core.entropy import nats
+from cotrain.core.entropy import nats_of
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
 from cotrain.core.types import BROKEN_OFF, Episode, Trace
-from cotrain.metrics.answers import agreement, elected
+from cotrain.metrics.answers import answer_agreement, elected_index
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts
-from cotrain.metrics.verdicts import MCC, MCC_UNDEFINED, rates, unanimous
+from cotrain.metrics.verdicts import MCC, MCC_UNDEFINED, rate_statistics, unanimous_share
 
 MetricsRow = dict[str, float | int | str]
 Figures = dict[str, float]
@@ -28,7 +28,7 @@ QUANTILES = (10, 50, 90)  # per cent
 AT_MAX = 1e-3  # a reward this near to the largest of its step is at the maximum
 RATES = {  # of a judge, at every step
     **{
-        f"{prefix}{name}": rates(prefix)[f"{prefix}{name}"]
+        f"{prefix}{name}": rate_statistics(prefix)[f"{prefix}{name}"]
         for prefix in ("", "step_")
         for name in ("balanced_accuracy", "true_positive_rate", "true_negative_rate")
     },
@@ -47,37 +47,37 @@ def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> MetricsRo
     for role in roles:
         traces = [t for e in episodes for t in e.traces if t.role == role]
         if traces:
-            row |= {f"{role}/{name}": value for name, value in one_role(traces).items()}
+            row |= {f"{role}/{name}": value for name, value in role_figures(traces).items()}
             failures.update(f"{role}: {t.failure}" for t in traces if t.failure)
     for reason, count in sorted(failures.items()):
         row[f"failures/{reason}"] = count
     return row
 
 
-def one_role(traces: Sequence[Trace]) -> Figures:
+def role_figures(traces: Sequence[Trace]) -> Figures:
     """All figures of a role's traces, by name."""
-    row = said(traces)
-    if judges(traces):
-        row |= verdict_rates(traces) | reviews(traces)
-    elif not comments(traces):
-        row |= accuracy(traces) | answers(traces)
-    return row | rewards(traces) | reward_coverage(traces) | scores(traces) | lengths(traces) | truth_notes(traces)
+    row = text_figures(traces)
+    if gives_verdicts(traces):
+        row |= verdict_rates(traces) | review_figures(traces)
+    elif not comments_on_traces(traces):
+        row |= accuracy_figures(traces) | answer_figures(traces)
+    return row | reward_figures(traces) | reward_coverage(traces) | score_figures(traces) | length_figures(traces) | note_figures(traces)
 
 
-def comments(traces: Sequence[Trace]) -> bool:
+def comments_on_traces(traces: Sequence[Trace]) -> bool:
     """Does this role speak about other traces? A refinement has a parent too, but it shows an answer of its own."""
     about = any(t.parent is not None or t.score is not None for t in traces)
-    return about and not any(ANSWER.on(t) for t in traces)
+    return about and not any(ANSWER.is_in(t) for t in traces)
 
 
-def judges(traces: Sequence[Trace]) -> bool:
+def gives_verdicts(traces: Sequence[Trace]) -> bool:
     """Does it give verdicts on them?"""
-    return comments(traces) and any(FINAL.on(t) or FAILURE.on(t) for t in traces)
+    return comments_on_traces(traces) and any(FINAL.is_in(t) or FAILURE.is_in(t) for t in traces)
 
 
-def said(traces: Sequence[Trace]) -> Figures:
+def text_figures(traces: Sequence[Trace]) -> Figures:
     """Turns, tokens, what was cut off and what could not be read, and how calls of tools ended."""
-    n, tokens = len(traces), sum(t.sampled for t in traces)
+    n, tokens = len(traces), sum(t.sampled_count for t in traces)
     unread = Counter(reason for t in traces if (reason := FAILURE.of(t)))
     called = Counter(outcome for t in traces for outcome in CALLS.of(t) or ())
     return {
@@ -88,29 +88,29 @@ def said(traces: Sequence[Trace]) -> Figures:
         "parse_failures": sum(unread.values()) / n,
         **{f"parse_failure/{reason}": count for reason, count in sorted(unread.items())},
         **{f"call/{outcome}": count for outcome, count in sorted(called.items())},
-        **entropy(traces),
+        **entropy_figures(traces),
     }
 
 
-def entropy(traces: Sequence[Trace]) -> Figures:
+def entropy_figures(traces: Sequence[Trace]) -> Figures:
     """``entropy``: mean over sampled tokens of the entropy of the distribution that each was drawn from, in nats, read
     from the levels of the ledger; {} where no engine told it (programs, other servers)."""
     known = [t for t in traces if t.entropies]
     levels = Counter(level for t in known for level in t.entropies)  # given tokens have level 0, which adds nothing
-    tokens = sum(t.sampled for t in known)
-    return {"entropy": sum(nats(level) * count for level, count in sorted(levels.items())) / tokens} if tokens else {}
+    tokens = sum(t.sampled_count for t in known)
+    return {"entropy": sum(nats_of(level) * count for level, count in sorted(levels.items())) / tokens} if tokens else {}
 
 
-def accuracy(traces: Sequence[Trace]) -> Figures:
+def accuracy_figures(traces: Sequence[Trace]) -> Figures:
     """Right answers and right steps, and how faithful right answers are."""
     row: Figures = {}
-    known = [ok for t in traces if (ok := CORRECT.of(t)) is not None]
+    graded = [ok for t in traces if (ok := CORRECT.of(t)) is not None]
     judged = [(t, steps) for t in traces if (steps := STEP_OK.of(t))]
     ungraded = sum(t.failure not in (None, BROKEN_OFF) for t in traces)
-    if known or ungraded:
-        row["ungraded"] = ungraded / (len(known) + ungraded)
-    if known:
-        row["accuracy"] = _mean(known)
+    if graded or ungraded:
+        row["ungraded"] = ungraded / (len(graded) + ungraded)
+    if graded:
+        row["accuracy"] = _mean(graded)
     if judged:
         row["step_accuracy"] = _mean([ok for _, steps in judged for ok in steps])
         row["steps"] = _mean([len(steps) for _, steps in judged])
@@ -119,33 +119,33 @@ def accuracy(traces: Sequence[Trace]) -> Figures:
     return row
 
 
-def answers(traces: Sequence[Trace]) -> Figures:
+def answer_figures(traces: Sequence[Trace]) -> Figures:
     """Over the problems with two or more readable answers, compared as text: how many differ, the majority's share,
     that share where the majority is right and where it is wrong, and how often it is right."""
     tasks: dict[int, list[Trace]] = {}
     for trace in traces:
         if ANSWER.of(trace) is not None:
             tasks.setdefault(trace.address.task, []).append(trace)
-    found = [_majority(spoken) for spoken in tasks.values() if len(spoken) > 1]
-    if not found:
+    majorities = [_majority_of(spoken) for spoken in tasks.values() if len(spoken) > 1]
+    if not majorities:
         return {}
     row = {
-        "distinct_answers": _mean([distinct for distinct, _, _ in found]),
-        "majority_share": _mean([share for _, share, _ in found]),
+        "distinct_answers": _mean([distinct for distinct, _, _ in majorities]),
+        "majority_share": _mean([share for _, share, _ in majorities]),
     }
-    for name, wanted in (("right", True), ("wrong", False)):
-        if shares := [share for _, share, right in found if right is wanted]:
+    for name, expected in (("right", True), ("wrong", False)):
+        if shares := [share for _, share, right in majorities if right is expected]:
             row[f"majority_share/{name}"] = _mean(shares)
-    if known := [right for _, _, right in found if right is not None]:
-        row["majority_accuracy"] = _mean(known)
+    if majority_truths := [right for _, _, right in majorities if right is not None]:
+        row["majority_accuracy"] = _mean(majority_truths)
     return row
 
 
-def _majority(traces: Sequence[Trace]) -> tuple[int, float, bool | None]:
+def _majority_of(traces: Sequence[Trace]) -> tuple[int, float, bool | None]:
     """Distinct answers, share of the most frequent one, and whether that is right, None where nobody knows."""
-    given = [str(ANSWER.of(t)) for t in traces]
-    winner = elected(given)
-    return *agreement(given), None if winner is None else CORRECT.of(traces[winner])
+    given_answers = [str(ANSWER.of(t)) for t in traces]
+    winner = elected_index(given_answers)
+    return *answer_agreement(given_answers), None if winner is None else CORRECT.of(traces[winner])
 
 
 def verdict_rates(traces: Sequence[Trace]) -> Figures:
@@ -155,7 +155,7 @@ def verdict_rates(traces: Sequence[Trace]) -> Figures:
     return {name: value for name, value in found.items() if not math.isnan(value)}
 
 
-def reviews(traces: Sequence[Trace]) -> Figures:
+def review_figures(traces: Sequence[Trace]) -> Figures:
     """``aligned``: share of reviews with one verdict for each step, as far as their steps go (what else makes a review
     unreadable does not count). ``unanimous``: share of solutions whose readable reviews, two or more, say the same; at
     1 the reviews of a solution teach nothing."""
@@ -168,12 +168,12 @@ def reviews(traces: Sequence[Trace]) -> Figures:
         final = FINAL.of(trace)
         if trace.parent is not None and final is not None:
             verdicts.setdefault(trace.parent, []).append(final)
-    if (agreed := unanimous(list(verdicts.values()))) is not None:
+    if (agreed := unanimous_share(list(verdicts.values()))) is not None:
         row["unanimous"] = agreed
     return row
 
 
-def rewards(traces: Sequence[Trace]) -> Figures:
+def reward_figures(traces: Sequence[Trace]) -> Figures:
     """Of each signal its mean; of those for whole traces also ``right`` and ``wrong``, the mean where the answer (of a
     judge: the answer it judges) is truly right or wrong, and ``at_max``, the share of values at the step's largest."""
     row: Figures = {}
@@ -200,21 +200,21 @@ def reward_coverage(traces: Sequence[Trace]) -> Figures:
     return {f"reward/{name}/given": share for name, share in shares.items() if share < 1.0}
 
 
-def scores(traces: Sequence[Trace]) -> Figures:
+def score_figures(traces: Sequence[Trace]) -> Figures:
     """``score``: mean of what a scoring policy says (a logit), all in all and where the answer is right or wrong."""
-    given = [(trace.score, trace) for trace in traces if trace.score is not None]
-    return {"score": _mean([score for score, _ in given]), **_by_truth("score", given)} if given else {}
+    scored = [(trace.score, trace) for trace in traces if trace.score is not None]
+    return {"score": _mean([score for score, _ in scored]), **_by_truth("score", scored)} if scored else {}
 
 
-def lengths(traces: Sequence[Trace]) -> Figures:
+def length_figures(traces: Sequence[Trace]) -> Figures:
     """Sampled tokens: ``length/p10``, ``p50``, ``p90`` (interpolated), ``length/right`` and ``length/wrong``."""
-    counts = [(float(trace.sampled), trace) for trace in traces]
+    counts = [(float(trace.sampled_count), trace) for trace in traces]
     cuts = np.percentile([count for count, _ in counts], QUANTILES)
     row = {f"length/p{q}": float(cut) for q, cut in zip(QUANTILES, cuts, strict=True)}
     return row | _by_truth("length", counts)
 
 
-def truth_notes(traces: Sequence[Trace]) -> Figures:
+def note_figures(traces: Sequence[Trace]) -> Figures:
     """``truth/{name}``: mean of every number or boolean that the protocol noted and that has no metric of its own, over
     the traces that have it; ``label_right`` is the accuracy of a pseudo-label."""
     found: dict[str, list[float]] = {}
@@ -239,10 +239,10 @@ def _reviews_of_solutions(traces: Sequence[Trace]) -> list[Trace]:
     about a verdict, and about what has no answer, as a question."""
     by_id = {str(trace.address): trace for trace in traces}
 
-    def counts(about: Trace) -> bool:
-        return CORRECT.of(about) is not None and not FINAL.on(about)
+    def is_solution(about: Trace) -> bool:
+        return CORRECT.of(about) is not None and not FINAL.is_in(about)
 
-    return [t for t in traces if t.parent is not None and (t.parent not in by_id or counts(by_id[t.parent]))]
+    return [t for t in traces if t.parent is not None and (t.parent not in by_id or is_solution(by_id[t.parent]))]
 
 
 def credit_keys(objective: str, found: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:

@@ -23,21 +23,21 @@ from typing import Any
 
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
-from cotrain.metrics.clusters import Mean, Share, Statistic, figure, figures
-from cotrain.metrics.heldout import summed
+from cotrain.metrics.clusters import Mean, Share, Statistic, make_figure, defined_figures
+from cotrain.metrics.heldout import sum_counts
 from cotrain.metrics.processes import (
     correct_accuracy,
     error_accuracy,
-    located,
+    first_error_counts,
     prmscore,
     processbench_f1,
     step_f1s,
 )
-from cotrain.metrics.templates import templates
-from cotrain.metrics.verdicts import confusion
+from cotrain.metrics.templates import question_templates
+from cotrain.metrics.verdicts import confusion_counts
 
 SampleRow = Mapping[str, Any]
-GREEDY = -1  # as ``sample``: the greedy answer
+GREEDY_SAMPLE = -1  # as ``sample``: the greedy answer
 ANSWERED, GRADED, PARSED = Share("answered", "rows"), Share("graded", "rows"), Share("parsed", "all")
 
 
@@ -49,11 +49,11 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
     score. Raises ValueError where a problem has not k samples.
     """
     counts: dict[int, dict[str, float]] = {}
-    for i, mine in enumerate(_by_problem(rows)):
-        sampled = _sampled(mine, k)
+    for i, problem_rows in enumerate(_by_problem(rows)):
+        sampled = _samples_of(problem_rows, k)
         right, scores = [bool(row["correct"]) for row in sampled], [row["score"] or 0.0 for row in sampled]
         votes = [None if row["answer"] is None else key(row["answer"]) for row in sampled]
-        counts[i] = _common(mine) | {
+        counts[i] = _common_counts(problem_rows) | {
             "right": float(sum(right)),
             "samples": float(k),
             "any": pass_at_k(k, sum(right), k) if k else 0.0,
@@ -71,37 +71,37 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
         }
     if any(row["score"] is not None for row in rows):
         named |= {f"best@{k}": Share("best", "asked"), f"weighted@{k}": Share("weighted", "asked")}
-    return _figures(_clustered(counts, rows), {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
+    return _make_figures(_sum_templates(counts, rows), {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
 
 
-def _clustered(counts: Mapping[int, Mapping[str, float]], rows: Sequence[SampleRow]) -> dict[int, Mapping[str, float]]:
+def _sum_templates(counts: Mapping[int, Mapping[str, float]], rows: Sequence[SampleRow]) -> dict[int, Mapping[str, float]]:
     """The counts of problems that share a template, summed: one observation."""
     questions = list({row["id"]: row.get("problem", row["id"]) for row in rows}.values())
-    found: dict[str, list[Mapping[str, float]]] = {}
-    for template, mine in zip(templates(questions), counts.values(), strict=True):
-        found.setdefault(template, []).append(mine)
-    return {i: summed(mine) for i, mine in enumerate(found.values())}
+    by_template: dict[str, list[Mapping[str, float]]] = {}
+    for template, mine in zip(question_templates(questions), counts.values(), strict=True):
+        by_template.setdefault(template, []).append(mine)
+    return {i: sum_counts(mine) for i, mine in enumerate(by_template.values())}
 
 
 def program_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:
     """Figures of a solver of programming problems, from rows as of ``solver_scores``. Programs are not voted on."""
     of = sorted({1, *(j for j in (10, 100) if j < k), k}) if k else []
     counts: dict[int, dict[str, float]] = {}
-    for i, mine in enumerate(_by_problem(rows)):
-        sampled = _sampled(mine, k)
+    for i, problem_rows in enumerate(_by_problem(rows)):
+        sampled = _samples_of(problem_rows, k)
         right = [bool(row["correct"]) for row in sampled]
         best = best_is_right([row["score"] or 0.0 for row in sampled], right)
         passed = {f"pass{j}": pass_at_k(k, sum(right), j) for j in of}
-        counts[i] = _common(mine) | {"best": float(best), "asked": float(k > 0), **passed}
+        counts[i] = _common_counts(problem_rows) | {"best": float(best), "asked": float(k > 0), **passed}
     named = {"greedy": Share("greedy_right", "greedy")} | {f"pass@{j}": Share(f"pass{j}", "asked") for j in of}
     if any(row["score"] is not None for row in rows):
         named[f"best@{k}"] = Share("best", "asked")
-    return _figures(counts, {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
+    return _make_figures(counts, {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
 
 
-def _common(rows: Sequence[SampleRow]) -> dict[str, float]:
+def _common_counts(rows: Sequence[SampleRow]) -> dict[str, float]:
     """The counts that every solver's problem has."""
-    greedy = [bool(row["correct"]) for row in rows if row["sample"] == GREEDY]
+    greedy = [bool(row["correct"]) for row in rows if row["sample"] == GREEDY_SAMPLE]
     return {
         "greedy_right": float(sum(greedy)),
         "greedy": float(len(greedy)),
@@ -118,9 +118,9 @@ def _by_problem(rows: Sequence[SampleRow]) -> list[list[SampleRow]]:
     return list(problems.values())
 
 
-def _sampled(rows: Sequence[SampleRow], k: int) -> list[SampleRow]:
+def _samples_of(rows: Sequence[SampleRow], k: int) -> list[SampleRow]:
     """The samples of a problem, in order."""
-    sampled = sorted((row for row in rows if row["sample"] != GREEDY), key=lambda row: row["sample"])
+    sampled = sorted((row for row in rows if row["sample"] != GREEDY_SAMPLE), key=lambda row: row["sample"])
     if len(sampled) != k:
         raise ValueError(f"problem {rows[0]['id']} has {len(sampled)} samples, expected {k}")
     return sampled
@@ -130,14 +130,14 @@ def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
     """Figures of a verifier, from rows with ``split``, ``problem``, ``label`` and ``prediction``: the 0-based index of
     the first wrong step, −1 for none; a prediction of None is no judgement."""
     at = {split: f"{i}/" for i, split in enumerate(dict.fromkeys(row["split"] for row in rows))}
-    nothing = {name: 0.0 for mark in at.values() for name in located(None, False, mark)}
+    nothing = {name: 0.0 for mark in at.values() for name in first_error_counts(None, False, mark)}
     counts: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         wrong = row["label"] if row["label"] >= 0 else None
-        found = located(wrong, row["prediction"] == row["label"], at[row["split"]])
-        found |= {"parsed": float(row["prediction"] is not None), "all": 1.0}
+        row_counts = first_error_counts(wrong, row["prediction"] == row["label"], at[row["split"]])
+        row_counts |= {"parsed": float(row["prediction"] is not None), "all": 1.0}
         place = row["split"], row["problem"]
-        counts[place] = summed([counts.get(place, nothing), found])
+        counts[place] = sum_counts([counts.get(place, nothing), row_counts])
     named: dict[str, Statistic] = {}
     for split, mark in at.items():
         named[f"{split}/error_accuracy"] = error_accuracy(mark)
@@ -145,13 +145,13 @@ def processbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
         named[f"{split}/f1"] = processbench_f1(mark)
     named["average/f1"] = Mean([processbench_f1(mark) for mark in at.values()])
     named["parsed"] = PARSED
-    total = summed(counts.values())
+    total = sum_counts(counts.values())
     parts = {
         name: sum(total[n] for n in statistic.names if n.endswith(("/errors", "/clean")))
         for name, statistic in named.items()
         if name not in ("parsed", "average/f1")
     }
-    return _figures(dict(enumerate(counts.values())), named, len(rows), parts)
+    return _make_figures(dict(enumerate(counts.values())), named, len(rows), parts)
 
 
 def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
@@ -162,16 +162,16 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
     A kind of error whose solutions hold no wrong step has ``step_accuracy`` alone.
     """
     at = {split: f"{i}/" for i, split in enumerate([*dict.fromkeys(row["split"] for row in rows), "overall"])}
-    nothing = {name: 0.0 for mark in at.values() for name in confusion([], mark)}
+    nothing = {name: 0.0 for mark in at.values() for name in confusion_counts([], mark)}
     counts: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
-        said = [None] * row["count"] if row["steps"] is None else [bool(verdict) for verdict in row["steps"]]
-        pairs = [(i not in row["wrong"], said[i]) for i in range(row["count"])]
-        found = confusion(pairs, at[row["split"]]) | confusion(pairs, at["overall"])
-        found |= {"parsed": float(row["steps"] is not None), "all": 1.0}
+        verdicts = [None] * row["count"] if row["steps"] is None else [bool(verdict) for verdict in row["steps"]]
+        pairs = [(i not in row["wrong"], verdicts[i]) for i in range(row["count"])]
+        row_counts = confusion_counts(pairs, at[row["split"]]) | confusion_counts(pairs, at["overall"])
+        row_counts |= {"parsed": float(row["steps"] is not None), "all": 1.0}
         place = row["split"], row["problem"]
-        counts[place] = summed([counts.get(place, nothing), found])
-    total, named, parts = summed(counts.values()), dict[str, Statistic](), dict[str, float]()
+        counts[place] = sum_counts([counts.get(place, nothing), row_counts])
+    total, named, parts = sum_counts(counts.values()), dict[str, Statistic](), dict[str, float]()
     for split, mark in at.items():
         tp, fn, tn, fp = (f"{mark}{cell}" for cell in ("tp", "fn", "tn", "fp"))
         if total[tn] + total[fp]:
@@ -181,10 +181,10 @@ def prmbench_scores(rows: Sequence[SampleRow]) -> dict[str, Estimate]:
         for name in ("f1", "negative_f1", "prmscore", "step_accuracy"):
             parts[f"{split}/{name}"] = sum(split in (row["split"], "overall") for row in rows)
     named["parsed"] = PARSED
-    return _figures(dict(enumerate(counts.values())), named, len(rows), parts)
+    return _make_figures(dict(enumerate(counts.values())), named, len(rows), parts)
 
 
-def _figures(
+def _make_figures(
     counts: Mapping[int, Mapping[str, float]],
     named: Mapping[str, Statistic],
     n: int,
@@ -192,4 +192,4 @@ def _figures(
 ) -> dict[str, Estimate]:
     """``n``: rows that a figure is about, where ``parts`` (by name) does not say it."""
     parts = parts or {}
-    return figures({name: figure(counts, statistic, parts.get(name, n)) for name, statistic in named.items()})
+    return defined_figures({name: make_figure(counts, statistic, parts.get(name, n)) for name, statistic in named.items()})

@@ -344,45 +344,45 @@ TABLE: tuple[Metric, ...] = (
 _PLACES = {metric.name: place for place, metric in reversed(list(enumerate(TABLE)))}
 
 
-def metric(key: str) -> Metric:
+def metric_with_key(key: str) -> Metric:
     """The line of the table with exactly this key. Raises KeyError where there is none."""
     return {m.key: m for m in TABLE}[key]
 
 
-def documented(key: str) -> bool:
+def is_documented(key: str) -> bool:
     """Has this key of ``metrics.jsonl`` a line?"""
-    return any(m.keys.fullmatch(key) for m in TABLE)
+    return any(m.key_pattern.fullmatch(key) for m in TABLE)
 
 
 @lru_cache(maxsize=4096)
-def line_of(name: str) -> Metric | None:
+def metric_named(name: str) -> Metric | None:
     """The line that a metric's name (without whose it is) matches; the most literal one, of those the first."""
     if name in _PLACES:
         return TABLE[_PLACES[name]]
-    return next((m for m in TABLE if m.pattern.fullmatch(name)), None)
+    return next((m for m in TABLE if m.name_pattern.fullmatch(name)), None)
 
 
-def meaning(name: str, values: Iterable[float] = ()) -> Metric:
+def labelled_metric(name: str, values: Iterable[float] = ()) -> Metric:
     """How to read a metric, with its label filled in. Where its unit is not known it is a share if all ``values`` lie
     in [0, 1]."""
-    found = line_of(name) or Metric(key="{name}", meaning="", unit=UNKNOWN)
+    found = metric_named(name) or Metric(key="{name}", meaning="", unit=UNKNOWN)
     seen = list(values)
     unit = found.unit or (SHARE if seen and all(0.0 <= v <= 1.0 for v in seen) else NUMBER)
-    return replace(found, label=found.labelled(name), unit=unit)
+    return replace(found, label=found.label_of(name), unit=unit)
 
 
 def limits_of(name: str, values: Iterable[float] = ()) -> Range:
     """What a metric can be: its intervals end there, and those of its changes at their distance. A name that the table
     does not have is a share where ``meaning`` takes it for one."""
-    found = line_of(name)
+    found = metric_named(name)
     if found is not None:
         return found.limits
-    return (0.0, 1.0) if meaning(name, values).share else ANY
+    return (0.0, 1.0) if labelled_metric(name, values).is_share else ANY
 
 
-def rank(name: str) -> tuple[int, int, str]:
+def table_rank(name: str) -> tuple[int, int, str]:
     """Sort key: the order of the table; unknown names last."""
-    found = line_of(name)
+    found = metric_named(name)
     if found is None:
         return len(TABLE), 0, name
     count = name.rpartition("@")[2]
@@ -391,5 +391,5 @@ def rank(name: str) -> tuple[int, int, str]:
 
 def is_headline(name: str, *levels: str) -> bool:
     """Does this figure stand first in summaries and reports? ``levels``: ``FIRST``, ``MAIN``, by default both."""
-    found = line_of(name)
+    found = metric_named(name)
     return found is not None and found.headline in (levels or (FIRST, MAIN))

@@ -87,10 +87,10 @@ def template_of(question: str) -> str:
     found = _WORD.findall(question)
     if len(found) < LEAST_WORDS:
         return question
-    return " ".join(map(_plain, found))
+    return " ".join(map(_word_class, found))
 
 
-def _plain(word: str) -> str:
+def _word_class(word: str) -> str:
     small = word.casefold()
     if word[0].isdigit() or small in _NUMBERS:
         return "0"
@@ -99,7 +99,7 @@ def _plain(word: str) -> str:
     return _PRONOUNS.get(small, small)
 
 
-def templates(questions: Sequence[str]) -> list[str]:
+def question_templates(questions: Sequence[str]) -> list[str]:
     """The template of each question, or the question itself where there are too few templates to speak of others."""
     found = [template_of(question) for question in questions]
     return found if len(set(found)) >= LEAST else list(questions)

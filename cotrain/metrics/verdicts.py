@@ -29,19 +29,19 @@ from cotrain.metrics.clusters import Array, Bounded, Mean, Share, Sums, ratio
 BINS = 10  # of the calibration error
 
 
-def confusion(pairs: Sequence[tuple[bool, bool | None]], prefix: str = "") -> dict[str, float]:
+def confusion_counts(pairs: Sequence[tuple[bool, bool | None]], prefix: str = "") -> dict[str, float]:
     """Counts of (is it right, what was said of it); None: nothing readable."""
-    found = {f"{prefix}{cell}": 0.0 for cell in ("tp", "fn", "tn", "fp")}
+    counts = {f"{prefix}{cell}": 0.0 for cell in ("tp", "fn", "tn", "fp")}
     for right, said in pairs:
         if right:
             cell = "tp" if said is True else "fn"
         else:
             cell = "tn" if said is False else "fp"
-        found[f"{prefix}{cell}"] += 1.0
-    return found
+        counts[f"{prefix}{cell}"] += 1.0
+    return counts
 
 
-def rates(prefix: str = "") -> dict[str, Share | Mean]:
+def rate_statistics(prefix: str = "") -> dict[str, Share | Mean]:
     """The statistics of such counts, by name."""
     tp, fn, tn, fp = (f"{prefix}{cell}" for cell in ("tp", "fn", "tn", "fp"))
     accepted, rejected = Share(tp, f"{tp} {fn}"), Share(tn, f"{tn} {fp}")
@@ -55,32 +55,32 @@ def rates(prefix: str = "") -> dict[str, Share | Mean]:
     }
 
 
-def correlation(sums: Sums) -> Array:
+def matthews_correlation(sums: Sums) -> Array:
     """Matthews correlation of verdict and truth (Matthews 1975), NaN where it is undefined; sums of any one shape."""
     tp, fn, tn, fp = (sums[cell] for cell in ("tp", "fn", "tn", "fp"))
     found = ratio(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
     return np.clip(found, -1.0, 1.0)  # of rounding
 
 
-def undefined(sums: Sums) -> Array:
+def mcc_undefined(sums: Sums) -> Array:
     """1 where the Matthews correlation of some verdicts is undefined, else 0; NaN where there are none."""
     seen = np.sum([sums[cell] for cell in ("tp", "fn", "tn", "fp")], axis=0)
-    return np.where(seen > 0, np.isnan(correlation(sums)), np.nan)
+    return np.where(seen > 0, np.isnan(matthews_correlation(sums)), np.nan)
 
 
 CELLS = frozenset(("tp", "fn", "tn", "fp"))
-MCC, MCC_UNDEFINED = Bounded(correlation, -1.0, 1.0, CELLS), Bounded(undefined, 0.0, 1.0, CELLS)
+MCC, MCC_UNDEFINED = Bounded(matthews_correlation, -1.0, 1.0, CELLS), Bounded(mcc_undefined, 0.0, 1.0, CELLS)
 
 
 def calibration_counts(pairs: Sequence[tuple[float, bool]]) -> dict[str, float]:
     """Counts of (probability of CORRECT, is it right) by bin: how many, their probabilities, how many are right."""
-    found = {f"bin{i}_{what}": 0.0 for i in range(BINS) for what in ("all", "said", "right")}
+    counts = {f"bin{i}_{what}": 0.0 for i in range(BINS) for what in ("all", "said", "right")}
     for score, right in pairs:
         i = min(int(score * BINS), BINS - 1)
-        found[f"bin{i}_all"] += 1.0
-        found[f"bin{i}_said"] += score
-        found[f"bin{i}_right"] += float(right)
-    return found
+        counts[f"bin{i}_all"] += 1.0
+        counts[f"bin{i}_said"] += score
+        counts[f"bin{i}_right"] += float(right)
+    return counts
 
 
 def calibration_error(sums: Sums) -> Array:
@@ -89,13 +89,13 @@ def calibration_error(sums: Sums) -> Array:
     return ratio(np.sum(wrong, axis=0), np.sum([sums[f"bin{i}_all"] for i in range(BINS)], axis=0))
 
 
-def believed(sums: Sums) -> Array:
+def belief_gap(sums: Sums) -> Array:
     """The gap: verdicts CORRECT minus solutions that are right, over readable reviews; positive where a judge is too
     kind."""
     return ratio(sums["said"] - sums["believable"], sums["parsed"])
 
 
-def unanimous(verdicts: Sequence[Sequence[bool]]) -> float | None:
+def unanimous_share(verdicts: Sequence[Sequence[bool]]) -> float | None:
     """Of the solutions with two or more verdicts the share whose verdicts all agree; None where there is none."""
     several = [len(set(said)) == 1 for said in verdicts if len(said) > 1]
     return sum(several) / len(several) if several else None

@@ -35,7 +35,7 @@ from transformers import PreTrainedModel
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ModelError, UnknownName
 from cotrain.models.files import check_files, check_objects
-from cotrain.models.load import describe_model, hub_parts, load_model, reading, resolve
+from cotrain.models.load import describe_model, hub_parts, load_model, report_model_errors, resolve_model
 from cotrain.models.names import base_of
 
 ALL_LINEAR = "all-linear"
@@ -81,13 +81,13 @@ class AdapterBase:
         names = [targets] if isinstance(targets, str) else list(targets)
         chosen = ALL_LINEAR if names == [ALL_LINEAR] else names
         config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, target_modules=chosen)
-        weights = self._insert(policy, config, f"adapter of policy {policy!r} on {self.name!r}")
+        weights = self._insert_adapter(policy, config, f"adapter of policy {policy!r} on {self.name!r}")
         for name, weight in weights.items():
             if ".lora_A." in name:
-                drawn = torch.empty(weight.shape)
+                initial = torch.empty(weight.shape)
                 generator = torch.Generator().manual_seed(seed_of(seed, "adapter", policy, name))
-                nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
-                weight.copy_(drawn)
+                nn.init.kaiming_uniform_(initial, a=math.sqrt(5), generator=generator)
+                weight.copy_(initial)
             else:
                 nn.init.zeros_(weight)
         self._weights[policy] = weights
@@ -105,23 +105,23 @@ class AdapterBase:
                 raise ModelError(f"{where}: no {file}; expected a directory written by PEFT's save_pretrained")
         check_files(directory, where)
         check_objects(directory, where)
-        with reading(where):
+        with report_model_errors(where):
             config = PeftConfig.from_pretrained(str(directory))
             saved = load_file(directory / SAFETENSORS_WEIGHTS_NAME)
         if not isinstance(config, LoraConfig):
             raise ModelError(f"{where}: is of kind {config.peft_type}; expected LORA")
-        usual = asdict(LoraConfig())
-        strange = {k: v for k, v in asdict(config).items() if k not in PLAIN and v != usual.get(k)}
+        defaults = asdict(LoraConfig())
+        strange = {k: v for k, v in asdict(config).items() if k not in PLAIN and v != defaults.get(k)}
         if config.init_lora_weights not in (True, False, "gaussian"):  # others change the base
             strange["init_lora_weights"] = config.init_lora_weights
         if strange:
-            found = ", ".join(f"{field}={value}" for field, value in sorted(strange.items()))
-            raise ModelError(f"{where}: has {found}; expected plain LoRA on an unchanged base")
+            settings = ", ".join(f"{field}={value}" for field, value in sorted(strange.items()))
+            raise ModelError(f"{where}: has {settings}; expected plain LoRA on an unchanged base")
         other = config.base_model_name_or_path
         if other and not _may_be_one(other, self.name):
             raise ModelError(f"{where}: was made for the base {other!r}, this policy has {self.name!r}; change one")
         config.lora_dropout, config.init_lora_weights, config.inference_mode = 0.0, True, False
-        weights = self._insert(policy, config, where)
+        weights = self._insert_adapter(policy, config, where)
         wrong = sorted(set(saved) ^ set(weights))
         wrong += [name for name in sorted(set(saved) & set(weights)) if saved[name].shape != weights[name].shape]
         if wrong:
@@ -143,21 +143,21 @@ class AdapterBase:
         """
         if policy is not None and policy not in self._weights:
             raise UnknownName(f"adapter on the base {self.name!r}", policy, self._weights)
-        wanted = [] if policy is None else [_key(policy)]
+        wanted = [] if policy is None else [_adapter_name(policy)]
         if wanted == self._active:
             return
         for name, weights in self._weights.items():
-            if _key(name) in (*wanted, *self._active):
+            if _adapter_name(name) in (*wanted, *self._active):
                 for weight in weights.values():
                     weight.requires_grad = name == policy
         self._active[:] = wanted
 
-    def reread(self) -> None:
+    def reread_weights(self) -> None:
         """Take the weights anew from the module, whose parameters others have been put in the place of
         (``learn/sharded.py``)."""
         present = dict(self.module.named_parameters())
         for policy, weights in self._weights.items():
-            mark = f".{_key(policy)}."
+            mark = f".{_adapter_name(policy)}."
             own = {SAVED_PREFIX + name.replace(mark, "."): p for name, p in present.items() if mark in name}
             self._weights[policy] = {name: own[name] for name in weights}
 
@@ -167,19 +167,19 @@ class AdapterBase:
             raise UnknownName(f"adapter on the base {self.name!r}", policy, self._weights)
         directory = Path(path)
         directory.mkdir(parents=True, exist_ok=True)
-        config = copy.copy(self._peft.peft_config[_key(policy)])
+        config = copy.copy(self._peft.peft_config[_adapter_name(policy)])
         config.base_model_name_or_path, config.revision = base_of(self.name)
         config.inference_mode = True
         config.save_pretrained(str(directory))
         weights = {name: weight.detach().cpu().contiguous() for name, weight in self._weights[policy].items()}
         save_file(weights, directory / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
 
-    def _insert(self, policy: str, config: LoraConfig, where: str) -> dict[str, nn.Parameter]:
+    def _insert_adapter(self, policy: str, config: LoraConfig, where: str) -> dict[str, nn.Parameter]:
         """Put an adapter into the module and return its weights; none is active then. If this raises, the base is of no
         use any more."""
         if policy in self._weights:
             raise ModelError(f"{where}: the base {self.name!r} has an adapter of this policy already")
-        key = _key(policy)
+        key = _adapter_name(policy)
         self.activate(None)
         config.base_model_name_or_path = None  # else PEFT compares it with a path of ours
         try:
@@ -191,7 +191,7 @@ class AdapterBase:
                 else:
                     self._peft.add_adapter(key, config)
         except ValueError as error:
-            raise ModelError(f"{where}: {_line(error)}") from error
+            raise ModelError(f"{where}: {_first_line(error)}") from error
         layers = [module for module in self.module.modules() if isinstance(module, LoraLayer)]
         for layer in layers:
             layer.set_adapter(self._active)
@@ -201,8 +201,8 @@ class AdapterBase:
         own = {name: p for name, p in self.module.named_parameters() if key in name.split(".")}
         strange = [name for name in own if not name.endswith((f".lora_A.{key}.weight", f".lora_B.{key}.weight"))]
         if strange or not own:
-            found = strange[0].replace(f".{key}", "") if strange else "none"
-            raise ModelError(f"{where}: expected adapters of linear layers only, found {found!r}; choose other targets")
+            example = strange[0].replace(f".{key}", "") if strange else "none"
+            raise ModelError(f"{where}: expected adapters of linear layers only, found {example!r}; choose other targets")
         self._refuse_tied(key, where)
         return {SAVED_PREFIX + name.replace(f".{key}.", "."): p for name, p in own.items()}
 
@@ -226,23 +226,23 @@ class AdapterBase:
 
 
 @torch.no_grad()
-def merged_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
+def merge_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
     """A model of its own: the base with one policy's adapter added to its weights. Raises UnknownName, and ModelError
     where it does not compute what base and adapter do."""
     with tempfile.TemporaryDirectory() as folder:
         base.save(policy, folder)
-        beside: Any = PeftModel.from_pretrained(load_model(base.name, **base.loading)[0], folder).eval()
-    vocabulary = beside.config.get_text_config().vocab_size
+        adapted: Any = PeftModel.from_pretrained(load_model(base.name, **base.loading)[0], folder).eval()
+    vocabulary = adapted.config.get_text_config().vocab_size
     ids = torch.tensor([[(7 * i + 1) % vocabulary for i in range(PROBED)]])
-    wanted = beside(input_ids=ids, use_cache=False).logits
-    whole: PreTrainedModel = beside.merge_and_unload()
-    wrong = (whole(input_ids=ids, use_cache=False).logits - wanted).norm() / (wanted - wanted.mean(-1, True)).norm()
-    if not wrong <= FAR:
+    expected = adapted(input_ids=ids, use_cache=False).logits
+    merged: PreTrainedModel = adapted.merge_and_unload()
+    distance = (merged(input_ids=ids, use_cache=False).logits - expected).norm() / (expected - expected.mean(-1, True)).norm()
+    if not distance <= FAR:
         raise ModelError(
             f"policy {policy!r}: merged into {base.name!r} it is another model (its logits are off by "
-            f"{float(wrong):.2g} of their spread); export it without --merged"
+            f"{float(distance):.2g} of their spread); export it without --merged"
         )
-    return whole
+    return merged
 
 
 def merged_pairs(
@@ -251,7 +251,7 @@ def merged_pairs(
     """(merged with the adapter that ``policy`` has here, merged with ``weights`` in its place) of every layer that the
     adapter reaches, one at a time; the adapter is ``weights`` afterwards. ``weights``: by name in the module. None
     where they are not those of such an adapter."""
-    key = _key(policy)
+    key = _adapter_name(policy)
     own = {name: p for name, p in base.module.named_parameters() if key in name.split(".")}
     if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
         return None
@@ -272,7 +272,7 @@ def merged_pairs(
     return pairs()
 
 
-def _key(policy: str) -> str:
+def _adapter_name(policy: str) -> str:
     """Name of a policy's adapter in PEFT, where some names, such as "values", are taken."""
     return f"policy-{policy}"
 
@@ -283,7 +283,7 @@ def _may_be_one(saved: str, wanted: str) -> bool:
     if saved == wanted or saved == hub_parts(wanted)[0]:
         return True
     try:
-        one, other = resolve(saved), resolve(wanted)
+        one, other = resolve_model(saved), resolve_model(wanted)
         if isinstance(one, Path) and isinstance(other, Path):
             return bool(describe_model(one)["sha256"] == describe_model(other)["sha256"])
     except ModelError:  # a directory that is not on this machine: shapes have to decide
@@ -291,5 +291,5 @@ def _may_be_one(saved: str, wanted: str) -> bool:
     return isinstance(one, Path) or isinstance(other, Path)
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -43,7 +43,7 @@ def is_plain(model: PreTrainedModel) -> bool:
 
 
 @contextmanager
-def isolated(model: nn.Module) -> Iterator[None]:
+def isolate_documents(model: nn.Module) -> Iterator[None]:
     """Within the block, ``model`` wants ``document_lengths`` with every call, and no mask.
 
     The lengths are those of all documents and paddings of all rows, in order; they sum to B·L.
@@ -77,11 +77,11 @@ def document_attention(
     flat = [t.to(kind).transpose(0, 1).reshape(t.shape[1], rows * length, size) for t in (query * scale, key, value)]
     pieces = zip(*(t.split(list(document_lengths), dim=1) for t in flat), strict=True)
     future = torch.full((max(document_lengths),) * 2, -math.inf, dtype=kind).triu(1)
-    found = [_attend(q, k, v, future, dropout) for q, k, v in pieces]
-    return torch.cat(found, dim=1).view(heads, rows, length, size).permute(1, 2, 0, 3), None
+    outputs = [_attend_document(q, k, v, future, dropout) for q, k, v in pieces]
+    return torch.cat(outputs, dim=1).view(heads, rows, length, size).permute(1, 2, 0, 3), None
 
 
-def _attend(
+def _attend_document(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, future: torch.Tensor, dropout: float
 ) -> torch.Tensor:
     """Causal attention of one document, query scaled: ``[H, T, D]`` and ``[K, T, D]`` twice → ``[H, T, D]``.

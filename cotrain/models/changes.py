@@ -25,38 +25,38 @@ TOLERANCE = 1e-5  # largest distance of two numbers that count as equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unchanged:
+class UnchangedCount:
     """Of ``weights`` numbers, how many are the same as before."""
 
     weights: int
     same: int  # in bfloat16
     near: int  # in bfloat16, within ``TOLERANCE``
 
-    def __add__(self, other: Unchanged) -> Unchanged:
-        return Unchanged(weights=self.weights + other.weights, same=self.same + other.same, near=self.near + other.near)
+    def __add__(self, other: UnchangedCount) -> UnchangedCount:
+        return UnchangedCount(weights=self.weights + other.weights, same=self.same + other.same, near=self.near + other.near)
 
 
-NOTHING = Unchanged(weights=0, same=0, near=0)
+NOTHING = UnchangedCount(weights=0, same=0, near=0)
 
 
 @torch.no_grad()
-def unchanged(before: torch.Tensor, after: torch.Tensor) -> Unchanged:
+def compare_tensors(before: torch.Tensor, after: torch.Tensor) -> UnchangedCount:
     """Compare two tensors of one shape, any device and dtype; on the CPU. Raises ValueError for another shape."""
     if before.shape != after.shape:
         raise ValueError(f"unchanged needs one shape, found {tuple(before.shape)} and {tuple(after.shape)}")
     one, other = (tensor.detach().cpu().to(torch.bfloat16).float() for tensor in (before, after))
-    apart = (one - other).abs()
-    return Unchanged(weights=apart.numel(), same=int((apart == 0).sum()), near=int((apart <= TOLERANCE).sum()))
+    distance = (one - other).abs()
+    return UnchangedCount(weights=distance.numel(), same=int((distance == 0).sum()), near=int((distance <= TOLERANCE).sum()))
 
 
-def total(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Unchanged:
+def compare_pairs(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> UnchangedCount:
     """Over (before, after) of several tensors, one after the other."""
-    return sum((unchanged(before, after) for before, after in pairs), NOTHING)
+    return sum((compare_tensors(before, after) for before, after in pairs), NOTHING)
 
 
-def whole(before: Iterator[tuple[str, torch.Tensor]], after: Mapping[str, torch.Tensor]) -> Unchanged | None:
+def compare_models(before: Iterator[tuple[str, torch.Tensor]], after: Mapping[str, torch.Tensor]) -> UnchangedCount | None:
     """Over all weights of a model, by name; None where the two do not have the same names and shapes."""
     known = dict(before)
     if known.keys() != after.keys() or any(known[name].shape != tensor.shape for name, tensor in after.items()):
         return None
-    return total((known[name], tensor) for name, tensor in after.items())
+    return compare_pairs((known[name], tensor) for name, tensor in after.items())

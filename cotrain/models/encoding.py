@@ -28,7 +28,7 @@ class _Encoding:
         self.state = state
 
 
-class _Reader(pickle._Unpickler):  # the one in Python: the one in C allocates as much memory as a file asks for
+class _EncodingUnpickler(pickle._Unpickler):  # the one in Python: the one in C allocates as much memory as a file asks for
     """Knows one class. Any other import is refused before anything is called."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -43,7 +43,7 @@ def read_encoding(file: Path) -> PreTrainedTokenizerFast:
     Raises DataError for any other pickle, ModelError for a pattern or ids that ``tokenizers`` cannot express.
     """
     try:
-        value = _Reader(io.BytesIO(file.read_bytes())).load()
+        value = _EncodingUnpickler(io.BytesIO(file.read_bytes())).load()
     except Exception as error:
         raise DataError(
             f"{file}: expected a pickled tiktoken.Encoding, but {str(error) or type(error).__name__}; nothing was run. "
@@ -52,19 +52,19 @@ def read_encoding(file: Path) -> PreTrainedTokenizerFast:
     state: dict[str, Any] = value.state if isinstance(value, _Encoding) and isinstance(value.state, dict) else {}
     parts: list[Any] = [state.get(key) for key in ("mergeable_ranks", "special_tokens", "pat_str")]
     ranks, special, pattern = parts
-    if not (_table(ranks, bytes) and _table(special, str) and isinstance(pattern, str)):
+    if not (_is_table(ranks, bytes) and _is_table(special, str) and isinstance(pattern, str)):
         raise DataError(f"{file}: the encoding has no mergeable_ranks, special_tokens and pat_str; use --tokenizer")
     try:
-        return _fast(ranks, special, pattern)
+        return _fast_tokenizer(ranks, special, pattern)
     except ModelError as error:
         raise ModelError(f"{file}: {error}; use --tokenizer") from error
 
 
-def _table(value: Any, key: type) -> bool:
+def _is_table(value: Any, key: type) -> bool:
     return isinstance(value, dict) and all(isinstance(k, key) and isinstance(i, int) for k, i in value.items())
 
 
-def _fast(ranks: dict[bytes, int], special: dict[str, int], pattern: str) -> PreTrainedTokenizerFast:
+def _fast_tokenizer(ranks: dict[bytes, int], special: dict[str, int], pattern: str) -> PreTrainedTokenizerFast:
     """tiktoken merges whichever neighbours make the token of lowest rank, so every split of a token is a merge of
     its."""
     if sorted(ranks.values()) != list(range(len(ranks))) or any(bytes([i]) not in ranks for i in range(256)):

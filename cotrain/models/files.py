@@ -44,14 +44,14 @@ def check_files(folder: Path, where: str) -> None:
         entries = sorted(folder.iterdir())
         entries += sorted((folder / "additional_chat_templates").glob("*"))
     except OSError as error:
-        raise ModelError(f"{where}: {_reason(error)}; expected a directory that can be read") from error
+        raise ModelError(f"{where}: {_reason_text(error)}; expected a directory that can be read") from error
     for entry in entries:
         if not any(entry.match(pattern) for pattern in (*FILES, "*.py")):
             continue
         try:
             mode = entry.stat().st_mode
         except OSError as error:
-            raise ModelError(f"{where}: {entry.name} leads nowhere ({_reason(error)}); copy it") from error
+            raise ModelError(f"{where}: {entry.name} leads nowhere ({_reason_text(error)}); copy it") from error
         if not stat.S_ISREG(mode):
             kind = "directory" if stat.S_ISDIR(mode) else "pipe, device or socket"
             raise ModelError(f"{where}: {entry.name} is a {kind}; expected a plain file")
@@ -62,15 +62,15 @@ def read_object(file: Path, where: str) -> dict[str, Any]:
     try:
         if file.stat().st_size > LARGEST:
             raise ModelError(f"{where}: {file.name} has more than {LARGEST} bytes; expected a small object")
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ModelError(f"{where}: {file.name} is nested too deeply; copy it again") from error
     except (OSError, ValueError) as error:
         why = str(error).splitlines()[0]
         raise ModelError(f"{where}: {file.name} is no JSON ({why}); copy it again") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{where}: {file.name} holds a {type(found).__name__}, expected an object")
-    return found
+    if not isinstance(content, dict):
+        raise ModelError(f"{where}: {file.name} holds a {type(content).__name__}, expected an object")
+    return content
 
 
 def check_objects(folder: Path, where: str) -> None:
@@ -83,7 +83,7 @@ def check_objects(folder: Path, where: str) -> None:
 def check_config(config: Mapping[str, Any], tensors: Collection[str] | None, where: str) -> None:
     """Raise ModelError for sizes that no model has, more layers than there are ``tensors`` (None: nobody knows), and a
     dtype that is none of weights."""
-    for key, value in _settings(config):
+    for key, value in _iter_settings(config):
         plain = key.rpartition(".")[2]
         wrong = _wrong_dtype(value) if plain in ("dtype", "torch_dtype") else ""
         if isinstance(value, int) and not isinstance(value, bool):
@@ -105,7 +105,7 @@ def _wrong_dtype(value: Any) -> str:
     return ""
 
 
-def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _iter_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every setting of a configuration, with those of the configurations in it, but for how weights were packed."""
     left = [("", config)]
     while left:
@@ -116,5 +116,5 @@ def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 left.append((f"{where}{name}.", value))
 
 
-def _reason(error: OSError) -> str:
+def _reason_text(error: OSError) -> str:
     return (error.strerror or str(error)).lower()

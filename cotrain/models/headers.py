@@ -49,12 +49,12 @@ def weight_files(folder: Path, name: str | os.PathLike[str]) -> list[Path]:
 
 def shapes_in(folder: Path, name: str | os.PathLike[str]) -> Shapes:
     """Of all weights in a directory. Raises ModelError as ``weight_files`` does, and for a file that is damaged."""
-    found: Shapes = []
+    shapes: Shapes = []
     names: list[str] = []
     for file in weight_files(folder, name):
         try:
             with safe_open(file, framework="pt") as weights:
-                found += [(tuple(weights.get_slice(key).get_shape()), key) for key in weights.keys()]  # noqa: SIM118
+                shapes += [(tuple(weights.get_slice(key).get_shape()), key) for key in weights.keys()]  # noqa: SIM118
             names += _names_in(file)
         except (SafetensorError, OSError, json.JSONDecodeError) as error:
             raise ModelError(
@@ -63,7 +63,7 @@ def shapes_in(folder: Path, name: str | os.PathLike[str]) -> Shapes:
     (most, times), *_ = Counter(names).most_common(1) or [("", 0)]
     if times > 1:
         raise ModelError(f"model {str(name)!r}: {times} weights are called {most!r}; expected one of each name")
-    return found
+    return shapes
 
 
 def _names_in(file: Path) -> list[str]:
@@ -72,8 +72,8 @@ def _names_in(file: Path) -> list[str]:
         header = stream.read(int.from_bytes(stream.read(8), "little"))
     names: list[str] = []
 
-    def note(pairs: list[tuple[str, object]]) -> None:
+    def keep_names(pairs: list[tuple[str, object]]) -> None:
         names[:] = [key for key, _ in pairs if key != "__metadata__"]  # the outermost object comes last
 
-    json.loads(header, object_pairs_hook=note)
+    json.loads(header, object_pairs_hook=keep_names)
     return names

@@ -65,7 +65,7 @@ def value_model(name: str | os.PathLike[str], seed: int = 0, scale: float = 0.0,
     Raises ModelError as ``load_model`` does, and for a model without a separate body.
     """
     model, _ = load_model(name, **loading)
-    critic = ValueModel(_body(name, model))
+    critic = ValueModel(_body_of(name, model))
     if scale:
         generator = torch.Generator().manual_seed(seed_of("value head", seed))
         nn.init.normal_(critic.head.weight, std=scale, generator=generator)
@@ -76,11 +76,11 @@ def reward_model(name: str | os.PathLike[str], **loading: Any) -> ValueModel:
     """A reward model: of transformers' kind with the head that it has, or a causal LM (directory, Hub name, or
     "embedded") with one that begins at zero. Raises ModelError as ``value_model`` does, and for a head that is more
     than a weight per feature."""
-    whole = load_classifier(name, **loading)
-    if whole is None:
+    classifier = load_classifier(name, **loading)
+    if classifier is None:
         model, _ = load_model(name, **loading)
-        return ValueModel(_body(name, model), bias=False).eval()
-    scorer, head = ValueModel(_body(name, whole), bias=False), getattr(whole, "score", None)
+        return ValueModel(_body_of(name, model), bias=False).eval()
+    scorer, head = ValueModel(_body_of(name, classifier), bias=False), getattr(classifier, "score", None)
     if not isinstance(head, nn.Linear) or head.bias is not None or head.weight.shape != scorer.head.weight.shape:
         raise ModelError(
             f"model {str(name)!r}: its head is not one weight for each feature; expected `score`, linear without bias"
@@ -124,10 +124,10 @@ def rating_by_words(
         )
     rows = model.get_output_embeddings().weight.detach()
     odds = (rows[first[0][0]] - rows[first[1][0]]).float()[None]
-    return classifier_of(_body(model.name_or_path or "here", model), odds, tokenizer.pad_token_id)
+    return classifier_of(_body_of(model.name_or_path or "here", model), odds, tokenizer.pad_token_id)
 
 
-def _body(name: str | os.PathLike[str], model: PreTrainedModel) -> PreTrainedModel:
+def _body_of(name: str | os.PathLike[str], model: PreTrainedModel) -> PreTrainedModel:
     body = model.base_model
     if body is model or not isinstance(body, PreTrainedModel):
         raise ModelError(f"model {str(name)!r}: {type(model).__name__} has no body apart from its head")

@@ -65,7 +65,7 @@ _EMBEDDED = {
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
-def resolve(name: str | os.PathLike[str]) -> Path | str:
+def resolve_model(name: str | os.PathLike[str]) -> Path | str:
     """The directory that a name stands for, or the name itself when it is one of the Hub.
 
     A ``Path``, an existing path, and whatever begins with ``.``, ``/`` or ``~`` is a path; so is ``a/b`` when there is
@@ -81,9 +81,9 @@ def resolve(name: str | os.PathLike[str]) -> Path | str:
     if not text.strip():
         raise ModelError(f"model {text!r}: an empty name; give a directory, a name of the Hub, or {EMBEDDED_BASE!r}")
     path = Path(text).expanduser()
-    beside = "/" in text and path.parent.is_dir()
+    has_parent = "/" in text and path.parent.is_dir()
     local = isinstance(name, os.PathLike) or text.startswith((".", "/", "~")) or path.exists()
-    if not (local or beside or text.count("/") > 1):
+    if not (local or has_parent or text.count("/") > 1):
         return text
     if not path.exists():
         raise ModelError(f"model {text!r}: no such directory (embedded models: {', '.join(_EMBEDDED)})")
@@ -93,7 +93,7 @@ def resolve(name: str | os.PathLike[str]) -> Path | str:
     return path
 
 
-def embedded(name: str) -> bool:
+def is_embedded(name: str) -> bool:
     """Whether a name is one of the package's own models."""
     return name in _EMBEDDED
 
@@ -121,7 +121,7 @@ def load_model(
 
     Raises ModelError, which says what is missing: directory, config.json, safetensors weights, tokenizer, network.
     """
-    directory = _fetch(name, code=trust_remote_code)
+    directory = _fetch_model(name, code=trust_remote_code)
     check_directory(directory)
     if is_classifier(directory):
         raise ModelError(
@@ -129,8 +129,8 @@ def load_model(
             "reward model, "
             "--rm-model of `cotrain run cooper`"
         )
-    tokenizer = _tokenizer(name, directory, trust_remote_code)
-    return _load(AutoModelForCausalLM, name, directory, dtype, attn_implementation, trust_remote_code), tokenizer
+    tokenizer = _read_tokenizer(name, directory, trust_remote_code)
+    return _load_checked(AutoModelForCausalLM, name, directory, dtype, attn_implementation, trust_remote_code), tokenizer
 
 
 def load_classifier(
@@ -143,11 +143,11 @@ def load_classifier(
     """Load a reward model of transformers' kind, a ``…ForSequenceClassification`` with one label, in evaluation mode;
     None for a model with another head. Arguments and errors as of ``load_model``; ModelError also for several
     labels."""
-    directory = _fetch(name, code=trust_remote_code)
+    directory = _fetch_model(name, code=trust_remote_code)
     check_directory(directory)
     if not is_classifier(directory):
         return None
-    model = _load(AutoModelForSequenceClassification, name, directory, dtype, attn_implementation, trust_remote_code)
+    model = _load_checked(AutoModelForSequenceClassification, name, directory, dtype, attn_implementation, trust_remote_code)
     if model.config.num_labels != 1:
         raise ModelError(
             f"model {str(name)!r}: {model.config.num_labels} labels; expected a reward model, which has one"
@@ -162,7 +162,7 @@ def is_classifier(directory: Path) -> bool:
     return any(str(name).endswith("ForSequenceClassification") for name in (kinds if isinstance(kinds, list) else ()))
 
 
-def _load(
+def _load_checked(
     kind: Any,
     name: str | os.PathLike[str],
     directory: Path,
@@ -171,20 +171,20 @@ def _load(
     trust_remote_code: bool,
 ) -> PreTrainedModel:
     if not trust_remote_code:  # names and shapes alone: what does not belong together is never built
-        _fitting(_read(kind, name, directory, dtype, how, trust_remote_code, device_map="meta"), name)
-    result: PreTrainedModel = _fitting(_read(kind, name, directory, dtype, how, trust_remote_code), name).eval()
+        _check_fit(_read_model(kind, name, directory, dtype, how, trust_remote_code, device_map="meta"), name)
+    result: PreTrainedModel = _check_fit(_read_model(kind, name, directory, dtype, how, trust_remote_code), name).eval()
     return result
 
 
-def unread_model(name: str | os.PathLike[str], directory: Path) -> PreTrainedModel:
+def model_without_weights(name: str | os.PathLike[str], directory: Path) -> PreTrainedModel:
     """The model in a directory without its weights. Raises ModelError where they are not those that its configuration
     needs."""
     kind: Any = AutoModelForSequenceClassification if is_classifier(directory) else AutoModelForCausalLM
-    model: PreTrainedModel = _fitting(_read(kind, name, directory, torch.float32, None, False, device_map="meta"), name)
+    model: PreTrainedModel = _check_fit(_read_model(kind, name, directory, torch.float32, None, False, device_map="meta"), name)
     return model
 
 
-def _read(
+def _read_model(
     kind: Any,
     name: str | os.PathLike[str],
     directory: Path,
@@ -194,11 +194,11 @@ def _read(
     **more: Any,
 ) -> Any:
     """The model, and what transformers says of its weights."""
-    with reading(f"model {str(name)!r}"), _quiet():
+    with report_model_errors(f"model {str(name)!r}"), _quiet_logging():
         return kind.from_pretrained(
             directory,
             dtype=dtype,
-            attn_implementation=how or _attention(directory, trust_remote_code),
+            attn_implementation=how or _default_attention(directory, trust_remote_code),
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             ignore_mismatched_sizes=True,  # told by ``_fitting``
@@ -207,22 +207,22 @@ def _read(
         )
 
 
-def _fitting(loaded: Any, name: str | os.PathLike[str]) -> Any:
+def _check_fit(loaded: Any, name: str | os.PathLike[str]) -> Any:
     """The model, whose weights are all there, and no others."""
-    model, found = loaded
-    wrong = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
-    foreign = sorted(map(str, found["unexpected_keys"]))
-    if wrong or foreign:
-        what = "missing or of another shape" if wrong else "that the model has no place for"
+    model, report = loaded
+    missing = sorted(report["missing_keys"]) + sorted(str(key[0]) for key in report["mismatched_keys"])
+    foreign = sorted(map(str, report["unexpected_keys"]))
+    if missing or foreign:
+        what = "missing or of another shape" if missing else "that the model has no place for"
         raise ModelError(
-            f"model {str(name)!r}: {len(wrong or foreign)} weights {what}, such as {(wrong or foreign)[0]!r}; "
+            f"model {str(name)!r}: {len(missing or foreign)} weights {what}, such as {(missing or foreign)[0]!r}; "
             "config.json and weights do not belong together"
         )
     return model
 
 
 @contextmanager
-def reading(where: str, what: str = "") -> Iterator[None]:
+def report_model_errors(where: str, what: str = "") -> Iterator[None]:
     """Whatever a library raises for the files of a stranger becomes a ModelError of one line."""
     try:
         yield
@@ -240,14 +240,14 @@ def reading(where: str, what: str = "") -> Iterator[None]:
 
 def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Path:
     """Where the files of a model lie; one of the Hub is downloaded first. Raises ModelError."""
-    directory = _fetch(name, code=trust_remote_code)
+    directory = _fetch_model(name, code=trust_remote_code)
     check_directory(directory)
     return directory
 
 
 def load_tokenizer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model directory or Hub name; raises ModelError when there is none."""
-    return _tokenizer(name, _fetch(name, code=trust_remote_code), trust_remote_code)
+    return _read_tokenizer(name, _fetch_model(name, code=trust_remote_code), trust_remote_code)
 
 
 def save_model(
@@ -263,7 +263,7 @@ def save_model(
     if dtype is not None and dtype != model.dtype:
         stored = copy.deepcopy(stored).to(dtype)
     assert isinstance(stored, PreTrainedModel)
-    with _quiet():
+    with _quiet_logging():
         stored.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
 
@@ -273,7 +273,7 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     The hash is taken over the safetensors files in order of their names; the count is read from their headers.
     """
-    where = resolve(path)
+    where = resolve_model(path)
     if not isinstance(where, Path):
         raise ModelError(f"model {where!r}: not a directory; a Hub name is described after it was saved")
     check_directory(where)
@@ -288,7 +288,7 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet_logging() -> Iterator[None]:
     """No progress bars and reports of transformers: what is wrong with a model is an error of ours."""
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
@@ -306,7 +306,7 @@ def check_directory(path: Path) -> None:
     where = f"model {str(path)!r}"
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise ModelError(
-            f"{where}: an adapter without its base{_base_of(path)}; give the base with --model BASE, "
+            f"{where}: an adapter without its base{_base_text(path)}; give the base with --model BASE, "
             "--lora RANK and "
             f"--set policies.generator.lora.path={path}, or export it whole with `cotrain export RUN --role ROLE "
             "--merged`"
@@ -317,37 +317,37 @@ def check_directory(path: Path) -> None:
     check_objects(path, where)
     if not any(path.glob("*.safetensors")):
         other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in path.glob(pattern))
-        found = f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
-        raise ModelError(f"{where}: no *.safetensors file; {found}")
+        found_text = f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
+        raise ModelError(f"{where}: no *.safetensors file; {found_text}")
     names = [key for _, key in shapes_in(path, path)]
     check_config(read_object(path / "config.json", where), names, where)
 
 
-def _base_of(path: Path) -> str:
+def _base_text(path: Path) -> str:
     """What an adapter says of its base."""
     try:
-        found = read_object(path / "adapter_config.json", f"model {str(path)!r}")["base_model_name_or_path"]
+        base = read_object(path / "adapter_config.json", f"model {str(path)!r}")["base_model_name_or_path"]
     except (ModelError, KeyError):
         return ""
-    return f" {found!r}"
+    return f" {base!r}"
 
 
-def _fetch(name: str | os.PathLike[str], *, code: bool = False) -> Path:
+def _fetch_model(name: str | os.PathLike[str], *, code: bool = False) -> Path:
     """The directory of a model; one of the Hub is downloaded, or taken from the cache when there is no network."""
-    where = resolve(name)
+    where = resolve_model(name)
     if isinstance(where, Path):
         return where
     try:
         files, (repository, revision) = [*FILES, "*.py"] if code else FILES, hub_parts(where)
-        with _downloading(where):
+        with _show_download(where):
             return Path(
                 snapshot_download(repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*", COPIES])
             )
     except (OSError, HFValidationError) as error:
-        raise unreachable(where, error) from error
+        raise unreachable_error(where, error) from error
 
 
-def unreachable(name: str, error: Exception) -> ModelError:
+def unreachable_error(name: str, error: Exception) -> ModelError:
     """What is said of a model of the Hub that cannot be had."""
     return ModelError(
         f"model {name!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
@@ -356,15 +356,15 @@ def unreachable(name: str, error: Exception) -> ModelError:
 
 
 @contextmanager
-def _downloading(name: str) -> Iterator[None]:
+def _show_download(name: str) -> Iterator[None]:
     """The Hub's own bars, with total and time left, for a model that is not in the cache."""
     try:
         repository, revision = hub_parts(name)
         snapshot_download(repository, revision=revision, allow_patterns=["config.json"], local_files_only=True)
-        shown = False
+        show = False
     except (OSError, ValueError):
-        shown = shows_progress()
-    if shown:
+        show = shows_progress()
+    if show:
         print(f"fetching {name} from the Hub …", file=sys.stderr, flush=True)
         enable_progress_bars()
     try:
@@ -373,7 +373,7 @@ def _downloading(name: str) -> Iterator[None]:
         disable_progress_bars()
 
 
-def _attention(directory: Path, trust_remote_code: bool) -> str:
+def _default_attention(directory: Path, trust_remote_code: bool) -> str:
     """The attention that a model is given where none is asked for."""
     config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
     kind: Any = type(config)
@@ -382,7 +382,7 @@ def _attention(directory: Path, trust_remote_code: bool) -> str:
     return ATTENTION if supported is None or supported._supports_sdpa else "eager"
 
 
-def _tokenizer(
+def _read_tokenizer(
     name: str | os.PathLike[str], directory: Path, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
     if not any((directory / file).is_file() for file in TOKENIZER_FILES):
@@ -390,7 +390,7 @@ def _tokenizer(
     where = f"model {str(name)!r}"
     check_files(directory, where)
     check_objects(directory, where)
-    with reading(where, "its tokenizer "), _quiet():
+    with report_model_errors(where, "its tokenizer "), _quiet_logging():
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=trust_remote_code
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 
 ALLOCATOR = "DefaultCPUAllocator: "  # before "can't allocate memory" or "not enough memory"
-SHORT = (RuntimeError, MemoryError)  # what to catch; then ask ``out_of_memory``
+MEMORY_ERRORS = (RuntimeError, MemoryError)  # what to catch; then ask ``out_of_memory``
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -22,7 +22,7 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-def give_back(device: torch.device) -> None:
+def release_gpu_cache(device: torch.device) -> None:
     """What torch keeps of a GPU's memory for later, so that parts of another size find room."""
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -20,7 +20,7 @@ from huggingface_hub.errors import HFValidationError
 
 from cotrain.core.errors import ModelError
 from cotrain.models.files import read_object
-from cotrain.models.load import embedded, hub_parts, resolve
+from cotrain.models.load import is_embedded, hub_parts, resolve_model
 
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 
@@ -30,26 +30,26 @@ def is_hub_model(text: str) -> bool:
     return _HUB.fullmatch(text) is not None and not Path(text).exists()
 
 
-def lasting(name: str) -> str:
+def lasting_name(name: str) -> str:
     """The name of the same model as seen from any directory, and at any later time. A model that is not here keeps its
     name: whoever loads it says what is wrong."""
     try:
-        where = resolve(name)
+        where = resolve_model(name)
     except ModelError:
         return name
     if isinstance(where, Path):
-        return name if embedded(name) else str(where.absolute())
+        return name if is_embedded(name) else str(where.absolute())
     repository, revision = hub_parts(where)
-    commit = None if revision else _commit(repository)
+    commit = None if revision else _latest_commit(repository)
     return f"{repository}@{commit}" if commit else name
 
 
-def unpinned(name: str) -> str:
+def unpinned_name(name: str) -> str:
     """What two names of one model have in common: ``lasting``, of the Hub without its revision; asks no network."""
-    return hub_parts(name)[0] if is_hub_model(name) else lasting(name)
+    return hub_parts(name)[0] if is_hub_model(name) else lasting_name(name)
 
 
-def _commit(repository: str) -> str | None:
+def _latest_commit(repository: str) -> str | None:
     """The commit that the Hub, or the cache where there is no network, has of a model."""
     try:
         folder = Path(snapshot_download(repository, allow_patterns=["config.json"]))
@@ -61,20 +61,20 @@ def _commit(repository: str) -> str | None:
 def base_of(name: str | os.PathLike[str]) -> tuple[str, str | None]:
     """How an adapter names its base, so that PEFT finds it: an absolute directory, or a name of the Hub and its
     revision."""
-    where = resolve(name)
+    where = resolve_model(name)
     return (str(where.absolute()), None) if isinstance(where, Path) else hub_parts(where)
 
 
-def known_as(name: str) -> str | None:
+def hub_name_of(name: str) -> str | None:
     """The name on the Hub that a model has, or says of itself in its config.json; None where nobody knows one."""
     try:
-        where = resolve(name)
+        where = resolve_model(name)
     except ModelError:
         return None
     if not isinstance(where, Path):
         return hub_parts(where)[0]
     try:
-        said = read_object(where / "config.json", f"model {name!r}")["_name_or_path"]
+        hub_name = read_object(where / "config.json", f"model {name!r}")["_name_or_path"]
     except (ModelError, KeyError):
         return None
-    return said if isinstance(said, str) and is_hub_model(said) else None
+    return hub_name if isinstance(hub_name, str) and is_hub_model(hub_name) else None

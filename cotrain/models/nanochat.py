@@ -24,7 +24,7 @@ import torch
 from transformers import NanoChatConfig, NanoChatForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from cotrain.core.errors import DataError, ModelError, RunDirectoryError
-from cotrain.core.flags import Parser, whole
+from cotrain.core.flags import Parser, whole_number
 from cotrain.models.encoding import read_encoding
 from cotrain.models.load import save_model
 
@@ -66,9 +66,9 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument("directory", metavar="DIR", help="with model_*.pt and meta_*.json")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--tokenizer", metavar="DIR", help="with tokenizer.pkl or tokenizer.json (default: looked for)")
-    parser.add_argument("--step", type=whole(0), metavar="N", help="which checkpoint (default: the last)")
-    given = parser.strict(words)
-    print(f"written to {convert(given.directory, given.out, tokenizer=given.tokenizer, step=given.step)}")
+    parser.add_argument("--step", type=whole_number(0), metavar="N", help="which checkpoint (default: the last)")
+    args = parser.parse_strictly(words)
+    print(f"written to {convert(args.directory, args.out, tokenizer=args.tokenizer, step=args.step)}")
     return 0
 
 
@@ -83,37 +83,37 @@ def convert(
     source, target = Path(directory), Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
-    file, meta = _files(source, step)
-    words = _tokenizer(source, None if tokenizer is None else Path(tokenizer))
-    config = _config(meta, words)
-    weights = _renamed(_tensors(file), config, file)
+    file, meta = _checkpoint_files(source, step)
+    loaded_tokenizer = _find_tokenizer(source, None if tokenizer is None else Path(tokenizer))
+    config = _read_config(meta, loaded_tokenizer)
+    weights = _rename_weights(_read_tensors(file), config, file)
     with torch.device("meta"):
         model = NanoChatForCausalLM(config)
     model.load_state_dict(weights, strict=True, assign=True)
-    if model.generation_config is not None and words.bos_token_id is not None:
-        ends = [i for i in (words.eos_token_id, words.bos_token_id) if i is not None]
+    if model.generation_config is not None and loaded_tokenizer.bos_token_id is not None:
+        ends = [i for i in (loaded_tokenizer.eos_token_id, loaded_tokenizer.bos_token_id) if i is not None]
         model.generation_config.eos_token_id = ends  # a document ends where the next one begins
-    save_model(model, words, target)
+    save_model(model, loaded_tokenizer, target)
     return target
 
 
-def _files(source: Path, step: int | None) -> tuple[Path, Path]:
+def _checkpoint_files(source: Path, step: int | None) -> tuple[Path, Path]:
     """The weights of one step, and what was written about them."""
-    found = {
+    file_by_step = {
         int(m[1]): path for path in source.glob("model_*.pt") if (m := re.fullmatch(r"model_(\d+)\.pt", path.name))
     }
-    if not found:
+    if not file_by_step:
         raise ModelError(f"{source}: no model_*.pt; expected a directory with checkpoints of nanochat, such as d20")
-    if step is not None and step not in found:
-        raise ModelError(f"{source}: no checkpoint of step {step} (there are: {', '.join(map(str, sorted(found)))})")
-    file = found[max(found) if step is None else step]
+    if step is not None and step not in file_by_step:
+        raise ModelError(f"{source}: no checkpoint of step {step} (there are: {', '.join(map(str, sorted(file_by_step)))})")
+    file = file_by_step[max(file_by_step) if step is None else step]
     meta = file.with_name(file.name.replace("model_", "meta_")).with_suffix(".json")
     if not meta.is_file():
         raise ModelError(f"{file}: {meta.name} is missing beside it; it holds the sizes of the model")
     return file, meta
 
 
-def _tensors(file: Path) -> dict[str, torch.Tensor]:
+def _read_tensors(file: Path) -> dict[str, torch.Tensor]:
     """The weights of one step. Raises DataError for anything but a flat dict of floating-point tensors."""
     try:
         stored = torch.load(file, map_location="cpu", weights_only=True)  # this refuses every other class
@@ -127,35 +127,35 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
     return {str(name): tensor for name, tensor in stored.items()}
 
 
-def _config(meta: Path, words: PreTrainedTokenizerBase) -> NanoChatConfig:
+def _read_config(meta: Path, tokenizer: PreTrainedTokenizerBase) -> NanoChatConfig:
     try:
-        given = json.loads(meta.read_text(encoding="utf-8"))["model_config"]
-        sizes: dict[str, Any] = {new: int(given[old]) for old, new in SIZES.items()}
+        model_config = json.loads(meta.read_text(encoding="utf-8"))["model_config"]
+        sizes: dict[str, Any] = {new: int(model_config[old]) for old, new in SIZES.items()}
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ModelError(f"{meta}: no readable model_config with {', '.join(SIZES)} ({error})") from error
-    unknown = sorted(set(given) - set(SIZES) - {"window_pattern"})
-    if unknown or set(str(given.get("window_pattern", "L"))) - {"L"}:
-        what = f"the setting {unknown[0]!r}" if unknown else f"sliding windows ({given['window_pattern']!r})"
+    unknown = sorted(set(model_config) - set(SIZES) - {"window_pattern"})
+    if unknown or set(str(model_config.get("window_pattern", "L"))) - {"L"}:
+        what = f"the setting {unknown[0]!r}" if unknown else f"sliding windows ({model_config['window_pattern']!r})"
         raise ModelError(f"{meta}: {what} is of an architecture that transformers' NanoChat does not have")
     heads, keys = sizes["num_attention_heads"], sizes["num_key_value_heads"]
     if min(sizes.values()) < 1 or sizes["hidden_size"] % heads or heads % keys:
-        raise ModelError(f"{meta}: the sizes do not go together: {given}")
-    if len(words) != sizes["vocab_size"]:
-        raise ModelError(f"{meta}: vocab_size is {sizes['vocab_size']}, but the tokenizer has {len(words)} tokens")
+        raise ModelError(f"{meta}: the sizes do not go together: {model_config}")
+    if len(tokenizer) != sizes["vocab_size"]:
+        raise ModelError(f"{meta}: vocab_size is {sizes['vocab_size']}, but the tokenizer has {len(tokenizer)} tokens")
     return NanoChatConfig(
         **sizes,
         intermediate_size=4 * sizes["hidden_size"],
         rms_norm_eps=torch.finfo(torch.float32).eps,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         final_logit_softcapping=15.0,
-        bos_token_id=words.bos_token_id,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=False,
     )
 
 
-def _renamed(stored: Mapping[str, torch.Tensor], config: NanoChatConfig, file: Path) -> dict[str, torch.Tensor]:
+def _rename_weights(stored: Mapping[str, torch.Tensor], config: NanoChatConfig, file: Path) -> dict[str, torch.Tensor]:
     """The weights under the names of transformers, as float32; vocabularies padded for speed are cut to their size."""
     head = config.hidden_size // config.num_attention_heads
     wide, narrow = config.hidden_size, (config.num_key_value_heads or config.num_attention_heads) * head
@@ -189,27 +189,27 @@ def _renamed(stored: Mapping[str, torch.Tensor], config: NanoChatConfig, file: P
     return renamed
 
 
-def _tokenizer(source: Path, given: Path | None) -> PreTrainedTokenizerBase:
+def _find_tokenizer(source: Path, given: Path | None) -> PreTrainedTokenizerBase:
     """From the directory given, the checkpoint's own, or where nanochat keeps it: two levels up, in ``tokenizer``."""
     places = [source, source.resolve().parent.parent / "tokenizer"] if given is None else [given]
     for place in places:
         if (place / "tokenizer.pkl").is_file():
-            return _named(read_encoding(place / "tokenizer.pkl"))
+            return _set_special_tokens(read_encoding(place / "tokenizer.pkl"))
         if (place / "tokenizer.json").is_file():
-            return _named(PreTrainedTokenizerFast.from_pretrained(place))
+            return _set_special_tokens(PreTrainedTokenizerFast.from_pretrained(place))
     raise ModelError(
         f"{' and '.join(map(str, places))}: no tokenizer.pkl and no tokenizer.json; name their directory with "
         "--tokenizer"
     )
 
 
-def _named(words: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+def _set_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """With nanochat's tokens in their parts, and its chat format where it has the tokens for it."""
-    known = words.get_vocab()
+    known = tokenizer.get_vocab()
     if BOS not in known:
         raise ModelError(f"the tokenizer has no {BOS}; expected one of nanochat")
-    words.bos_token = words.pad_token = BOS
-    words.eos_token = ASSISTANT[1] if ASSISTANT[1] in known else BOS
-    if words.chat_template is None and all(token in known for token in (*USER, *ASSISTANT)):
-        words.chat_template = CHAT_TEMPLATE
-    return words
+    tokenizer.bos_token = tokenizer.pad_token = BOS
+    tokenizer.eos_token = ASSISTANT[1] if ASSISTANT[1] in known else BOS
+    if tokenizer.chat_template is None and all(token in known for token in (*USER, *ASSISTANT)):
+        tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer

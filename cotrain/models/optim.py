@@ -53,12 +53,12 @@ class Float32Muon(torch.optim.Muon):
                     average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
                     moves.append(gradient.lerp(average, group["momentum"]))
                 rate = -group["lr"] * 0.2 * math.sqrt(max(shape))
-                for parameter, move in zip(parameters, _orthogonal(torch.stack(moves), group), strict=True):
+                for parameter, move in zip(parameters, _newton_schulz(torch.stack(moves), group), strict=True):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(move, alpha=rate)
         return loss
 
 
-def _orthogonal(matrices: torch.Tensor, group: Mapping[str, Any]) -> torch.Tensor:
+def _newton_schulz(matrices: torch.Tensor, group: Mapping[str, Any]) -> torch.Tensor:
     """Newton-Schulz (Jordan et al. 2024) on ``[N, rows, columns]``: singular values near one, same singular vectors."""
     a, b, c = group["ns_coefficients"]
     tall = matrices.shape[1] > matrices.shape[2]
@@ -96,7 +96,7 @@ class Optimizer:
                 group["lr"] = rate * multiplier
             part.step()
 
-    def forget(self) -> None:
+    def clear_moments(self) -> None:
         """All moments: the next step is made as the first."""
         for part in self.parts:
             part.state.clear()
@@ -114,7 +114,7 @@ def adamw(
     weight_decay: float = 0.0,
 ) -> Optimizer:
     """AdamW over the trainable parameters, with decay on matrices only (not on norms, biases, embeddings)."""
-    named = _trainable(model)
+    named = _trainable_parameters(model)
     embeddings = _embedding_names(model)
     decayed = [p for name, p in named.items() if p.ndim >= 2 and name not in embeddings]
     plain = [p for name, p in named.items() if p.ndim < 2 or name in embeddings]
@@ -136,7 +136,7 @@ def muon(
     Muon's updates are scaled to the root mean square of AdamW's (``match_rms_adamw``: 0.2·sqrt(max(rows, columns)),
     Liu et al. 2025, arXiv 2502.16982, eq. 4), which is why one rate serves both.
     """
-    named = _trainable(model)
+    named = _trainable_parameters(model)
     embeddings = _embedding_names(model)
     hidden = [p for name, p in named.items() if p.ndim == 2 and name not in embeddings]
     rest = [p for name, p in named.items() if p.ndim != 2 or name in embeddings]
@@ -151,7 +151,7 @@ def muon(
     return Optimizer(parts)
 
 
-def schedule(step: int, total: int, warmup: int = 0, decay_fraction: float = 1.0, shape: str = "linear") -> float:
+def lr_multiplier(step: int, total: int, warmup: int = 0, decay_fraction: float = 1.0, shape: str = "linear") -> float:
     """Multiplier of the learning rate at ``step`` (from 0) of ``total``: warm-up, plateau, decay to zero.
 
     Warm-up is linear: (step + 1) / warmup. The last ``decay_fraction`` of all steps decay, linearly or as a half
@@ -183,7 +183,7 @@ def schedule(step: int, total: int, warmup: int = 0, decay_fraction: float = 1.0
 def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, torch.Tensor]:
     """All state as ``{"parameter.name:field": tensor}``, detached copies; parameters without a step yet have none."""
     tensors = {}
-    for name, (part, parameter) in _owners(optimizer, model).items():
+    for name, (part, parameter) in _parameter_owners(optimizer, model).items():
         state = part.state.get(parameter, {})
         for field in FIELDS[type(part)] if state else ():
             tensors[f"{name}:{field}"] = state[field].detach().clone()
@@ -192,8 +192,8 @@ def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, torch
 
 def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     """Put back what ``optimizer_tensors`` gave. Raises StateError, having changed nothing, when it does not fit."""
-    owners = _owners(optimizer, model)
-    found: dict[str, dict[str, torch.Tensor]] = {}
+    owners = _parameter_owners(optimizer, model)
+    states: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         name, _, field = key.rpartition(":")
         if name not in owners or field not in FIELDS[type(owners[name][0])]:
@@ -204,25 +204,25 @@ def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapp
                 f"state of optimizer does not fit: {key!r} has shape {tuple(tensor.shape)}, "
                 f"the parameter {tuple(parameter.shape)}"
             )
-        found.setdefault(name, {})[field] = tensor
-    for name, state in found.items():
+        states.setdefault(name, {})[field] = tensor
+    for name, state in states.items():
         missing = [field for field in FIELDS[type(owners[name][0])] if field not in state]
         if missing:
             raise StateError(f"state of optimizer does not fit: {name!r} lacks {', '.join(missing)}")
     for name, (part, parameter) in owners.items():
         part.state.pop(parameter, None)
-        if name in found:
+        if name in states:
             part.state[parameter] = {
-                field: tensor.detach().clone().to(parameter.device) for field, tensor in found[name].items()
+                field: tensor.detach().clone().to(parameter.device) for field, tensor in states[name].items()
             }
 
 
-def _owners(optimizer: Optimizer, model: nn.Module) -> dict[str, tuple[torch.optim.Optimizer, nn.Parameter]]:
+def _parameter_owners(optimizer: Optimizer, model: nn.Module) -> dict[str, tuple[torch.optim.Optimizer, nn.Parameter]]:
     owner = {p: part for part in optimizer.parts for group in part.param_groups for p in group["params"]}
     return {name: (owner[p], p) for name, p in model.named_parameters() if p in owner}
 
 
-def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+def _trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not named:
         raise ConfigError("optimizer: the model has no trainable parameter; unfreeze some")

@@ -25,23 +25,23 @@ from cotrain.core.errors import ModelError
 
 def check_recompute(model: nn.Module) -> None:
     """Raise ModelError for a model whose layers are not known to be pure functions of their inputs."""
-    if not _layers(model):
+    if not _recomputable_layers(model):
         raise ModelError(
             f"{type(model).__name__} has no layer that transformers can checkpoint; set gradient_checkpointing=false"
         )
 
 
 @contextmanager
-def recomputing(model: nn.Module, wanted: bool = True) -> Iterator[None]:
+def recompute_layers(model: nn.Module, wanted: bool = True) -> Iterator[None]:
     """Within the block, a forward pass with gradient keeps the inputs of layers only."""
-    layers = _layers(model) if wanted and torch.is_grad_enabled() else []
+    layers = _recomputable_layers(model) if wanted and torch.is_grad_enabled() else []
     for layer in layers:
         layer.forward = partial(
             checkpoint,
             layer.forward,
             use_reentrant=False,
             preserve_rng_state=False,
-            context_fn=partial(_contexts, _configs(layer)),
+            context_fn=partial(_pass_contexts, _layer_configs(layer)),
         )
     try:
         yield
@@ -50,23 +50,23 @@ def recomputing(model: nn.Module, wanted: bool = True) -> Iterator[None]:
             del layer.forward
 
 
-def _layers(model: nn.Module) -> list[nn.Module]:
+def _recomputable_layers(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
-def _configs(layer: nn.Module) -> list[PreTrainedConfig]:
+def _layer_configs(layer: nn.Module) -> list[PreTrainedConfig]:
     """The configurations that a layer and its parts read, each once."""
     found = [getattr(module, "config", None) for module in layer.modules()]
     return list({id(config): config for config in found if isinstance(config, PreTrainedConfig)}.values())
 
 
-def _contexts(configs: list[PreTrainedConfig]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+def _pass_contexts(configs: list[PreTrainedConfig]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Of the pass itself, and of computing again: as it is now."""
-    return nullcontext(), _as_now(configs, [config._attn_implementation for config in configs])
+    return nullcontext(), _attention_as(configs, [config._attn_implementation for config in configs])
 
 
 @contextmanager
-def _as_now(configs: list[PreTrainedConfig], names: list[str]) -> Iterator[None]:
+def _attention_as(configs: list[PreTrainedConfig], names: list[str]) -> Iterator[None]:
     before = [config._attn_implementation for config in configs]
     for config, name in zip(configs, names, strict=True):
         config._attn_implementation = name

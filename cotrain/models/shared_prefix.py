@@ -54,8 +54,8 @@ class Branches:
         """The same on a device: padded to rectangles anywhere but on a CPU."""
         if device.type == "cpu":
             return self
-        found = self.rectangles or rectangles_of(self.pieces)
-        tensors = {f.name: getattr(found, f.name).to(device, non_blocking=non_blocking) for f in fields(found)}
+        rectangles = self.rectangles or rectangles_of(self.pieces)
+        tensors = {f.name: getattr(rectangles, f.name).to(device, non_blocking=non_blocking) for f in fields(rectangles)}
         positions = self.positions.to(device, non_blocking=non_blocking)
         return replace(self, positions=positions, rectangles=Rectangles(**tensors))
 
@@ -83,16 +83,16 @@ def rectangles_of(pieces: Sequence[Piece]) -> Rectangles:
     """Prompts and answers, each padded to the longest of their kind."""
     prompts = [p for p in pieces if p.first == p.last]
     answers = [p for p in pieces if p.first != p.last]
-    of = {p.start: u for u, p in enumerate(prompts)}
-    asked, prompt_places = _padded(prompts)
-    told, answer_places = _padded(answers)
-    whose = torch.tensor([of[p.first] for p in answers], dtype=torch.int64)
-    tail = told.shape[1]
-    before = asked[whose][:, None, None, :].expand(-1, 1, tail, -1)
+    prompt_index = {p.start: u for u, p in enumerate(prompts)}
+    is_prompt_token, prompt_places = _pad_pieces(prompts)
+    is_answer_token, answer_places = _pad_pieces(answers)
+    whose = torch.tensor([prompt_index[p.first] for p in answers], dtype=torch.int64)
+    tail = is_answer_token.shape[1]
+    before = is_prompt_token[whose][:, None, None, :].expand(-1, 1, tail, -1)
     itself = torch.ones(tail, tail, dtype=torch.bool).tril()[None, None].expand(len(answers), 1, tail, tail)
     back = torch.zeros(max(p.end for p in pieces), dtype=torch.int64)
-    back[prompt_places[asked]] = torch.arange(asked.numel()).view(asked.shape)[asked]
-    back[answer_places[told]] = asked.numel() + torch.arange(told.numel()).view(told.shape)[told]
+    back[prompt_places[is_prompt_token]] = torch.arange(is_prompt_token.numel()).view(is_prompt_token.shape)[is_prompt_token]
+    back[answer_places[is_answer_token]] = is_prompt_token.numel() + torch.arange(is_answer_token.numel()).view(is_answer_token.shape)[is_answer_token]
     return Rectangles(
         prompts=prompt_places,
         answers=answer_places,
@@ -102,24 +102,24 @@ def rectangles_of(pieces: Sequence[Piece]) -> Rectangles:
     )
 
 
-def _padded(pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]:
+def _pad_pieces(pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]:
     """[n, longest], True on tokens, and their places, 0 on padding."""
     starts = torch.tensor([p.start for p in pieces], dtype=torch.int64)[:, None]
     sizes = torch.tensor([p.end - p.start for p in pieces], dtype=torch.int64)[:, None]
     column = torch.arange(max((p.end - p.start for p in pieces), default=0))[None]
-    held = column < sizes
-    return held, torch.where(held, starts + column, 0)
+    is_token = column < sizes
+    return is_token, torch.where(is_token, starts + column, 0)
 
 
 def can_branch(model: nn.Module) -> bool:
     """Is attention by branches exact for this model, which PEFT may have wrapped?"""
-    plain = _unwrapped(model)
+    plain = _unwrap_peft(model)
     if not isinstance(plain, PreTrainedModel):
         return False
     return is_plain(plain) and plain.config._attn_implementation in (ATTENTION, BRANCHES)  # another one was asked for
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def _unwrap_peft(model: nn.Module) -> nn.Module:
     """The model inside of PEFT's wrapper; any other as it is."""
     if isinstance(model, PreTrainedModel):
         return model
@@ -129,7 +129,7 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def branching(model: PreTrainedModel) -> Iterator[None]:
+def use_branches(model: PreTrainedModel) -> Iterator[None]:
     """Within the block, ``model`` wants ``branches`` with every call, and no mask."""
     before = model.config._attn_implementation
     model.config._attn_implementation = BRANCHES
@@ -167,29 +167,29 @@ def _attend_rectangles(
     repeat = heads // key.shape[1]
     q, k, v = (t[0].transpose(0, 1).flatten(1) for t in (query, key, value))  # [N, heads · D]
 
-    def pick(flat: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    def pick_heads(flat: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         """``[R, L]`` places → ``[R, heads, L, D]``. An embedding's backward pass adds up faster than an index's."""
         return F.embedding(index, flat).unflatten(2, (-1, size)).transpose(1, 2)
 
-    def look(flat: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    def pick_repeated(flat: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         """The same of keys and values, each head as often as it is read."""
-        return pick(flat, index) if repeat == 1 else pick(flat, index).repeat_interleave(repeat, 1)
+        return pick_heads(flat, index) if repeat == 1 else pick_heads(flat, index).repeat_interleave(repeat, 1)
 
     results = []
-    for asking, looked_at, mask in (
+    for query_places, key_places, mask in (
         (where.prompts, where.prompts, None),
         (where.answers, where.keys, where.seen),
     ):
-        if asking.shape[1]:
-            found = F.scaled_dot_product_attention(
-                pick(q, asking),
-                look(k, looked_at),
-                look(v, looked_at),
+        if query_places.shape[1]:
+            mixed = F.scaled_dot_product_attention(
+                pick_heads(q, query_places),
+                pick_repeated(k, key_places),
+                pick_repeated(v, key_places),
                 attn_mask=mask,
                 is_causal=mask is None,
                 scale=scale,
             )
-            results.append(found.transpose(1, 2).reshape(-1, heads * size))
+            results.append(mixed.transpose(1, 2).reshape(-1, heads * size))
     return F.embedding(where.back, torch.cat(results)).view(1, -1, heads, size)
 
 

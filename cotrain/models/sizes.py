@@ -25,18 +25,18 @@ from cotrain.models.load import (
     first_line,
     hub_parts,
     load_tokenizer,
-    reading,
-    resolve,
-    unreachable,
-    unread_model,
+    report_model_errors,
+    resolve_model,
+    unreachable_error,
+    model_without_weights,
 )
-from cotrain.text.render import Renderer, said_with
+from cotrain.text.render import Renderer, generation_config_of
 
 TEMPLATE = 32  # tokens that a chat template puts around a message, where it cannot be rendered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelSize:
     """Sizes of a causal model."""
 
     parameters: int
@@ -51,20 +51,20 @@ class Shape:
     tokenizer: Any
 
 
-def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Shape:
+def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> ModelSize:
     """Look at a model; of one of the Hub that is not in the cache, its small files are downloaded and the headers of
     its weights read. Raises ModelError for one that cannot be read: no such directory or name, no network, damaged
     weights, no tokenizer."""
-    told, found = f"model {str(name)!r}", resolve(name)
-    where = found if isinstance(found, Path) else _cached(found)
+    label, resolved = f"model {str(name)!r}", resolve_model(name)
+    where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
     if where is not None:
         check_directory(where)
         shapes = shapes_in(where, name)
-        model = None if trust_remote_code else unread_model(name, where)
+        model = None if trust_remote_code else model_without_weights(name, where)
     else:
-        where, shapes, model = _small_files(str(found)), _on_hub(str(found)), None
-        check_config(read_object(where / "config.json", told), [key for _, key in shapes], told)
-    with reading(told, "config.json "):
+        where, shapes, model = _small_files(str(resolved)), _hub_shapes(str(resolved)), None
+        check_config(read_object(where / "config.json", label), [key for _, key in shapes], label)
+    with report_model_errors(label, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
     parameters, sides = 0, 0
     for shape, key in shapes:
@@ -74,8 +74,8 @@ def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     tokenizer: Any = load_tokenizer(where, trust_remote_code=trust_remote_code)
-    Renderer(tokenizer, None if model is None else said_with(model))  # whoever speaks will need one
-    return Shape(
+    Renderer(tokenizer, None if model is None else generation_config_of(model))  # whoever speaks will need one
+    return ModelSize(
         parameters=parameters,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
@@ -90,18 +90,18 @@ def shape_of(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -
 
 
 @functools.lru_cache(maxsize=64)
-def parameters_of(name: str) -> int | None:
+def parameter_count(name: str) -> int | None:
     """Of all its weights; None for a model that cannot be looked at: whoever loads it says what is wrong."""
     try:
-        found = resolve(name)
-        where = found if isinstance(found, Path) else _cached(found)
-        shapes = _on_hub(str(found)) if where is None else shapes_in(where, name)
+        resolved = resolve_model(name)
+        where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
+        shapes = _hub_shapes(str(resolved)) if where is None else shapes_in(where, name)
     except ModelError:
         return None
     return sum(math.prod(shape) for shape, _ in shapes)
 
 
-def _cached(name: str) -> Path | None:
+def _cached_directory(name: str) -> Path | None:
     """The files of a model of the Hub, where all its weights are in the cache."""
     repository, revision = hub_parts(name)
     try:
@@ -119,10 +119,10 @@ def _small_files(name: str) -> Path:
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*"]))
     except (OSError, HFValidationError) as error:
-        raise unreachable(name, error) from error
+        raise unreachable_error(name, error) from error
 
 
-def _on_hub(name: str) -> Shapes:
+def _hub_shapes(name: str) -> Shapes:
     repository, revision = hub_parts(name)
     try:
         files = get_safetensors_metadata(repository, revision=revision).files_metadata.values()

@@ -48,69 +48,69 @@ def attend_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: Sequence[Pi
     """
     groups, (heads, length, size) = key.shape[0], query.shape
     kind = torch.promote_types(query.dtype, torch.float32)
-    asked = (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()  # [K, N, H / K, D]
-    found = _Attend.apply(asked, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces)
-    return found.transpose(0, 1).reshape(length, heads, size).to(query.dtype)
+    scaled_query = (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()  # [K, N, H / K, D]
+    mixed = _AttendPieces.apply(scaled_query, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces)
+    return mixed.transpose(0, 1).reshape(length, heads, size).to(query.dtype)
 
 
-class _Attend(torch.autograd.Function):
+class _AttendPieces(torch.autograd.Function):
     """asked ``[K, N, R, D]``, scaled; keys and values ``[K, N, D]`` → ``[K, N, R, D]``."""
 
     @staticmethod
-    def forward(ctx: Any, asked: Tensor, keys: Tensor, values: Tensor, pieces: Sequence[Piece]) -> Tensor:
-        groups, _, repeat, size = asked.shape
-        future = _future(pieces, asked)
+    def forward(ctx: Any, all_queries: Tensor, keys: Tensor, values: Tensor, pieces: Sequence[Piece]) -> Tensor:
+        groups, _, repeat, size = all_queries.shape
+        future = _future_mask(pieces, all_queries)
         pairs = sum((p.end - p.start) * (p.end - p.start + p.last - p.first) for p in pieces) * groups * repeat
         kept: list[Tensor] | None = [] if pairs <= KEPT and any(ctx.needs_input_grad) else None
-        out = torch.empty_like(asked)
+        out = torch.empty_like(all_queries)
         with torch.autocast("cpu", enabled=False):
             for piece in pieces:
-                seen, mixed = _seen(keys, piece), _seen(values, piece)
-                for start, end, width in _blocks(piece):
-                    weights = _weights(asked[:, start:end], seen[:, :width], future)
+                seen, mixed = _visible_tokens(keys, piece), _visible_tokens(values, piece)
+                for start, end, width in _query_blocks(piece):
+                    weights = _attention_weights(all_queries[:, start:end], seen[:, :width], future)
                     out[:, start:end] = torch.bmm(weights, mixed[:, :width]).view(groups, -1, repeat, size)
                     if kept is not None:
                         kept.append(weights)
-        ctx.save_for_backward(asked, keys, values, *(kept or ()))
+        ctx.save_for_backward(all_queries, keys, values, *(kept or ()))
         ctx.pieces, ctx.kept = pieces, kept is not None
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        asked, keys, values, *kept = ctx.saved_tensors
-        groups, _, repeat, size = asked.shape
-        future = _future(ctx.pieces, asked)
+        all_queries, keys, values, *kept = ctx.saved_tensors
+        groups, _, repeat, size = all_queries.shape
+        future = _future_mask(ctx.pieces, all_queries)
         gradient = gradient.contiguous()
-        of_asked, of_keys, of_values = torch.empty_like(asked), torch.empty_like(keys), torch.empty_like(values)
+        query_gradient, key_gradient, value_gradient = torch.empty_like(all_queries), torch.empty_like(keys), torch.empty_like(values)
         stored = iter(kept)
         for piece in ctx.pieces:
-            seen, mixed = _seen(keys, piece), _seen(values, piece)
+            seen, mixed = _visible_tokens(keys, piece), _visible_tokens(values, piece)
             to_seen, to_mixed = torch.zeros_like(seen), torch.zeros_like(mixed)
-            for start, end, width in _blocks(piece):
-                queries = asked[:, start:end]
-                weights = next(stored) if ctx.kept else _weights(queries, seen[:, :width], future)
-                given = gradient[:, start:end].reshape(groups, -1, size)
-                to_weights = torch.bmm(given, mixed[:, :width].transpose(1, 2))
+            for start, end, width in _query_blocks(piece):
+                queries = all_queries[:, start:end]
+                weights = next(stored) if ctx.kept else _attention_weights(queries, seen[:, :width], future)
+                block_gradient = gradient[:, start:end].reshape(groups, -1, size)
+                to_weights = torch.bmm(block_gradient, mixed[:, :width].transpose(1, 2))
                 to_scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
-                of_asked[:, start:end] = torch.bmm(to_scores, seen[:, :width]).view(groups, -1, repeat, size)
+                query_gradient[:, start:end] = torch.bmm(to_scores, seen[:, :width]).view(groups, -1, repeat, size)
                 to_seen[:, :width] += torch.bmm(to_scores.transpose(1, 2), queries.reshape(groups, -1, size))
-                to_mixed[:, :width] += torch.bmm(weights.transpose(1, 2), given)
+                to_mixed[:, :width] += torch.bmm(weights.transpose(1, 2), block_gradient)
             beginning = piece.last - piece.first
-            for whole, part in ((of_keys, to_seen), (of_values, to_mixed)):
-                whole[:, piece.start : piece.end] = part[:, beginning:]  # the piece's own, which later ones add to
+            for full, part in ((key_gradient, to_seen), (value_gradient, to_mixed)):
+                full[:, piece.start : piece.end] = part[:, beginning:]  # the piece's own, which later ones add to
                 if beginning:
-                    whole[:, piece.first : piece.last] += part[:, :beginning]
-        return of_asked, of_keys, of_values, None
+                    full[:, piece.first : piece.last] += part[:, :beginning]
+        return query_gradient, key_gradient, value_gradient, None
 
 
-def _future(pieces: Sequence[Piece], like: Tensor) -> Tensor:
+def _future_mask(pieces: Sequence[Piece], like: Tensor) -> Tensor:
     """[n, 1, n] for the longest block: −∞ where a query would see what comes after it."""
     longest = min(BLOCK, max(piece.end - piece.start for piece in pieces))
     return like.new_full((longest, longest), -math.inf).triu_(1)[:, None]
 
 
-def _seen(flat: Tensor, piece: Piece) -> Tensor:
+def _visible_tokens(flat: Tensor, piece: Piece) -> Tensor:
     """[K, B + T, D]: the beginning and the piece itself."""
     own = flat[:, piece.start : piece.end]
     if piece.first == piece.last:
@@ -120,7 +120,7 @@ def _seen(flat: Tensor, piece: Piece) -> Tensor:
     return torch.cat([flat[:, piece.first : piece.last], own], dim=1)
 
 
-def _blocks(piece: Piece) -> Iterator[tuple[int, int, int]]:
+def _query_blocks(piece: Piece) -> Iterator[tuple[int, int, int]]:
     """Queries from, to, and how many of the keys they see at most."""
     beginning = piece.last - piece.first
     for start in range(piece.start, piece.end, BLOCK):
@@ -128,7 +128,7 @@ def _blocks(piece: Piece) -> Iterator[tuple[int, int, int]]:
         yield start, end, beginning + end - piece.start
 
 
-def _weights(queries: Tensor, seen: Tensor, future: Tensor) -> Tensor:
+def _attention_weights(queries: Tensor, seen: Tensor, future: Tensor) -> Tensor:
     """``[K, T, R, D]`` and ``[K, S, D]`` → ``[K, T · R, S]``, the last T keys being the queries' own."""
     groups, count, repeat, size = queries.shape
     scores = torch.bmm(queries.reshape(groups, -1, size), seen.transpose(1, 2))

@@ -12,17 +12,17 @@ from typing import Any
 
 from cotrain.metrics.table import limits_of
 from cotrain.pages.compare_table import (
-    Reading,
+    CurvePoint,
     Runs,
     SeedRun,
-    band,
+    mean_band,
     difference_bands,
     in_reading_order,
     is_main,
     is_share,
     label_of,
     roles_in,
-    take_apart,
+    parse_metric_name,
 )
 from cotrain.pages.curves import Curves
 
@@ -35,7 +35,7 @@ SHOWN = ("accuracy", "step_accuracy", "majority_share", "predicted_positive", "b
 
 def held_out_run(curves: Curves) -> SeedRun:
     """The evaluations of one run."""
-    spent = curves.spent_at([row["step"] for row in curves.held_out])
+    spent = curves.spent_at_steps([row["step"] for row in curves.held_out])
     return _seed_run(
         [({**cost, "step": row["step"] + 1.0}, row) for cost, row in zip(spent, curves.held_out, strict=True)],
         lambda name: name not in ("step", "tokens") and not name.startswith("updates/"),
@@ -44,15 +44,15 @@ def held_out_run(curves: Curves) -> SeedRun:
 
 def training_run(curves: Curves) -> SeedRun:
     """The steps of one run, in blocks."""
-    rows, spent = curves.rows, curves.spent()
+    rows, spent = curves.rows, curves.spent_by_row()
     size = max(1, -(-len(rows) // BLOCKS))
     points = []
     for at in range(0, len(rows), size):
-        some = rows[at : at + size]
-        names = {name for row in some for name in row if _is_shown(name)}
+        block = rows[at : at + size]
+        names = {name for row in block for name in row if _is_shown(name)}
         means = {}
         for name in names:
-            values = [row[name] for row in some if name in row]
+            values = [row[name] for row in block if name in row]
             means[name] = sum(values) / len(values)
         points.append((spent[min(at + size, len(rows)) - 1], means))
     return _seed_run(points, lambda name: True)
@@ -65,13 +65,13 @@ def _is_shown(name: str) -> bool:
 
 def _seed_run(points: Any, wanted: Any) -> SeedRun:
     curve = tuple(
-        Reading(spent=spent, figures={name: v for name, v in figures.items() if wanted(name)})
+        CurvePoint(spent=spent, figures={name: v for name, v in figures.items() if wanted(name)})
         for spent, figures in points
     )
     return SeedRun(curve=curve, before={}, after={}, problems={})
 
 
-def tells_of_training(name: str) -> bool:
+def is_training_headline(name: str) -> bool:
     """Is this one of the figures of training that are shown first: what is earned, and what is true?"""
     metric = name.partition("/")[2]
     paid = metric.startswith("reward/") and metric not in ("reward/format", "reward/truth", "reward/label")
@@ -86,58 +86,58 @@ def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is
     }
     roles = roles_in(measured)
     keys = sorted(in_reading_order(measured), key=lambda key: not first(key))[:MOST_METRICS]
-    axes = _axes(runs)
+    axes = _shared_axes(runs)
     curves: dict[str, dict[str, Any]] = {axis: {} for axis in axes}
     apart: dict[str, dict[str, Any]] = {axis: {} for axis in axes}
     metrics = []
     for key in keys:
         values = [r.figures[key] for s in runs.values() for run in s.values() for r in run.curve if key in r.figures]
-        limits = limits_of(take_apart(key, roles).metric)
+        limits = limits_of(parse_metric_name(key, roles).metric)
         metrics.append({
             "key": key, "label": label_of(key, roles), "share": is_share(key, roles, values), "main": first(key),
         })  # fmt: skip
         for axis in axes:
-            found = {}
+            arm_lines = {}
             for name, seeds in runs.items():
-                mean, spread = band([run.points(key, axis) for run in seeds.values()], limits=limits)
+                mean, spread = mean_band([run.metric_curve(key, axis) for run in seeds.values()], limits=limits)
                 if mean:
-                    found[name] = _line(mean, spread)
-            curves[axis][key] = found
+                    arm_lines[name] = _chart_line(mean, spread)
+            curves[axis][key] = arm_lines
             if differences and is_main(key):
                 reference, bands = difference_bands(runs, key, axis)
-                lines = {name: _line(mean, spread) for name, (mean, spread) in bands.items() if mean}
+                lines = {name: _chart_line(mean, spread) for name, (mean, spread) in bands.items() if mean}
                 if lines:
                     apart[axis][key] = {"reference": reference, "arms": lines}
     return {"axes": axes, "metrics": metrics, "curves": curves, "apart": apart}
 
 
-def _axes(runs: Runs) -> list[str]:
+def _shared_axes(runs: Runs) -> list[str]:
     """The costs that every run was measured in."""
-    found = [set(run.curve[-1].spent) for seeds in runs.values() for run in seeds.values() if run.curve]
+    axis_sets = [set(run.curve[-1].spent) for seeds in runs.values() for run in seeds.values() if run.curve]
     order = ("batches", "step", "tokens", "flops", "seconds")
-    common = set.intersection(*found) if found else set()
+    common = set.intersection(*axis_sets) if axis_sets else set()
     return [axis for axis in order if axis in common and (axis != "step" or "batches" not in common)] + sorted(
         axis for axis in common if axis.startswith("updates/")
     )
 
 
-def _line(mean: Any, spread: Any) -> dict[str, list[float]]:
+def _chart_line(mean: Any, spread: Any) -> dict[str, list[float]]:
     whole = len(spread) == len(mean)
     return {
-        "x": [_short(x) for x, _ in mean],
-        "mean": [_short(y) for _, y in mean],
-        "low": [_short(low) for _, low, _ in spread] if whole else [],
-        "high": [_short(high) for _, _, high in spread] if whole else [],
+        "x": [_five_digits(x) for x, _ in mean],
+        "mean": [_five_digits(y) for _, y in mean],
+        "low": [_five_digits(low) for _, low, _ in spread] if whole else [],
+        "high": [_five_digits(high) for _, _, high in spread] if whole else [],
     }
 
 
-def _short(value: float) -> float:
+def _five_digits(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def arms_of(curves: Mapping[str, Mapping[Any, Curves]], *, training: bool) -> dict[str, dict[Any, SeedRun]]:
+def seed_runs_of(curves: Mapping[str, Mapping[Any, Curves]], *, training: bool) -> dict[str, dict[Any, SeedRun]]:
     """arm → seed → what ``bands_of`` draws."""
-    read = training_run if training else held_out_run
+    to_seed_run = training_run if training else held_out_run
     return {
-        arm: {seed: run for seed, one in seeds.items() if (run := read(one)).curve} for arm, seeds in curves.items()
+        arm: {seed: run for seed, one in seeds.items() if (run := to_seed_run(one)).curve} for arm, seeds in curves.items()
     }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from cotrain.core.flags import Parser, whole
+from cotrain.core.flags import Parser, whole_number
 from cotrain.pages.places import find_places
 from cotrain.pages.server import HOST, Viewer, listen
 
@@ -20,14 +20,14 @@ def view(words: Sequence[str]) -> int:
         metavar="DIR",
         help="of a run, comparison or study, or a folder of them; DIR#r:12:3:0 is one of its screens or rollouts",
     )
-    parser.add_argument("--port", type=whole(0, 65535), default=0, metavar="N", help="0: any that is free (default: 0)")
+    parser.add_argument("--port", type=whole_number(0, 65535), default=0, metavar="N", help="0: any that is free (default: 0)")
     parser.add_argument("--open", action="store_true", help="open the browser of this machine")
-    given = parser.strict(words)
-    place, at = taken_apart(given.place)
-    with Viewer(find_places(place), place) as viewer, listen(viewer, given.port) as server:
-        address = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/{at}"
+    args = parser.parse_strictly(words)
+    folder, screen = split_address(args.place)
+    with Viewer(find_places(folder), folder) as viewer, listen(viewer, args.port) as server:
+        address = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/{screen}"
         print(f"{address}  (this machine alone; Ctrl-C to leave)", flush=True)
-        if given.open:
+        if args.open:
             webbrowser.open(address)
         try:
             server.serve_forever()
@@ -36,7 +36,7 @@ def view(words: Sequence[str]) -> int:
     return 0
 
 
-def taken_apart(words: str) -> tuple[Path, str]:
+def split_address(words: str) -> tuple[Path, str]:
     """The directory, and what stands behind it: ``runs/mine#r:12:3:0`` names a rollout, as the page's address does. A
     directory that has this name counts more."""
     name, mark, screen = words.partition("#")

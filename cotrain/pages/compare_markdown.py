@@ -12,62 +12,62 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate
-from cotrain.metrics.table import meaning
-from cotrain.pages.compare_overview import Cells, about, alarms, costs, headlines, rates, settings
-from cotrain.pages.compare_reach import levels
+from cotrain.metrics.table import labelled_metric
+from cotrain.pages.compare_overview import TextTable, about_sentences, alarm_cells, cost_cells, headline_cells, rate_cells, setting_cells
+from cotrain.pages.compare_reach import find_levels
 from cotrain.pages.compare_table import (
     VERDICTS,
     Runs,
-    by_figure,
+    group_by_figure,
     is_headline,
     is_main,
     is_share,
     label_of,
-    open_label,
+    strip_folders,
     roles_in,
     runs_of,
     verdict_table,
 )
 from cotrain.pages.compare_words import AXES, UNITS, budget_in_words
-from cotrain.pages.escape import terminal
-from cotrain.pages.guide import interval, number, take_apart
+from cotrain.pages.escape import escape_terminal
+from cotrain.pages.guide import interval_text, number_text, parse_metric_name
 
 
 def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> str:
     """The whole file. ``compare`` is the content of compare.json with its table; ``pictures`` are files beside it."""
     runs, rows, budgets = runs_of(compare), compare["table"], compare["budgets"]
     roles = roles_in({row["metric"] for row in rows})
-    wanted = [row for row in rows if _is_shown(row, roles)]
-    parts = [f"# {', '.join(text(name) for name in runs)}", _setting(compare, runs)]
-    parts += section("At the start and at the end", headlines(compare))
-    parts += section("What it cost, means over seeds", costs(compare))
-    parts += section("Alarms", alarms(compare))
+    shown_rows = [row for row in rows if _is_shown(row, roles)]
+    parts = [f"# {', '.join(escape_markdown(name) for name in runs)}", _setting_list(compare, runs)]
+    parts += table_section("At the start and at the end", headline_cells(compare))
+    parts += table_section("What it cost, means over seeds", cost_cells(compare))
+    parts += table_section("Alarms", alarm_cells(compare))
     parts += [f"![{name.partition('.')[0]}]({name})" for name in pictures]
     for at in ("end", *AXES):
-        if here := [row for row in wanted if row["at"] == at]:
-            said = budget_in_words(at, dict(budgets))
+        if rows_at_budget := [row for row in shown_rows if row["at"] == at]:
+            budget_words = budget_in_words(at, dict(budgets))
             where = "test problems" if at == "end" else "validation problems, read off the curves"
-            parts += [f"## {said[:1].upper()}{said[1:]}, on {where}", _figures(here, roles)]
-    parts += _needed(runs, budgets)
+            parts += [f"## {budget_words[:1].upper()}{budget_words[1:]}, on {where}", _figures_table(rows_at_budget, roles)]
+    parts += _needed_section(runs, budgets)
     for whose, recipes in verdict_table(rows).items():
-        parts += [f"## Verdicts at the end, {text(whose)}", _verdicts(recipes)]
-    parts += section("How it was run", settings(compare))
-    parts += section("Learning rates, chosen on validation problems", rates(compare))
+        parts += [f"## Verdicts at the end, {escape_markdown(whose)}", _verdicts_table(recipes)]
+    parts += table_section("How it was run", setting_cells(compare))
+    parts += table_section("Learning rates, chosen on validation problems", rate_cells(compare))
     return "\n\n".join(parts) + "\n"
 
 
-def section(title: str, cells: Cells) -> list[str]:
+def table_section(title: str, cells: TextTable) -> list[str]:
     """A heading and a table of text; nothing when it has no rows."""
     head, rows = cells
     if not rows:
         return []
-    lines = [f"| {' | '.join(text(cell) for cell in row)} |" for row in (head, *rows)]
+    lines = [f"| {' | '.join(escape_markdown(cell) for cell in row)} |" for row in (head, *rows)]
     return [f"## {title}", "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])]
 
 
-def text(label: object, limit: int = 200) -> str:
+def escape_markdown(label: object, limit: int = 200) -> str:
     """A label as Markdown shows it literally, in a table too; of ``limit`` characters at most."""
-    shown = terminal(open_label(str(label)), limit)
+    shown = escape_terminal(strip_folders(str(label)), limit)
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", shown)
 
 
@@ -76,7 +76,7 @@ def _is_shown(row: Mapping[str, Any], roles: set[str]) -> bool:
     much of a policy was changed; elsewhere the figures that have a curve."""
     if row["at"] != "end":
         return is_main(row["metric"])
-    part = take_apart(row["metric"], roles)
+    part = parse_metric_name(row["metric"], roles)
     return (
         is_headline(row["metric"])
         or row["metric"] == "gap"
@@ -85,13 +85,13 @@ def _is_shown(row: Mapping[str, Any], roles: set[str]) -> bool:
     )
 
 
-def _setting(compare: Mapping[str, Any], runs: Runs) -> str:
-    seeds = map(str, sorted({int(seed) for found in runs.values() for seed in found}))
-    settings_ = ", ".join(text(s) for s in compare.get("settings", ())) or "none"
+def _setting_list(compare: Mapping[str, Any], runs: Runs) -> str:
+    seeds = map(str, sorted({int(seed) for seeds_of_recipe in runs.values() for seed in seeds_of_recipe}))
+    settings_ = ", ".join(escape_markdown(s) for s in compare.get("settings", ())) or "none"
     lines = [
-        f"- seeds {', '.join(map(text, seeds))}",
+        f"- seeds {', '.join(map(escape_markdown, seeds))}",
         f"- settings: {settings_}",
-        *(f"- {text(said)}" for said in about(compare)),
+        *(f"- {escape_markdown(said)}" for said in about_sentences(compare)),
     ]
     lines.append(
         "- 95 % intervals in brackets: at the end over seeds and problems, elsewhere over seeds; differences are\n"
@@ -100,47 +100,47 @@ def _setting(compare: Mapping[str, Any], runs: Runs) -> str:
     return "\n".join(lines)
 
 
-def _figures(rows: Sequence[Mapping[str, Any]], roles: set[str]) -> str:
+def _figures_table(rows: Sequence[Mapping[str, Any]], roles: set[str]) -> str:
     lines = []
-    for reference, group in by_figure(rows):
+    for reference, group in group_by_figure(rows):
         for row in group:
-            before, after = Estimate.of_json(row["before"]), Estimate.of_json(row["after"])
+            before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
             share = is_share(row["metric"], roles, [before.value, after.value])
-            words = f"against {text(reference)}: {text(row['words'])}" if row["words"] else "reference"
-            label = text(label_of(row["metric"], roles))
+            words = f"against {escape_markdown(reference)}: {escape_markdown(row['words'])}" if row["words"] else "reference"
+            label = escape_markdown(label_of(row["metric"], roles))
             lines.append(
-                f"| {label} | {text(row['recipe'])} | {_cell(before, share)} | {_cell(after, share)} | {words} |"
+                f"| {label} | {escape_markdown(row['recipe'])} | {_estimate_cell(before, share)} | {_estimate_cell(after, share)} | {words} |"
             )
     return "\n".join(["| figure | recipe | before | then | difference |", "|---|---|---|---|---|", *lines])
 
 
-def _needed(runs: Runs, budgets: Mapping[str, float]) -> list[str]:
+def _needed_section(runs: Runs, budgets: Mapping[str, float]) -> list[str]:
     lines = []
     for axis in AXES:
-        for level in levels(runs, axis, budgets.get(axis, math.nan)):
-            name = f", {text(level.name)}" if level.name else ""
+        for level in find_levels(runs, axis, budgets.get(axis, math.nan)):
+            name = f", {escape_markdown(level.name)}" if level.name else ""
             for r in level.reached:
                 lines.append(
-                    f"| {UNITS[axis]} to {number(level.value, share=True)}{name} | {text(r.recipe)} | {text(r.words())}"
-                    f" | {text(r.against())} |"
+                    f"| {UNITS[axis]} to {number_text(level.value, share=True)}{name} | {escape_markdown(r.recipe)} | {escape_markdown(r.in_words())}"
+                    f" | {escape_markdown(r.difference_in_words())} |"
                 )
     head = ["| level | recipe | needed | against the reference |", "|---|---|---|---|"]
-    said = "Where the mean curve first passes the level; in brackets the smallest and largest crossing of one seed."
-    return ["## Needed to reach a level", said, "\n".join([*head, *lines])] if lines else []
+    explanation = "Where the mean curve first passes the level; in brackets the smallest and largest crossing of one seed."
+    return ["## Needed to reach a level", explanation, "\n".join([*head, *lines])] if lines else []
 
 
-def _verdicts(recipes: Mapping[str, Mapping[str, Estimate]]) -> str:
+def _verdicts_table(recipes: Mapping[str, Mapping[str, Estimate]]) -> str:
     metrics = [m for m in VERDICTS if any(m in figures for figures in recipes.values())]
     lines = [
-        f"| {text(name)} | {' | '.join(_cell(figures[m], True) if m in figures else '–' for m in metrics)} |"
+        f"| {escape_markdown(name)} | {' | '.join(_estimate_cell(figures[m], True) if m in figures else '–' for m in metrics)} |"
         for name, figures in recipes.items()
     ]
-    head = [f"| recipe | {' | '.join(text(meaning(m).label) for m in metrics)} |", "|---" * (len(metrics) + 1) + "|"]
+    head = [f"| recipe | {' | '.join(escape_markdown(labelled_metric(m).label) for m in metrics)} |", "|---" * (len(metrics) + 1) + "|"]
     return "\n".join([*head, *lines])
 
 
-def _cell(e: Estimate, share: bool) -> str:
+def _estimate_cell(e: Estimate, share: bool) -> str:
     if math.isnan(e.value):
         return "–"
-    spread = f" ({interval(e, share=share)})" if math.isfinite(e.low) else ""
-    return f"{number(e.value, share=share)}{spread}"
+    spread = f" ({interval_text(e, share=share)})" if math.isfinite(e.low) else ""
+    return f"{number_text(e.value, share=share)}{spread}"

@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cotrain.core.statistics import LEAST, Estimate, paired_difference
-from cotrain.pages.compare_table import Runs, SeedRun, band, in_reading_order
-from cotrain.pages.compare_words import UNITS, amount
-from cotrain.pages.lines import Points, ticks, value_at
+from cotrain.pages.compare_table import Runs, SeedRun, mean_band, in_reading_order
+from cotrain.pages.compare_words import UNITS, amount_text
+from cotrain.pages.lines import Points, axis_ticks, value_at
 
-ROUND = 4  # about so many round levels
+ROUND_LEVELS = 4  # about so many round levels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class LevelCrossing:
     """When one recipe reached one level."""
 
     recipe: str
@@ -35,27 +35,27 @@ class Reached:
         Estimate | None
     )  # of the crossings, this recipe minus the reference, paired by seed; None: not all reach
 
-    def words(self) -> str:
+    def in_words(self) -> str:
         """``31 (24 to 40 over 5 seeds)``, or how far the curve goes without getting there."""
-        there = sorted(x for x in self.seeds.values() if x is not None)
-        count = f"{len(there)} of {len(self.seeds)} seeds"
+        crossings = sorted(x for x in self.seeds.values() if x is not None)
+        count = f"{len(crossings)} of {len(self.seeds)} seeds"
         if self.at is None:
-            return f"not within {amount(self.end, self.axis)} ({count})"
-        if len(self.seeds) == 1 or not there:
-            return f"{amount(self.at, self.axis)} ({count})"
-        whole = f"{len(there)} seeds" if len(there) == len(self.seeds) else count
-        at, least, most = (amount(value, self.axis) for value in (self.at, there[0], there[-1]))
-        return f"{at} ({least} to {most} over {whole})"
+            return f"not within {amount_text(self.end, self.axis)} ({count})"
+        if len(self.seeds) == 1 or not crossings:
+            return f"{amount_text(self.at, self.axis)} ({count})"
+        seeds_text = f"{len(crossings)} seeds" if len(crossings) == len(self.seeds) else count
+        at, least, most = (amount_text(value, self.axis) for value in (self.at, crossings[0], crossings[-1]))
+        return f"{at} ({least} to {most} over {seeds_text})"
 
-    def against(self) -> str:
+    def difference_in_words(self) -> str:
         """The difference to the reference in words, "" when there is none."""
         if self.difference is None:
             return ""
         change = self.difference
-        size = f"{'−' if change.value < 0 else '+'}{amount(abs(change.value), self.axis)}"
+        size = f"{'−' if change.value < 0 else '+'}{amount_text(abs(change.value), self.axis)}"
         if change.n < LEAST:
             return f"{size}, {change.n} shared {'seed' if change.n == 1 else 'seeds'}: no verdict"
-        low_high = f"{amount(change.low, self.axis)} to {amount(change.high, self.axis)}"
+        low_high = f"{amount_text(change.low, self.axis)} to {amount_text(change.high, self.axis)}"
         return f"{size} (95\u202f% interval {low_high})"
 
 
@@ -67,33 +67,33 @@ class Level:
     axis: str  # one of ``AXES``
     value: float
     name: str  # whose level it is; "" for a round number
-    reached: tuple[Reached, ...]  # the reference first
+    reached: tuple[LevelCrossing, ...]  # the reference first
 
 
-def crossing(points: Points, level: float) -> float | None:
+def first_crossing(points: Points, level: float) -> float | None:
     """The first x at which a line is at or above ``level``, by linear interpolation; None when it never is."""
-    before: tuple[float, float] | None = None
+    previous: tuple[float, float] | None = None
     for x, y in points:
         if y >= level:
-            return x if before is None else before[0] + (x - before[0]) * (level - before[1]) / (y - before[1])
-        before = (x, y)
+            return x if previous is None else previous[0] + (x - previous[0]) * (level - previous[1]) / (y - previous[1])
+        previous = (x, y)
     return None
 
 
-def levels(runs: Runs, axis: str, budget: float) -> list[Level]:
+def find_levels(runs: Runs, axis: str, budget: float) -> list[Level]:
     """Levels of every solver's accuracy, each with the crossings of all recipes that have the metric."""
     measured = {key for seeds in runs.values() for run in seeds.values() for r in run.curve for key in r.figures}
-    found = []
+    levels_found = []
     for metric in in_reading_order({key for key in measured if key.count("/") == 1 and key.endswith("/pass@1")}):
-        curves = {name: _curves(seeds, metric, axis) for name, seeds in runs.items()}
-        means = {name: mean for name, seeds in curves.items() if (mean := band(list(seeds.values()))[0])}
-        for value, name in _levels(means, budget, axis):
-            reached = _reached({n: curves[n] for n in means}, means, value, axis)
-            found.append(Level(metric=metric, axis=axis, value=value, name=name, reached=reached))
-    return found
+        curves = {name: _curves_by_seed(seeds, metric, axis) for name, seeds in runs.items()}
+        means = {name: mean for name, seeds in curves.items() if (mean := mean_band(list(seeds.values()))[0])}
+        for value, name in _level_values(means, budget, axis):
+            reached = _recipe_crossings({n: curves[n] for n in means}, means, value, axis)
+            levels_found.append(Level(metric=metric, axis=axis, value=value, name=name, reached=reached))
+    return levels_found
 
 
-def json_of(found: Sequence[Level]) -> list[dict[str, object]]:
+def levels_json(found: Sequence[Level]) -> list[dict[str, object]]:
     """The same for compare.json."""
     return [
         {
@@ -106,7 +106,7 @@ def json_of(found: Sequence[Level]) -> list[dict[str, object]]:
                     "recipe": r.recipe,
                     "at": r.at,
                     "seeds": [[seed, x] for seed, x in r.seeds.items()],
-                    "difference": None if r.difference is None else r.difference.json(),
+                    "difference": None if r.difference is None else r.difference.to_json(),
                 }
                 for r in level.reached
             ],
@@ -115,11 +115,11 @@ def json_of(found: Sequence[Level]) -> list[dict[str, object]]:
     ]
 
 
-def _curves(seeds: Mapping[object, SeedRun], metric: str, axis: str) -> dict[object, Points]:
-    return {seed: curve for seed, run in seeds.items() if (curve := run.points(metric, axis))}
+def _curves_by_seed(seeds: Mapping[object, SeedRun], metric: str, axis: str) -> dict[object, Points]:
+    return {seed: curve for seed, run in seeds.items() if (curve := run.metric_curve(metric, axis))}
 
 
-def _levels(means: Mapping[str, Points], budget: float, axis: str) -> list[tuple[float, str]]:
+def _level_values(means: Mapping[str, Points], budget: float, axis: str) -> list[tuple[float, str]]:
     """(value, whose it is): the reference's own, where it has risen at all, then round numbers above every start."""
     if not means:
         return []
@@ -127,31 +127,31 @@ def _levels(means: Mapping[str, Points], budget: float, axis: str) -> list[tuple
     ends = [(curve[-1][0], curve[-1][1])]
     if curve[0][0] < budget < ends[0][0]:
         ends.insert(0, (budget, value_at(curve, budget)))
-    own = [(y, f"what {reference} has after {amount(x, axis)} {UNITS[axis]}") for x, y in ends if y > curve[0][1]]
+    reference_levels = [(y, f"what {reference} has after {amount_text(x, axis)} {UNITS[axis]}") for x, y in ends if y > curve[0][1]]
     start, top = max(mean[0][1] for mean in means.values()), max(y for mean in means.values() for _, y in mean)
-    return own + [(y, "") for y in ticks(start, top, ROUND) if start < y]
+    return reference_levels + [(y, "") for y in axis_ticks(start, top, ROUND_LEVELS) if start < y]
 
 
-def _reached(
+def _recipe_crossings(
     curves: Mapping[str, Mapping[object, Points]], means: Mapping[str, Points], level: float, axis: str
-) -> tuple[Reached, ...]:
-    crossings = {name: {s: crossing(c, level) for s, c in seeds.items()} for name, seeds in curves.items()}
+) -> tuple[LevelCrossing, ...]:
+    crossings = {name: {s: first_crossing(c, level) for s, c in seeds.items()} for name, seeds in curves.items()}
     reference = next(iter(crossings))
     return tuple(
-        Reached(
+        LevelCrossing(
             recipe=name,
             axis=axis,
-            at=crossing(means[name], level),
+            at=first_crossing(means[name], level),
             seeds=found,
             end=means[name][-1][0],
-            difference=None if name == reference else _paired(found, crossings[reference]),
+            difference=None if name == reference else _crossing_difference(found, crossings[reference]),
         )
         for name, found in crossings.items()
     )
 
 
-def _paired(mine: Mapping[object, float | None], other: Mapping[object, float | None]) -> Estimate | None:
-    pairs = [(x, other[seed]) for seed, x in mine.items() if seed in other]
+def _crossing_difference(own: Mapping[object, float | None], other: Mapping[object, float | None]) -> Estimate | None:
+    pairs = [(x, other[seed]) for seed, x in own.items() if seed in other]
     complete = [(a, b) for a, b in pairs if a is not None and b is not None]
     if not pairs or len(complete) < len(pairs):
         return None

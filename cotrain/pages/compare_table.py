@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_problems, smallest_seen
-from cotrain.metrics.table import limits_of, meaning, rank
+from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_problems, smallest_detectable
+from cotrain.metrics.table import limits_of, labelled_metric, table_rank
 from cotrain.pages.compare_words import AXES, budget_in_words, difference_in_words
-from cotrain.pages.guide import number, take_apart, where
+from cotrain.pages.guide import number_text, parse_metric_name, split_label
 from cotrain.pages.lines import Points, value_at
-from cotrain.pages.read import estimates, in_order
+from cotrain.pages.read import parse_estimates, display_order
 
 GRID = 60  # points at which seeds are averaged
 VERDICTS = (  # what is told of a judging role at the end
@@ -37,7 +37,7 @@ VERDICTS = (  # what is told of a judging role at the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class CurvePoint:
     """One point of a run's curve."""
 
     spent: Mapping[str, float]  # by axis, so far
@@ -48,18 +48,18 @@ class Reading:
 class SeedRun:
     """One run of one recipe."""
 
-    curve: tuple[Reading, ...]  # in the order of the run
+    curve: tuple[CurvePoint, ...]  # in the order of the run
     before: Mapping[str, Estimate]
     after: Mapping[str, Estimate]
     problems: Mapping[str, Mapping[str, float]]  # metric → test problem → what it says at the end
 
-    def points(self, metric: str, axis: str) -> list[tuple[float, float]]:
+    def metric_curve(self, metric: str, axis: str) -> list[tuple[float, float]]:
         """The curve of one metric over one of ``AXES``."""
         return sorted((r.spent[axis], r.figures[metric]) for r in self.curve if metric in r.figures and axis in r.spent)
 
-    def at(self, metric: str, axis: str, budget: float) -> float | None:
+    def value_at_budget(self, metric: str, axis: str, budget: float) -> float | None:
         """The metric at a budget; None where the curve does not reach."""
-        curve = self.points(metric, axis)
+        curve = self.metric_curve(metric, axis)
         return value_at(curve, budget) if curve and curve[0][0] <= budget <= curve[-1][0] else None
 
 
@@ -78,11 +78,11 @@ def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
     """
     runs = runs_of(compare)
     budgets = budgets_of(runs)
-    rows = [row for at in ("end", *budgets) for row in _rows(runs, at, budgets.get(at, math.nan))]
-    return {"budgets": budgets, "table": rows, "lines": _lines(rows, next(iter(runs), ""))}
+    rows = [row for at in ("end", *budgets) for row in _table_rows(runs, at, budgets.get(at, math.nan))]
+    return {"budgets": budgets, "table": rows, "lines": _terminal_lines(rows, next(iter(runs), ""))}
 
 
-def tabled(compare: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_table(compare: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same with its table, which is made where it is not there yet."""
     return compare if "table" in compare else {**compare, **comparison_table(compare)}
 
@@ -91,20 +91,20 @@ def runs_of(compare: Mapping[str, Any]) -> dict[str, dict[Any, SeedRun]]:
     """recipe → seed → run, from ``{"recipes": {name: {"seeds": [{"seed", "curve": [{"spent": {axis: amount}, "figures":
     {metric: value}}, …], "before", "after", "problems"}]}}}``; what does not fit is left out."""
     recipes = compare.get("recipes")
-    found: dict[str, dict[Any, SeedRun]] = {}
+    runs: dict[str, dict[Any, SeedRun]] = {}
     for name, recipe in recipes.items() if isinstance(recipes, Mapping) else ():
         seeds = recipe.get("seeds", ()) if isinstance(recipe, Mapping) else ()
-        found[str(name)] = {
+        runs[str(name)] = {
             run.get("seed", i): SeedRun(
-                curve=_curve(run.get("curve")),
-                before=estimates(run.get("before")),
-                after=estimates(run.get("after")),
+                curve=_parse_curve(run.get("curve")),
+                before=parse_estimates(run.get("before")),
+                after=parse_estimates(run.get("after")),
                 problems=run.get("problems") or {},
             )
             for i, run in enumerate(seeds)
             if isinstance(run, Mapping)
         }
-    return found
+    return runs
 
 
 def budgets_of(runs: Runs) -> dict[str, float]:
@@ -116,7 +116,7 @@ def budgets_of(runs: Runs) -> dict[str, float]:
     return {axis: min(curve[-1].spent[axis] for curve in curves) for axis in measured}
 
 
-def band(
+def mean_band(
     curves: Sequence[Points], grid: int = GRID, limits: tuple[float, float] = (-math.inf, math.inf)
 ) -> tuple[Points, list[tuple[float, float, float]]]:
     """Mean and 95 % band over seeds, (x, mean) and (x, low, high), on a grid over the range of x that every curve
@@ -125,10 +125,10 @@ def band(
     if not curves:
         return [], []
     left, right = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
-    own = sorted({x for c in curves for x, _ in c if left <= x <= right})
-    xs = own if len(own) <= grid else [min(right, left + (right - left) * i / (grid - 1)) for i in range(grid)]
-    found = [(x, mean_interval([value_at(c, x) for c in curves]).within(*limits)) for x in xs]
-    return [(x, e.value) for x, e in found], [(x, e.low, e.high) for x, e in found if math.isfinite(e.low)]
+    measured_xs = sorted({x for c in curves for x, _ in c if left <= x <= right})
+    xs = measured_xs if len(measured_xs) <= grid else [min(right, left + (right - left) * i / (grid - 1)) for i in range(grid)]
+    intervals = [(x, mean_interval([value_at(c, x) for c in curves]).clip_to(*limits)) for x in xs]
+    return [(x, e.value) for x, e in intervals], [(x, e.low, e.high) for x, e in intervals if math.isfinite(e.low)]
 
 
 def difference_bands(
@@ -137,20 +137,20 @@ def difference_bands(
     """The reference of a figure's curves, and for every other recipe the band of its curves minus the reference's,
     paired by seed over the range that both cover."""
     curves = {
-        name: {seed: curve for seed, run in seeds.items() if (curve := run.points(metric, axis))}
+        name: {seed: curve for seed, run in seeds.items() if (curve := run.metric_curve(metric, axis))}
         for name, seeds in runs.items()
     }
-    having = [name for name in curves if curves[name]]
-    if not having:
+    measured_names = [name for name in curves if curves[name]]
+    if not measured_names:
         return "", {}
-    reference = curves[having[0]]
-    return having[0], {
-        name: band([_minus(curves[name][seed], reference[seed]) for seed in curves[name] if seed in reference])
-        for name in having[1:]
+    reference = curves[measured_names[0]]
+    return measured_names[0], {
+        name: mean_band([_subtract_curves(curves[name][seed], reference[seed]) for seed in curves[name] if seed in reference])
+        for name in measured_names[1:]
     }
 
 
-def _minus(one: Points, other: Points) -> Points:
+def _subtract_curves(one: Points, other: Points) -> Points:
     left, right = max(one[0][0], other[0][0]), min(one[-1][0], other[-1][0])
     xs = sorted({x for x, _ in (*one, *other) if left <= x <= right})
     return [(x, value_at(one, x) - value_at(other, x)) for x in xs]
@@ -158,13 +158,13 @@ def _minus(one: Points, other: Points) -> Points:
 
 def label_of(metric: str, roles: set[str]) -> str:
     """``"solver: pass@1, longer problems"``."""
-    part = take_apart(metric, roles)
-    label = meaning(part.metric, [0.5]).label
+    part = parse_metric_name(metric, roles)
+    label = labelled_metric(part.metric, [0.5]).label
     whose = f"{part.who}: {label}" if part.who else label
-    return f"{whose}, {where(part.split)}" if part.split else whose
+    return f"{whose}, {split_label(part.split)}" if part.split else whose
 
 
-def open_label(name: str) -> str:
+def strip_folders(name: str) -> str:
     """A recipe's name or a setting without the folders of its paths, for files that leave this machine."""
     return re.sub(r"(?<![^,=:\s\[\"'])[/.~][^,=:\s]*/", "", name)
 
@@ -177,13 +177,13 @@ def roles_in(metrics: Sequence[str] | set[str]) -> set[str]:
 def in_reading_order(metrics: set[str]) -> list[str]:
     """Figures by role, then split, then as the guide ranks them."""
     roles = roles_in(metrics)
-    order = in_order(roles)
+    order = display_order(roles)
 
-    def place(key: str) -> tuple[int, str, str, tuple[int, int, str]]:
-        part = take_apart(key, roles)
-        return (order.index(part.who) if part.who in order else len(order), part.who, part.split, rank(part.metric))
+    def sort_key(key: str) -> tuple[int, str, str, tuple[int, int, str]]:
+        part = parse_metric_name(key, roles)
+        return (order.index(part.who) if part.who in order else len(order), part.who, part.split, table_rank(part.metric))
 
-    return sorted(metrics, key=place)
+    return sorted(metrics, key=sort_key)
 
 
 def is_main(metric: str) -> bool:
@@ -199,23 +199,23 @@ def is_headline(metric: str) -> bool:
 
 def is_share(metric: str, roles: set[str], values: Sequence[float]) -> bool:
     """Is this figure shown in per cent? ``values`` settle it for a metric that the guide does not know."""
-    return meaning(take_apart(metric, roles).metric, [v for v in values if math.isfinite(v)]).share
+    return labelled_metric(parse_metric_name(metric, roles).metric, [v for v in values if math.isfinite(v)]).is_share
 
 
 def verdict_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Estimate]]]:
     """The judging roles' figures at the end: whose and on which problems → recipe → metric → mean over seeds."""
     roles = roles_in({row["metric"] for row in rows})
-    found: dict[str, dict[str, dict[str, Estimate]]] = {}
+    recipes_by_role: dict[str, dict[str, dict[str, Estimate]]] = {}
     for row in rows:
-        part = take_apart(row["metric"], roles)
+        part = parse_metric_name(row["metric"], roles)
         if row["at"] == "end" and part.metric in VERDICTS:
-            whose = f"{part.who}, {where(part.split)}" if part.split else part.who
-            figures = found.setdefault(whose, {}).setdefault(row["recipe"], {})
-            figures[part.metric] = Estimate.of_json(row["after"])
-    return found
+            whose = f"{part.who}, {split_label(part.split)}" if part.split else part.who
+            figures = recipes_by_role.setdefault(whose, {}).setdefault(row["recipe"], {})
+            figures[part.metric] = Estimate.from_json(row["after"])
+    return recipes_by_role
 
 
-def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
+def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
     names = list(runs)
     measured = {
         key
@@ -226,41 +226,41 @@ def _rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
     roles = roles_in(measured)
     rows = []
     for metric in in_reading_order(measured):
-        start = {name: _start(runs[name], metric, at) for name in names}
-        final = {name: _final(runs[name], metric, at, budget) for name in names}
+        start = {name: _start_values(runs[name], metric, at) for name in names}
+        final = {name: _final_values(runs[name], metric, at, budget) for name in names}
         reference = next((name for name in names if final[name]), None)
-        held = [v for found in (start, final) for each in found.values() for v in each.values() if math.isfinite(v)]
-        limits = limits_of(metric.rpartition("/")[2], held)
+        values = [v for found in (start, final) for each in found.values() for v in each.values() if math.isfinite(v)]
+        limits = limits_of(metric.rpartition("/")[2], values)
         for name in names:
             if not final[name] and not start[name]:
                 continue
-            change, words, seen = None, "", None
+            change, words, smallest = None, "", None
             if reference not in (None, name):
                 change = over_seeds_and_problems(
-                    _pairs(runs[name], runs[reference], final, name, reference, metric, at)
+                    _seed_differences(runs[name], runs[reference], final, name, reference, metric, at)
                 )
-                words = difference_in_words(change, take_apart(metric, roles).metric, verdict=at == "end")
-                seen = least if math.isfinite(least := smallest_seen(change)) else None
-            own = [(value, list(_said(runs[name][seed], metric, at).values())) for seed, value in final[name].items()]
+                words = difference_in_words(change, parse_metric_name(metric, roles).metric, verdict=at == "end")
+                smallest = least if math.isfinite(least := smallest_detectable(change)) else None
+            seed_values = [(value, list(_problem_values(runs[name][seed], metric, at).values())) for seed, value in final[name].items()]
             rows.append(
                 {
                     "at": at,
                     "metric": metric,
                     "recipe": name,
                     "reference": None if change is None else reference,
-                    "before": mean_interval(list(start[name].values())).within(*limits).json(),
-                    "after": over_seeds_and_problems(own).within(*limits).json(),
-                    "difference": None if change is None else change.json(),
-                    "seen": seen,
+                    "before": mean_interval(list(start[name].values())).clip_to(*limits).to_json(),
+                    "after": over_seeds_and_problems(seed_values).clip_to(*limits).to_json(),
+                    "difference": None if change is None else change.to_json(),
+                    "seen": smallest,
                     "words": words,
                 }
             )
     return rows
 
 
-def _pairs(
-    mine: Mapping[Any, SeedRun],
-    theirs: Mapping[Any, SeedRun],
+def _seed_differences(
+    own_runs: Mapping[Any, SeedRun],
+    reference_runs: Mapping[Any, SeedRun],
     final: Mapping[str, Mapping[Any, float]],
     name: str,
     reference: str,
@@ -268,33 +268,33 @@ def _pairs(
     at: str,
 ) -> list[tuple[float, list[float]]]:
     """For each seed that both have: the difference of the figures, and of what each problem says that both have."""
-    found = []
+    differences = []
     for seed, value in final[name].items():
         if seed in final[reference]:
-            one, other = _said(mine[seed], metric, at), _said(theirs[seed], metric, at)
-            apart = [one[problem] - other[problem] for problem in one if problem in other]
-            found.append((value - final[reference][seed], apart))
-    return found
+            one, other = _problem_values(own_runs[seed], metric, at), _problem_values(reference_runs[seed], metric, at)
+            problem_differences = [one[problem] - other[problem] for problem in one if problem in other]
+            differences.append((value - final[reference][seed], problem_differences))
+    return differences
 
 
-def _said(run: SeedRun, metric: str, at: str) -> Mapping[str, float]:
+def _problem_values(run: SeedRun, metric: str, at: str) -> Mapping[str, float]:
     return run.problems.get(metric, {}) if at == "end" else {}
 
 
-def _start(seeds: Mapping[Any, SeedRun], metric: str, at: str) -> dict[Any, float]:
+def _start_values(seeds: Mapping[Any, SeedRun], metric: str, at: str) -> dict[Any, float]:
     if at == "end":
         return {seed: run.before[metric].value for seed, run in seeds.items() if metric in run.before}
-    return {seed: curve[0][1] for seed, run in seeds.items() if (curve := run.points(metric, at))}
+    return {seed: curve[0][1] for seed, run in seeds.items() if (curve := run.metric_curve(metric, at))}
 
 
-def _final(seeds: Mapping[Any, SeedRun], metric: str, at: str, budget: float) -> dict[Any, float]:
+def _final_values(seeds: Mapping[Any, SeedRun], metric: str, at: str, budget: float) -> dict[Any, float]:
     if at == "end":
         return {seed: run.after[metric].value for seed, run in seeds.items() if metric in run.after}
-    found = {seed: run.at(metric, at, budget) for seed, run in seeds.items()}
-    return {seed: value for seed, value in found.items() if value is not None}
+    values = {seed: run.value_at_budget(metric, at, budget) for seed, run in seeds.items()}
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
-def by_figure(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+def group_by_figure(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
     """The rows of each figure at each budget, with the recipe that the others are compared with."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -302,21 +302,21 @@ def by_figure(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping
     return [(next(row["recipe"] for row in group if row["reference"] is None), group) for group in groups.values()]
 
 
-def _lines(rows: Sequence[Mapping[str, Any]], first: str) -> list[str]:
+def _terminal_lines(rows: Sequence[Mapping[str, Any]], first: str) -> list[str]:
     roles = roles_in({row["metric"] for row in rows})
     lines = []
-    for reference, group in by_figure([row for row in rows if row["at"] == "end" and is_headline(row["metric"])]):
+    for reference, group in group_by_figure([row for row in rows if row["at"] == "end" and is_headline(row["metric"])]):
         instead = "" if reference == first else f", against {reference}, the first that has it"
         lines.append(f"{label_of(group[0]['metric'], roles)}, {budget_in_words('end', {})}{instead}")
         for row in group:
-            before, after = Estimate.of_json(row["before"]), Estimate.of_json(row["after"])
-            shown = f"{number(before.value, share=True):>8s} → {number(after.value, share=True):>8s}"
-            lines.append(f"  {row['recipe']:32s} {shown}{'  ' + row['words'] if row['words'] else ''}")
+            before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
+            start_and_end = f"{number_text(before.value, share=True):>8s} → {number_text(after.value, share=True):>8s}"
+            lines.append(f"  {row['recipe']:32s} {start_and_end}{'  ' + row['words'] if row['words'] else ''}")
     return lines
 
 
-def _curve(saved: object) -> tuple[Reading, ...]:
-    found = []
+def _parse_curve(saved: object) -> tuple[CurvePoint, ...]:
+    points = []
     for entry in saved if isinstance(saved, list | tuple) else ():
         if isinstance(entry, Mapping) and isinstance(entry.get("spent"), Mapping):
             spent = {
@@ -324,6 +324,6 @@ def _curve(saved: object) -> tuple[Reading, ...]:
                 for axis, value in entry["spent"].items()
                 if isinstance(value, int | float) and math.isfinite(value)
             }
-            figures = {name: e.value for name, e in estimates(entry.get("figures")).items()}
-            found.append(Reading(spent=spent, figures=figures))
-    return tuple(found)
+            figures = {name: e.value for name, e in parse_estimates(entry.get("figures")).items()}
+            points.append(CurvePoint(spent=spent, figures=figures))
+    return tuple(points)

@@ -38,102 +38,102 @@ Json = Mapping[str, Any]
 Key = tuple[str, ...]
 
 
-class Counts:
+class RolloutCounts:
     """Sums of one step."""
 
     def __init__(self) -> None:
         self.sums: dict[Key, list[float]] = {}
 
-    def add(self, key: Key, values: Sequence[float]) -> None:
-        held = self.sums.setdefault(key, [0.0] * len(values))
+    def add_values(self, key: Key, values: Sequence[float]) -> None:
+        sums = self.sums.setdefault(key, [0.0] * len(values))
         for place, value in enumerate(values):
-            held[place] += value
+            sums[place] += value
 
-    def review(self, speech: Json, review: Json, kind: str | None) -> None:
+    def count_review(self, speech: Json, review: Json, kind: str | None) -> None:
         """One review of a solution whose truth is known; ``kind``: of the solution's first error."""
-        right, said = flag(CORRECT.name, speech["truth"]), flag(FINAL.name, review["parsed"])
+        right, final = bool_or_none(CORRECT.name, speech["truth"]), bool_or_none(FINAL.name, review["parsed"])
         if right is None:
             return
-        role, own = str(review["role"]), [0.0] * (len(COUNTS) + 3 * BINS)
-        own[COUNTS.index("unread" if said is None else cell(right, said))] += 1
-        for ok, verdict in steps_of(speech, review):
-            own[COUNTS.index("step_" + cell(ok, verdict))] += 1
-        found = first_found(speech, review)
-        if found is not None:
-            own[COUNTS.index("first_found" if found else "first_missed")] += 1
-        score = probability(review)
+        role, review_counts = str(review["role"]), [0.0] * (len(COUNTS) + 3 * BINS)
+        review_counts[COUNTS.index("unread" if final is None else confusion_cell(right, final))] += 1
+        for ok, verdict in step_verdict_pairs(speech, review):
+            review_counts[COUNTS.index("step_" + confusion_cell(ok, verdict))] += 1
+        first_error_found = finds_first_error(speech, review)
+        if first_error_found is not None:
+            review_counts[COUNTS.index("first_found" if first_error_found else "first_missed")] += 1
+        score = review_probability(review)
         if score is not None:
-            at = len(COUNTS) + 3 * min(BINS - 1, int(score * BINS))
-            own[at : at + 3] = [1, score, right]
-        self.add(("judges", role), own)
+            offset = len(COUNTS) + 3 * min(BINS - 1, int(score * BINS))
+            review_counts[offset : offset + 3] = [1, score, right]
+        self.add_values(("judges", role), review_counts)
         if not right:
-            known = sum(key[:2] == ("errors", role) for key in self.sums)
-            named = kind or NO_STEP
-            named = named if known < MOST_KINDS or ("errors", role, named) in self.sums else "others"
-            self.add(("errors", role, named), [said is True, said is False, said is None])
+            kinds_known = sum(key[:2] == ("errors", role) for key in self.sums)
+            error_name = kind or NO_STEP
+            error_name = error_name if kinds_known < MOST_KINDS or ("errors", role, error_name) in self.sums else "others"
+            self.add_values(("errors", role, error_name), [final is True, final is False, final is None])
 
-    def pair(self, one: str, other: str, a: bool | None, b: bool | None) -> None:
+    def count_pair(self, one: str, other: str, a: bool | None, b: bool | None) -> None:
         if a is not None and b is not None:
-            self.add(("pairs", f"{one}|{other}"), [a and b, a and not b, b and not a, not a and not b])
+            self.add_values(("pairs", f"{one}|{other}"), [a and b, a and not b, b and not a, not a and not b])
 
-    def group(self, role: str, scored: Sequence[tuple[float | None, bool | None]]) -> None:
+    def count_group(self, role: str, scored: Sequence[tuple[float | None, bool | None]]) -> None:
         """One group of solutions: (what its judge says, is it right)."""
         graded = [right for _, right in scored if right is not None]
         if len(graded) > 1:
             place = int(RATES * sum(graded) / len(graded))
-            self.add(("rates", role), [float(at == place) for at in range(RATES + 1)])
-        whole = [(said, right) for said, right in scored if said is not None and right is not None]
-        if len(whole) > 1:
-            best = {n: best_of(whole, n) for n in SIZES if n <= len(whole)}
-            for n, found in best.items():
-                self.add(("best", role, str(n)), [1.0, *found])
+            self.add_values(("rates", role), [float(at == place) for at in range(RATES + 1)])
+        readable = [(said, right) for said, right in scored if said is not None and right is not None]
+        if len(readable) > 1:
+            best = {n: best_of_n(readable, n) for n in SIZES if n <= len(readable)}
+            for n, best_values in best.items():
+                self.add_values(("best", role, str(n)), [1.0, *best_values])
             for few, many in combinations(best, 2):
                 one, other = best[few][1], best[many][1]
-                self.add(("apart", role, f"{few}-{many}"), [1.0, one, other, other - one, (other - one) ** 2])
+                self.add_values(("apart", role, f"{few}-{many}"), [1.0, one, other, other - one, (other - one) ** 2])
 
 
-def summed(some: Sequence[Counts]) -> dict[str, Any]:
+def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
     """All but the judges' own counts, as one JSON object."""
-    total = Counts()
-    for one in some:
-        for key, values in one.sums.items():
+    total = RolloutCounts()
+    for counts in parts:
+        for key, values in counts.sums.items():
             if key[0] != "judges":
-                total.add(key, values)
-    found: dict[str, Any] = {"errors": {}, "pairs": {}, "best": {}, "apart": {}, "rates": {}}
+                total.add_values(key, values)
+    result: dict[str, Any] = {"errors": {}, "pairs": {}, "best": {}, "apart": {}, "rates": {}}
     for (what, name, *rest), values in sorted(total.sums.items()):
         if rest:
-            found[what].setdefault(name, {})[rest[0]] = values
+            result[what].setdefault(name, {})[rest[0]] = values
         else:
-            found[what][name] = values
-    return found
+            result[what][name] = values
+    return result
 
 
-def best_of(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, float, float]:
+def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, float, float]:
     """Of the best of ``n`` drawn from a group: what its judge says, the chance that it is right, and that any of the n
     is."""
     order = sorted(scored, key=lambda one: -one[0])
     size, subsets = len(order), comb(len(order), n)
-    said = truth = 0.0
-    at = 0
-    while at < size:
-        tied = [right for score, right in order if score == order[at][0]]
-        chance = (comb(size - at, n) - comb(size - at - len(tied), n)) / subsets
-        said += chance * order[at][0]
-        truth += chance * sum(tied) / len(tied)
-        at += len(tied)
+    mean_score = right_chance = 0.0
+    start = 0
+    while start < size:
+        tied = [right for score, right in order if score == order[start][0]]
+        chance = (comb(size - start, n) - comb(size - start - len(tied), n)) / subsets
+        mean_score += chance * order[start][0]
+        right_chance += chance * sum(tied) / len(tied)
+        start += len(tied)
     wrong = sum(not right for _, right in order)
-    return said, truth, 1 - comb(wrong, n) / subsets
+    return mean_score, right_chance, 1 - comb(wrong, n) / subsets
 
 
-def votes(answers: Sequence[str | None]) -> list[bool | None]:
+def vote_agreement(answers: Sequence[str | None]) -> list[bool | None]:
     """Does each answer agree with the most frequent one? None for no answer, and for all where two are as frequent."""
-    most = Counter(answer for answer in answers if answer is not None).most_common(2)
-    if not most or len(answers) < 2 or (len(most) > 1 and most[0][1] == most[1][1]):
+    top_answers = Counter(answer for answer in answers if answer is not None).most_common(2)
+    if not top_answers or len(answers) < 2 or (len(top_answers) > 1 and top_answers[0][1] == top_answers[1][1]):
         return [None] * len(answers)
-    return [None if answer is None else answer == most[0][0] for answer in answers]
+    return [None if answer is None else answer == top_answers[0][0] for answer in answers]
 
 
-def steps_of(speech: Json, review: Json) -> list[tuple[bool, bool]]:
+def step_verdict_pairs(speech: Json, review: Json) -> list[tuple[bool, bool]]:
     """(truth, verdict) of each step that both know; [] where they count differently."""
     true, verdicts = speech["truth"].get(STEP_OK.name), review["parsed"].get(VERDICTS.name)
     if not isinstance(true, list) or not isinstance(verdicts, list) or len(true) != len(verdicts):
@@ -141,7 +141,7 @@ def steps_of(speech: Json, review: Json) -> list[tuple[bool, bool]]:
     return [(ok, v) for ok, v in zip(true, verdicts, strict=True) if isinstance(ok, bool) and isinstance(v, bool)]
 
 
-def first_found(speech: Json, review: Json) -> bool | None:
+def finds_first_error(speech: Json, review: Json) -> bool | None:
     """Is the first step that a review calls wrong the first that is? None where no step is, or the review has none."""
     true, verdicts = speech["truth"].get(STEP_OK.name), review["parsed"].get(VERDICTS.name)
     if not isinstance(true, list) or False not in true or not isinstance(verdicts, list) or len(true) != len(verdicts):
@@ -149,7 +149,7 @@ def first_found(speech: Json, review: Json) -> bool | None:
     return False in verdicts and verdicts.index(False) == true.index(False)
 
 
-def error_of(speech: Json) -> str | None:
+def first_error_reason(speech: Json) -> str | None:
     """The reason of the first wrong step; None where none is known."""
     reasons, first = speech["truth"].get(STEP_REASONS.name), speech["truth"].get(FIRST_WRONG.name)
     true = speech["truth"].get(STEP_OK.name)
@@ -157,21 +157,21 @@ def error_of(speech: Json) -> str | None:
         first = true.index(False)
     if not isinstance(first, int) or isinstance(first, bool):
         return None
-    named = reasons[first] if isinstance(reasons, list) and 0 <= first < len(reasons) else None
-    return str(named)[:60] if named else "a wrong step"
+    reason = reasons[first] if isinstance(reasons, list) and 0 <= first < len(reasons) else None
+    return str(reason)[:60] if reason else "a wrong step"
 
 
-def probability(review: Json) -> float | None:
+def review_probability(review: Json) -> float | None:
     """What a review says that the solution is right; None where it gave no probability."""
     score = review["parsed"].get(SCORE.name)
     fits = isinstance(score, int | float) and not isinstance(score, bool) and 0.0 <= score <= 1.0
     return float(score) if fits else None
 
 
-def flag(name: str, of: Json) -> bool | None:
+def bool_or_none(name: str, of: Json) -> bool | None:
     value = of.get(name)
     return value if isinstance(value, bool) else None
 
 
-def cell(right: bool, said: bool) -> str:
+def confusion_cell(right: bool, said: bool) -> str:
     return ("tp" if said else "fn") if right else ("fp" if said else "tn")

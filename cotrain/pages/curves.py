@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.metrics.alarms import Alarm, Monitor
-from cotrain.metrics.table import meaning
-from cotrain.pages.follow import Lines
-from cotrain.pages.guide import split_key, take_apart
-from cotrain.pages.processes import Means
-from cotrain.pages.read import in_order
+from cotrain.metrics.table import labelled_metric
+from cotrain.pages.follow import JsonlReader
+from cotrain.pages.guide import split_key, parse_metric_name
+from cotrain.pages.processes import ProcessMeans
+from cotrain.pages.read import display_order
 
 POINTS = 800  # of a curve
 LARGEST = 1e300  # a larger number is none
@@ -35,7 +35,7 @@ class Curves:
     """What has been read of a run's metrics so far."""
 
     def __init__(self, directory: Path) -> None:
-        self._metrics, self._timings = Lines(directory / "metrics.jsonl"), Lines(directory / "timings.jsonl")
+        self._metrics, self._timings = JsonlReader(directory / "metrics.jsonl"), JsonlReader(directory / "timings.jsonl")
         self._summary = directory / "summary.json"  # there when the run has ended
         self._clear()
 
@@ -47,14 +47,14 @@ class Curves:
         self._monitor = Monitor()
         self._unwatched: deque[dict[str, Any]] = deque()  # rows that the monitor has not seen
         self._seconds: dict[int, float] = {}
-        self.processes = Means()  # of a step, where the run had several
+        self.processes = ProcessMeans()  # of a step, where the run had several
         self.names: set[str] = set()
         self._last_names: KeysView[str] = {}.keys()
         self._operations: tuple[str, ...] = ()  # of these names, those that count floating-point operations
         self._flops: list[float] = []  # of each row
 
     @property
-    def damaged(self) -> int:
+    def damaged_lines(self) -> int:
         return self._metrics.damaged
 
     @property
@@ -63,42 +63,42 @@ class Curves:
         return self._monitor.alarms
 
     @property
-    def unwatched(self) -> int:
+    def unwatched_count(self) -> int:
         """Rows that no band has looked at yet."""
         return len(self._unwatched)
 
-    def watch(self, rows: int) -> bool:
+    def watch_rows(self, rows: int) -> bool:
         """Look for alarms in so many more rows; False when there are none left."""
         for _ in range(min(rows, len(self._unwatched))):
-            self._monitor.add(self._unwatched.popleft())
+            self._monitor.add_row(self._unwatched.popleft())
         if not self._unwatched and self._summary.is_file():
-            self._monitor.end()
+            self._monitor.end_run()
         return bool(self._unwatched)
 
-    def read(self) -> bool:
+    def read_new(self) -> bool:
         """Read what is new; returns whether there was anything."""
-        found, again = self._metrics.new()
-        if again:
+        new_rows, was_cut = self._metrics.read_new()
+        if was_cut:
             self._clear()
-            self._timings = Lines(self._timings.path)
-        times, _ = self._timings.new()
+            self._timings = JsonlReader(self._timings.path)
+        times, _ = self._timings.read_new()
         for row in times:
             if isinstance(step := row.get("step"), int):
-                self._seconds[step] = sum(v for key in SPENT if (v := number(row.get(key))) is not None)
-                self.processes.add(row)
-        for row in found:
-            self._add(row)
-        return bool(found or again)
+                self._seconds[step] = sum(v for key in SPENT if (v := finite_number(row.get(key))) is not None)
+                self.processes.add_row(row)
+        for row in new_rows:
+            self._add_row(row)
+        return bool(new_rows or was_cut)
 
-    def _add(self, row: Mapping[str, Any]) -> None:
-        if number(row.get("step")) is None:
+    def _add_row(self, row: Mapping[str, Any]) -> None:
+        if finite_number(row.get("step")) is None:
             return
         if row.get("kind") == "evaluation":
-            kept = {key: number(v) for key, v in row.items() if key.startswith(("eval/", "step", "tokens", "updates/"))}
+            kept = {key: finite_number(v) for key, v in row.items() if key.startswith(("eval/", "step", "tokens", "updates/"))}
             self.held_out.append({key.removeprefix("eval/"): v for key, v in kept.items() if v is not None})
             return
         values: Values = {
-            _NAMES[key]: value
+            _CHART_NAMES[key]: value
             for key, value in row.items()
             if (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
         }
@@ -122,61 +122,61 @@ class Curves:
         """How long the last step took."""
         return self._seconds.get(int(self.rows[-1]["step"])) if self.rows else None
 
-    def columns(self) -> dict[str, Any]:
+    def chart_columns(self) -> dict[str, Any]:
         """Everything that a page draws of training: x axes, series, and at which share of a point's rows each policy
         was trained."""
-        count, rows, sums = len(self.rows), self.rows, self._sums()
+        count, rows, sums = len(self.rows), self.rows, self._running_sums()
         every = max(1, math.ceil(count / POINTS))
         spans = [(at, min(count, at + every)) for at in range(0, count, every)]
         axes = [name for name in AXES if any(name in row for row in rows[:1])]
         summed = [
-            name for name in ("flops", "seconds", *sorted(self._policies("updates/"))) if sums and name in sums[0]
+            name for name in ("flops", "seconds", *sorted(self._policy_names("updates/"))) if sums and name in sums[0]
         ]
         series = sorted(name for name in self.names if name not in AXES and "/flops/" not in name)
-        policies = in_order(name.removeprefix("trained/") for name in self._policies("trained/"))
+        policies = display_order(name.removeprefix("trained/") for name in self._policy_names("trained/"))
         return {
             "every": every,
             "rows": count,
-            "axes": {n: _finished(rows, spans) if n == "step" else _ends(rows, spans, n) for n in axes}
-            | {n: _ends(sums, spans, n) for n in summed},
-            "series": {name: _means(rows, spans, name) for name in series},
-            "trained": {policy: _means(sums, spans, f"trained/{policy}", 0.0) for policy in policies},
+            "axes": {n: _finished_steps(rows, spans) if n == "step" else _span_ends(rows, spans, n) for n in axes}
+            | {n: _span_ends(sums, spans, n) for n in summed},
+            "series": {name: _span_means(rows, spans, name) for name in series},
+            "trained": {policy: _span_means(sums, spans, f"trained/{policy}", 0.0) for policy in policies},
             "phases": [self.phases[a] for a, _ in spans],
         }
 
-    def evaluations(self) -> dict[str, Any]:
+    def evaluation_columns(self) -> dict[str, Any]:
         """The held-out figures in the same form."""
         rows = self.held_out
         names = sorted({name for row in rows for name in row} - {"step", "tokens"})
         spans = [(at, at + 1) for at in range(len(rows))]
-        spent = self.spent_at([row["step"] for row in rows]) if rows else []
-        axes: dict[str, Any] = {"step": _finished(rows, spans)} if rows else {}
-        axes |= {name: _ends(spent, spans, name) for name in (spent[0] if spent else ()) if name != "batches"}
+        spent = self.spent_at_steps([row["step"] for row in rows]) if rows else []
+        axes: dict[str, Any] = {"step": _finished_steps(rows, spans)} if rows else {}
+        axes |= {name: _span_ends(spent, spans, name) for name in (spent[0] if spent else ()) if name != "batches"}
         shown = [name for name in names if not name.startswith("updates/")]
-        return {"axes": axes, "series": {name: _means(rows, spans, name) for name in shown}}
+        return {"axes": axes, "series": {name: _span_means(rows, spans, name) for name in shown}}
 
-    def spent(self) -> list[Values]:
+    def spent_by_row(self) -> list[Values]:
         """For each row what had been spent after it, by the name of the axis."""
         found = []
-        for at, (row, sums) in enumerate(zip(self.rows, self._sums(), strict=True)):
+        for at, (row, sums) in enumerate(zip(self.rows, self._running_sums(), strict=True)):
             own = {name: value for name, value in sums.items() if not name.startswith("trained/")}
             found.append({"batches": at + 1.0, **({"tokens": row["tokens"]} if "tokens" in row else {}), **own})
         return found
 
-    def spent_at(self, steps: Sequence[float]) -> list[Values]:
+    def spent_at_steps(self, steps: Sequence[float]) -> list[Values]:
         """The same after each of these steps; step −1 is the start."""
-        spent, passed = self.spent(), [row["step"] for row in self.rows]
+        spent, passed = self.spent_by_row(), [row["step"] for row in self.rows]
         nothing = dict.fromkeys(spent[0] if spent else ("batches",), 0.0)
         return [spent[at - 1] if (at := bisect.bisect_right(passed, step)) else nothing for step in steps]
 
-    def _policies(self, prefix: str) -> set[str]:
+    def _policy_names(self, prefix: str) -> set[str]:
         own = {name.split("/")[0] for name in self.names if name.count("/") == 1 and name.endswith("/updates")}
         return {prefix + policy for policy in own}
 
-    def _sums(self) -> list[Values]:
+    def _running_sums(self) -> list[Values]:
         """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether
         it was trained."""
-        flops, spent, made, found = 0.0, 0.0, dict.fromkeys((p.split("/")[-1] for p in self._policies("p/")), 0.0), []
+        flops, spent, updates, sums_by_row = 0.0, 0.0, dict.fromkeys((p.split("/")[-1] for p in self._policy_names("p/")), 0.0), []
         counted = any(self._flops)
         for row, operations in zip(self.rows, self._flops, strict=True):
             sums: Values = {}
@@ -186,45 +186,45 @@ class Curves:
             if self._seconds:
                 spent += self._seconds.get(int(row["step"]), 0.0)
                 sums["seconds"] = spent
-            for policy, before in made.items():
-                made[policy] = max(before, row.get(f"{policy}/updates", before))
-                sums[f"updates/{policy}"] = made[policy]
-                sums[f"trained/{policy}"] = float(made[policy] > before)
-            found.append(sums)
-        return found
+            for policy, before in updates.items():
+                updates[policy] = max(before, row.get(f"{policy}/updates", before))
+                sums[f"updates/{policy}"] = updates[policy]
+                sums[f"trained/{policy}"] = float(updates[policy] > before)
+            sums_by_row.append(sums)
+        return sums_by_row
 
 
-def _means(
+def _span_means(
     rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str, empty: float | None = None
 ) -> list[Any]:
     column = [row.get(name) for row in rows]
     found: list[float | None] = []
     for start, end in spans:
         values = [value for value in column[start:end] if value is not None]
-        found.append(_short(sum(values) / len(values)) if values else empty)
+        found.append(_six_digits(sum(values) / len(values)) if values else empty)
     return found
 
 
-def _ends(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str) -> list[float]:
+def _span_ends(rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str) -> list[float]:
     """The axis at the last row of each point, never falling."""
     found, last = [], 0.0
     for _, end in spans:
         last = max(last, rows[end - 1].get(name, last))
-        found.append(_short(last))
+        found.append(_six_digits(last))
     return found
 
 
-def _finished(rows: Sequence[Values], spans: Sequence[tuple[int, int]]) -> list[float]:
+def _finished_steps(rows: Sequence[Values], spans: Sequence[tuple[int, int]]) -> list[float]:
     """How many steps were finished at the last row of each point."""
-    return _ends([{"step": row["step"] + 1.0} for row in rows], spans, "step")
+    return _span_ends([{"step": row["step"] + 1.0} for row in rows], spans, "step")
 
 
-def _short(value: float) -> float:
+def _six_digits(value: float) -> float:
     """Six digits: half the bytes."""
     return float(f"{value:.6g}")
 
 
-class _Names(dict[str, str]):
+class _ChartNames(dict[str, str]):
     """Key of a row → its name in a chart: ``generator/generator/loss`` is ``generator/loss``."""
 
     def __missing__(self, key: str) -> str:
@@ -233,40 +233,40 @@ class _Names(dict[str, str]):
         return self[key]
 
 
-_NAMES = _Names()
+_CHART_NAMES = _ChartNames()
 
 
-def described(
+def describe_metrics(
     names: Sequence[str], roles: Sequence[str], values: Mapping[str, Sequence[float | None]]
 ) -> dict[str, Any]:
     """name → how to read it: whose it is, label, unit, direction, ranges, advice."""
     found = {}
     for name in names:
-        part = take_apart(name, roles)
-        read = meaning(part.metric, [v for v in values.get(name, ()) if v is not None])
+        part = parse_metric_name(name, roles)
+        metric_meaning = labelled_metric(part.metric, [v for v in values.get(name, ()) if v is not None])
         found[name] = {
             "who": part.who,
             "name": part.metric,
             "split": part.split,
-            "label": read.label,
-            "share": read.share,
-            "unit": read.unit,
-            "better": read.better,
-            "healthy": _range(read.healthy),
-            "tolerable": _range(read.tolerable),
-            "advice": read.advice,
-            "trend": read.trend,
-            "meaning": read.meaning,
-            "spoken": not read.key.startswith("{policy}"),  # of what a role said, not of a policy's weights
+            "label": metric_meaning.label,
+            "share": metric_meaning.is_share,
+            "unit": metric_meaning.unit,
+            "better": metric_meaning.better,
+            "healthy": _finite_range(metric_meaning.healthy),
+            "tolerable": _finite_range(metric_meaning.tolerable),
+            "advice": metric_meaning.advice,
+            "trend": metric_meaning.trend,
+            "meaning": metric_meaning.meaning,
+            "spoken": not metric_meaning.key.startswith("{policy}"),  # of what a role said, not of a policy's weights
         }
     return found
 
 
-def _range(limits: tuple[float, float]) -> list[float | None]:
+def _finite_range(limits: tuple[float, float]) -> list[float | None]:
     return [limit if math.isfinite(limit) else None for limit in limits]
 
 
-def number(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     """A finite number; None for anything else."""
     right = (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
     return float(value) if right else None

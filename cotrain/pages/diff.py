@@ -20,12 +20,12 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser
 from cotrain.core.notes import CORRECT, FINAL
 from cotrain.core.statistics import Estimate
-from cotrain.metrics.table import rank
-from cotrain.pages.escape import terminal
-from cotrain.pages.follow import object_of
-from cotrain.pages.read import estimates
-from cotrain.pages.runs import Run, opened, shown
-from cotrain.pages.settings import flat
+from cotrain.metrics.table import table_rank
+from cotrain.pages.escape import escape_terminal
+from cotrain.pages.follow import read_json_object
+from cotrain.pages.read import parse_estimates
+from cotrain.pages.runs import RunView, open_run, redact_texts
+from cotrain.pages.settings import flatten_settings
 
 WIDE = 80
 SIDE = (WIDE - 3) // 2  # characters of a column
@@ -41,13 +41,13 @@ def diff(words: Sequence[str]) -> int:
     parser.add_argument("other", metavar="B", help="another")
     parser.add_argument("--rollout", metavar="STEP:TASK:MEMBER", help="which one (default: the last that both have)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.strict(words)
-    found = compared(opened(Path(given.one)), opened(Path(given.other)), given.rollout)
-    print(json.dumps(found) if given.json else "\n".join(lines_of(found)))
+    args = parser.parse_strictly(words)
+    comparison = compare_runs(open_run(Path(args.one)), open_run(Path(args.other)), args.rollout)
+    print(json.dumps(comparison) if args.json else "\n".join(lines_of(comparison)))
     return 0
 
 
-def compared(one: Run, other: Run, rollout: str | None = None) -> dict[str, Any]:
+def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> dict[str, Any]:
     """What ``cotrain diff`` shows. Raises ConfigError for a rollout that one of them does not have."""
     runs = (one, other)
     return {
@@ -57,54 +57,54 @@ def compared(one: Run, other: Run, rollout: str | None = None) -> dict[str, Any]
         ],
         "settings": [
             {"setting": name, "a": a, "b": b}
-            for name, a, b in differences(*(shown(run.recipe.get("settings", {})) for run in runs))
+            for name, a, b in unequal_settings(*(redact_texts(run.recipe.get("settings", {})) for run in runs))
         ],
-        "figures": _figures(*map(_final, runs)),
-        "rollout": _rollout(one, other, rollout),
+        "figures": _figure_differences(*map(_final_figures, runs)),
+        "rollout": _rollout_pair(one, other, rollout),
     }
 
 
-def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def unequal_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Dotted path and both values of every setting that is not the same; None where there is none."""
-    mine, others = flat(a), flat(b)
-    for name in dict.fromkeys([*mine, *others]):
-        if mine.get(name) != others.get(name):
-            yield name, mine.get(name), others.get(name)
+    flat_a, flat_b = flatten_settings(a), flatten_settings(b)
+    for name in dict.fromkeys([*flat_a, *flat_b]):
+        if flat_a.get(name) != flat_b.get(name):
+            yield name, flat_a.get(name), flat_b.get(name)
 
 
-def _final(run: Run) -> dict[str, Estimate]:
-    summary, _ = object_of(run.directory / "summary.json") if (run.directory / "summary.json").is_file() else ({}, "")
-    return estimates(summary.get("after"))
+def _final_figures(run: RunView) -> dict[str, Estimate]:
+    summary, _ = read_json_object(run.directory / "summary.json") if (run.directory / "summary.json").is_file() else ({}, "")
+    return parse_estimates(summary.get("after"))
 
 
-def _figures(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) -> list[dict[str, Any]]:
+def _figure_differences(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) -> list[dict[str, Any]]:
     """Every final figure of either, headlines first. ``apart``: the intervals do not touch."""
-    found = []
-    for key in sorted({*a, *b}, key=lambda key: (rank(key), key)):
-        mine, others = a.get(key), b.get(key)
-        apart = mine is not None and others is not None and (mine.low > others.high or others.low > mine.high)
-        found.append(
+    rows = []
+    for key in sorted({*a, *b}, key=lambda key: (table_rank(key), key)):
+        estimate_a, estimate_b = a.get(key), b.get(key)
+        apart = estimate_a is not None and estimate_b is not None and (estimate_a.low > estimate_b.high or estimate_b.low > estimate_a.high)
+        rows.append(
             {
                 "figure": key,
-                "a": mine.json() if mine else None,
-                "b": others.json() if others else None,
+                "a": estimate_a.to_json() if estimate_a else None,
+                "b": estimate_b.to_json() if estimate_b else None,
                 "apart": apart,
             }
         )
-    return found
+    return rows
 
 
-def _rollout(one: Run, other: Run, address: str | None) -> dict[str, Any] | None:
+def _rollout_pair(one: RunView, other: RunView, address: str | None) -> dict[str, Any] | None:
     """What both wrote at one address; by default of the last step that both recorded with the same problem."""
     if address is not None:
-        place = _place(address)
-        named = {run.directory: run.rollout(*place) for run in (one, other)}
-        for directory, found in named.items():
-            if found is None:
+        coordinates = _parse_address(address)
+        rollouts = {run.directory: run.rollout(*coordinates) for run in (one, other)}
+        for directory, rollout in rollouts.items():
+            if rollout is None:
                 raise ConfigError(
-                    f"cotrain diff: {directory} has no rollout {terminal(address, 60)}; `cotrain view` lists them"
+                    f"cotrain diff: {directory} has no rollout {escape_terminal(address, 60)}; `cotrain view` lists them"
                 )
-        return _side_by_side(named[one.directory] or {}, named[other.directory] or {})
+        return _side_by_side(rollouts[one.directory] or {}, rollouts[other.directory] or {})
     steps = [{member.step for member in run.rollouts.members()} for run in (one, other)]
     for step in sorted(steps[0] & steps[1], reverse=True):
         a, b = (run.rollout(step, 0, 0, tokens=0) for run in (one, other))
@@ -113,10 +113,10 @@ def _rollout(one: Run, other: Run, address: str | None) -> dict[str, Any] | None
     return None
 
 
-def _place(address: str) -> tuple[int, int, int]:
+def _parse_address(address: str) -> tuple[int, int, int]:
     parts = address.removeprefix("#r:").split(":")
     if len(parts) < 3 or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts[:3]):
-        raise ConfigError(f"cotrain diff: {terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0")
+        raise ConfigError(f"cotrain diff: {escape_terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0")
     step, task, member = map(int, parts[:3])
     return step, task, member
 
@@ -127,12 +127,12 @@ def _side_by_side(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
         "task": a["task"],
         "member": a["member"],
         "problem": [a["problem"], b["problem"]],
-        "a": [_turn(trace) for trace in a["traces"]],
-        "b": [_turn(trace) for trace in b["traces"]],
+        "a": [_turn_summary(trace) for trace in a["traces"]],
+        "b": [_turn_summary(trace) for trace in b["traces"]],
     }
 
 
-def _turn(trace: Mapping[str, Any]) -> dict[str, Any]:
+def _turn_summary(trace: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "role": trace["role"],
         "text": trace["text"],
@@ -145,64 +145,64 @@ def _turn(trace: Mapping[str, Any]) -> dict[str, Any]:
 # -- printing
 
 
-def lines_of(found: Mapping[str, Any]) -> list[str]:
+def lines_of(comparison: Mapping[str, Any]) -> list[str]:
     """The text, at most 80 columns, without a control character."""
-    names = [f"{letter}: {terminal(run['directory'], 60)}" for letter, run in zip("AB", found["runs"], strict=True)]
+    names = [f"{letter}: {escape_terminal(run['directory'], 60)}" for letter, run in zip("AB", comparison["runs"], strict=True)]
     lines = [*names, "", "settings that differ"]
-    for one in found["settings"]:
-        lines += [terminal(one["setting"], WIDE), *_columns(_value(one["a"]), _value(one["b"]))]
-    lines += [] if found["settings"] else ["none"]
+    for row in comparison["settings"]:
+        lines += [escape_terminal(row["setting"], WIDE), *_in_two_columns(_setting_text(row["a"]), _setting_text(row["b"]))]
+    lines += [] if comparison["settings"] else ["none"]
     lines += ["", "measured at the end, with 95 % intervals over each run's problems"]
     width = 30
-    for one in found["figures"]:
-        mark = " *" if one["apart"] else ""
+    for row in comparison["figures"]:
+        mark = " *" if row["apart"] else ""
         lines.append(
-            f"{terminal(one['figure'], 60)[:width]:{width}s}{_estimate(one['a']):>24s}{_estimate(one['b']):>24s}{mark}"
+            f"{escape_terminal(row['figure'], 60)[:width]:{width}s}{_estimate_text(row['a']):>24s}{_estimate_text(row['b']):>24s}{mark}"
         )
-    if found["figures"]:
+    if comparison["figures"]:
         lines += ["*: the intervals do not touch; another seed may differ by more than they say"]
     else:
         lines += ["nothing: neither run is finished"]
-    return [line[:WIDE].rstrip() for line in [*lines, "", *_rollout_lines(found["rollout"])]]
+    return [line[:WIDE].rstrip() for line in [*lines, "", *_rollout_lines(comparison["rollout"])]]
 
 
-def _rollout_lines(found: Mapping[str, Any] | None) -> list[str]:
-    if found is None:
+def _rollout_lines(rollout: Mapping[str, Any] | None) -> list[str]:
+    if rollout is None:
         return ["no rollout that both runs have of one problem"]
-    lines = [f"rollout {found['step']}:{found['task']}:{found['member']}"]
-    same = found["problem"][0] == found["problem"][1]
-    problems = found["problem"][:1] if same else found["problem"]
+    lines = [f"rollout {rollout['step']}:{rollout['task']}:{rollout['member']}"]
+    same = rollout["problem"][0] == rollout["problem"][1]
+    problems = rollout["problem"][:1] if same else rollout["problem"]
     for problem in problems:
-        lines += textwrap.wrap(terminal(problem or NOTHING, LONGEST), WIDE)
-    for a, b in zip_longest(found["a"], found["b"]):
-        lines += ["", *_columns(_head(a), _head(b)), *_columns(_said(a), _said(b))]
+        lines += textwrap.wrap(escape_terminal(problem or NOTHING, LONGEST), WIDE)
+    for a, b in zip_longest(rollout["a"], rollout["b"]):
+        lines += ["", *_in_two_columns(_turn_head(a), _turn_head(b)), *_in_two_columns(_turn_text(a), _turn_text(b))]
     return lines
 
 
-def _head(turn: Mapping[str, Any] | None) -> str:
+def _turn_head(turn: Mapping[str, Any] | None) -> str:
     if turn is None:
         return NOTHING
     truth = {True: ", right", False: ", wrong"}.get(turn["right"], "")
-    said = {True: ", says CORRECT", False: ", says INCORRECT"}.get(turn["said"], "")
-    rewards = "".join(f", {terminal(name, 20)} {value:g}" for name, value in turn["rewards"].items())
-    return f"[{terminal(turn['role'], 20)}{said or truth}{rewards}]"
+    verdict = {True: ", says CORRECT", False: ", says INCORRECT"}.get(turn["said"], "")
+    rewards = "".join(f", {escape_terminal(name, 20)} {value:g}" for name, value in turn["rewards"].items())
+    return f"[{escape_terminal(turn['role'], 20)}{verdict or truth}{rewards}]"
 
 
-def _said(turn: Mapping[str, Any] | None) -> str:
-    return "" if turn is None else terminal(turn["text"], LONGEST)
+def _turn_text(turn: Mapping[str, Any] | None) -> str:
+    return "" if turn is None else escape_terminal(turn["text"], LONGEST)
 
 
-def _columns(a: str, b: str) -> list[str]:
+def _in_two_columns(a: str, b: str) -> list[str]:
     """Two texts side by side."""
     left, right = (textwrap.wrap(text, SIDE, break_on_hyphens=False) for text in (a, b))
     return [f"{x:{SIDE}s} │ {y}" for x, y in zip_longest(left, right, fillvalue="")]
 
 
-def _value(value: Any) -> str:
-    return NOTHING if value is None else terminal(json.dumps(value, ensure_ascii=False), BRIEF)
+def _setting_text(value: Any) -> str:
+    return NOTHING if value is None else escape_terminal(json.dumps(value, ensure_ascii=False), BRIEF)
 
 
-def _estimate(saved: Mapping[str, Any] | None) -> str:
+def _estimate_text(saved: Mapping[str, Any] | None) -> str:
     if saved is None:
         return NOTHING
     if saved["low"] is None or saved["high"] is None or not math.isfinite(saved["value"] or 0.0):

@@ -12,10 +12,10 @@ from typing import Any
 
 from cotrain.disk.run_files import fault_in
 
-REMEMBERED = 256  # bytes before the place where reading ended
+REMEMBERED_BYTES = 256  # bytes before the place where reading ended
 
 
-class Lines:
+class JsonlReader:
     """The objects of a JSON Lines file, as they come."""
 
     def __init__(self, path: Path) -> None:
@@ -24,46 +24,46 @@ class Lines:
         self._end = 0
         self._before = b""
 
-    def new(self) -> tuple[list[dict[str, Any]], bool]:
+    def read_new(self) -> tuple[list[dict[str, Any]], bool]:
         """The objects since the last call, and whether the file was cut back: then they are all there are."""
         try:
             file = self.path.open("rb")
         except OSError:
-            again = self._end > 0
+            was_cut = self._end > 0
             self._end, self._before, self.damaged = 0, b"", 0
-            return [], again
+            return [], was_cut
         with file:
             file.seek(self._end - len(self._before))
-            again = file.read(len(self._before)) != self._before
-            if again:
+            was_cut = file.read(len(self._before)) != self._before
+            if was_cut:
                 self._end, self._before, self.damaged = 0, b"", 0
             file.seek(self._end)
-            whole = file.read()
-        whole = whole[: whole.rfind(b"\n") + 1]
-        self._end += len(whole)
-        self._before = (self._before + whole[-REMEMBERED:])[-REMEMBERED:]
-        return [row for line in whole.split(b"\n") if line.strip() and (row := self._object(line)) is not None], again
+            content = file.read()
+        content = content[: content.rfind(b"\n") + 1]
+        self._end += len(content)
+        self._before = (self._before + content[-REMEMBERED_BYTES:])[-REMEMBERED_BYTES:]
+        return [row for line in content.split(b"\n") if line.strip() and (row := self._parse_line(line)) is not None], was_cut
 
-    def _object(self, line: bytes) -> dict[str, Any] | None:
+    def _parse_line(self, line: bytes) -> dict[str, Any] | None:
         try:
-            found = json.loads(line)
+            value = json.loads(line)
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            return found
+            value = None
+        if isinstance(value, dict):
+            return value
         self.damaged += 1
         return None
 
 
-def object_of(path: Path) -> tuple[dict[str, Any], str]:
+def read_json_object(path: Path) -> tuple[dict[str, Any], str]:
     """A JSON object from a file, and what is wrong with it: "" where nothing is."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return {}, f"{path.name} is missing"
     except (ValueError, RecursionError):
         return {}, f"{path.name} is not valid JSON and was left out"
-    fault = fault_in(path.name, found, partial=True)
-    if fault is None and isinstance(found, dict):
-        return found, ""
+    fault = fault_in(path.name, value, partial=True)
+    if fault is None and isinstance(value, dict):
+        return value, ""
     return {}, f"{path.name} was left out: {fault or 'it holds no object'}"

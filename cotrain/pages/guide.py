@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cotrain.core.statistics import Estimate
-from cotrain.metrics.table import line_of
+from cotrain.metrics.table import metric_named
 
 PERCENT = "\u202f%"  # a narrow no-break space before the sign
 SPLITS = {
@@ -22,7 +22,7 @@ SPLITS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Name:
+class MetricName:
     """A metric's name taken apart."""
 
     who: str  # role or policy; "" for a metric of the whole run
@@ -36,65 +36,65 @@ def split_key(key: str) -> tuple[str, str]:
     parts = key.split("/")
     if len(parts) == 1:
         return "", key
-    cut = next((i for i in range(1, len(parts)) if line_of("/".join(parts[i:]))), 1)
+    cut = next((i for i in range(1, len(parts)) if metric_named("/".join(parts[i:]))), 1)
     who = parts[:1] if len(set(parts[:cut])) == 1 else parts[:cut]
     return "/".join(who), "/".join(parts[cut:])
 
 
-def take_apart(key: str, roles: Iterable[str]) -> Name:
+def parse_metric_name(key: str, roles: Iterable[str]) -> MetricName:
     """The name of a figure: ``solver/pass@1``, ``solver/hard/pass@1`` or ``hard/solver/pass@1``, given the roles."""
     who, metric = split_key(key)
     first, _, second = who.partition("/")
     if second in roles and first not in roles:
         first, second = second, first
-    return Name(who=first, metric=metric, split=second)
+    return MetricName(who=first, metric=metric, split=second)
 
 
-def where(split: str) -> str:
+def split_label(split: str) -> str:
     """A further set of problems in words."""
     return SPLITS.get(split, f"{split.replace('_', ' ')} problems")
 
 
-def number(value: float, *, share: bool) -> str:
+def number_text(value: float, *, share: bool) -> str:
     """``0.614`` as ``61.4 %``, a plain number with three significant digits, thousands with thin spaces."""
     if math.isnan(value):
         return "undefined"
     if math.isinf(value):
         return "unknown"
     if share:
-        return _signless(100 * value, 1) + PERCENT
+        return _decimal_text(100 * value, 1) + PERCENT
     if abs(value) >= 1000:
         return f"{value:,.0f}".replace(",", "\u202f").replace("-", "−")
     digits = 0 if value == int(value) else max(0, 2 - math.floor(math.log10(abs(value))))
-    return _signless(value, min(digits, 6))
+    return _decimal_text(value, min(digits, 6))
 
 
-def points(value: float, *, share: bool) -> str:
+def points_text(value: float, *, share: bool) -> str:
     """A difference with its sign: ``+4.2 points`` for shares, ``−0.031`` otherwise."""
     if not math.isfinite(value):
         return "unknown"
-    size = f"{100 * abs(value):.1f}" if share else number(abs(value), share=False)
+    size = f"{100 * abs(value):.1f}" if share else number_text(abs(value), share=False)
     sign = "" if float(size.replace("\u202f", "")) == 0 else "−" if value < 0 else "+"
     return sign + size
 
 
-def interval(estimate: Estimate, *, share: bool) -> str:
+def interval_text(estimate: Estimate, *, share: bool) -> str:
     """``57.0–65.1 %``, or ``unknown``."""
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
         return "unknown"
-    low, high = number(estimate.low, share=share), number(estimate.high, share=share)
+    low, high = number_text(estimate.low, share=share), number_text(estimate.high, share=share)
     return f"{low.removesuffix(PERCENT)} to {high}"
 
 
-def between(change: Estimate, *, share: bool) -> str:
+def difference_interval(change: Estimate, *, share: bool) -> str:
     """The interval of a difference: ``+22.1 to +32.0 points``."""
     if not (math.isfinite(change.low) and math.isfinite(change.high)):
         return "unknown"
     unit = " points" if share else ""
-    return f"{points(change.low, share=share)} to {points(change.high, share=share)}{unit}"
+    return f"{points_text(change.low, share=share)} to {points_text(change.high, share=share)}{unit}"
 
 
-def _signless(value: float, digits: int) -> str:
+def _decimal_text(value: float, digits: int) -> str:
     text = f"{value:.{digits}f}"
     text = text.removeprefix("-") if float(text) == 0 else text
     return text.replace("-", "−")

@@ -18,7 +18,7 @@ def value_at(points: Points, x: float) -> float:
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
-def ticks(low: float, high: float, count: int = 4) -> list[float]:
+def axis_ticks(low: float, high: float, count: int = 4) -> list[float]:
     """Round numbers inside [low, high], about ``count`` of them."""
     if not high > low:
         return [low]

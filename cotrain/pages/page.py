@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from cotrain.pages.escape import attribute
+from cotrain.pages.escape import escape_attribute
 
 ASSETS = Path(__file__).resolve().parent / "assets"
 VENDOR = {"preact": "preact/preact.mjs", "preact/hooks": "preact/hooks.mjs", "htm": "htm/htm.mjs"}
@@ -35,44 +35,44 @@ STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
 CHARTS = "vendor/uplot/uPlot.iife.min.js"
 
 
-def policy(nonce: str, *, live: bool) -> str:
+def security_policy(nonce: str, *, live: bool) -> str:
     """The content security policy; a live page may ask its own server."""
     asks = "; connect-src 'self'" if live else ""
     own = f"'nonce-{nonce}'"
     return f"default-src 'none'; script-src {own}; style-src {own}{asks}; base-uri 'none'; form-action 'none'"
 
 
-def page(title: str, nonce: str, documents: Mapping[str, bytes] | None = None) -> bytes:
+def render_page(title: str, nonce: str, documents: Mapping[str, bytes] | None = None) -> bytes:
     """The whole page. ``documents``: name → JSON that it shows; None for a page that asks its server."""
-    imports = {name: _address(ASSETS / "vendor" / file) for name, file in VENDOR.items()}
-    imports |= {f"view/{name}": _address(ASSETS / f"{name}.js") for name in MODULES}
-    inside = b"".join(
+    imports = {name: _data_url(ASSETS / "vendor" / file) for name, file in VENDOR.items()}
+    imports |= {f"view/{name}": _data_url(ASSETS / f"{name}.js") for name in MODULES}
+    data_scripts = b"".join(
         b'<script type="application/json" class="document" data-name="%s">%s</script>\n'
         % (name.encode(), content.replace(b"<", b"\\u003c"))
         for name, content in (documents or {}).items()
     )
-    style = "\n".join(_text(name) for name in STYLES)
+    style = "\n".join(_read_asset(name) for name in STYLES)
     head = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy(nonce, live=documents is None)}">
+<meta http-equiv="Content-Security-Policy" content="{security_policy(nonce, live=documents is None)}">
 <meta name="referrer" content="no-referrer">
 <meta name="viewport" content="width=device-width,initial-scale=1">
-<title>{attribute(title)}</title>
+<title>{escape_attribute(title)}</title>
 <style nonce="{nonce}">{style}</style>
 </head><body><div id="page"><p class="wait">reading …</p></div>
 <noscript><p>This page draws with JavaScript; everything it needs is inside.</p></noscript>
 """
-    scripts = f"""<script nonce="{nonce}">{_text(CHARTS)}</script>
+    scripts = f"""<script nonce="{nonce}">{_read_asset(CHARTS)}</script>
 <script type="importmap" nonce="{nonce}">{json.dumps({"imports": imports})}</script>
 <script type="module" nonce="{nonce}">import "view/main";</script>
 </body></html>
 """
-    return head.encode() + inside + scripts.encode()
+    return head.encode() + data_scripts + scripts.encode()
 
 
-def _text(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
-def _address(path: Path) -> str:
+def _data_url(path: Path) -> str:
     return "data:text/javascript;base64," + base64.b64encode(path.read_bytes()).decode("ascii")

@@ -10,28 +10,28 @@ from cotrain.core.statistics import Estimate
 ORDER = ("proposer", "solver", "generator", "verifier", "judge")  # who is shown first; others follow by name
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def display_order(names: Iterable[str]) -> list[str]:
     """Roles and policies in order of display."""
     return sorted(set(names), key=lambda n: (ORDER.index(n) if n in ORDER else len(ORDER), n))
 
 
-def estimates(saved: object) -> dict[str, Estimate]:
+def parse_estimates(saved: object) -> dict[str, Estimate]:
     """Estimates by metric name from JSON; a bare number has unknown bounds; anything else is left out."""
-    found: dict[str, Estimate] = {}
+    parsed: dict[str, Estimate] = {}
     for name, entry in saved.items() if isinstance(saved, dict) else ():
         fields = entry if isinstance(entry, dict) else {"value": entry}
-        value, low, high, n = (_number(fields.get(key)) for key in ("value", "low", "high", "n"))
+        value, low, high, n = (_parse_number(fields.get(key)) for key in ("value", "low", "high", "n"))
         if value is not None:
-            found[str(name)] = Estimate(
+            parsed[str(name)] = Estimate(
                 value=value,
                 low=-math.inf if low is None else low,
                 high=math.inf if high is None else high,
                 n=0 if n is None else int(n),
             )
-    return found
+    return parsed
 
 
-def _number(value: object) -> float | None:
+def _parse_number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

@@ -24,16 +24,16 @@ from cotrain.disk.run_files import fault_in
 from cotrain.pages.counts import (
     BINS,
     COUNTS,
-    Counts,
-    error_of,
-    first_found,
-    flag,
-    probability,
-    steps_of,
-    summed,
-    votes,
+    RolloutCounts,
+    first_error_reason,
+    finds_first_error,
+    bool_or_none,
+    review_probability,
+    step_verdict_pairs,
+    sum_rollout_counts,
+    vote_agreement,
 )
-from cotrain.pages.curves import number
+from cotrain.pages.curves import finite_number
 
 FIELDS = (
     "step", "task", "member", "role", "call", "right", "said", "yes", "readable", "reviews", "flags", "reward",
@@ -66,7 +66,7 @@ class Rollouts:
         self.signals: list[str] = []
         self._places: dict[tuple[str, str], int] = {}  # (kind, text) → its place in the lists above
         self.errors: list[str] = []
-        self._counts: dict[int, Counts] = {}  # by step
+        self._counts: dict[int, RolloutCounts] = {}  # by step
         self._read: dict[int, Member] = {}
         self.damaged: list[int] = []
         self.odd = 0  # episodes that are JSON of another shape
@@ -77,7 +77,7 @@ class Rollouts:
 
     def read_some(self) -> bool:
         """Read the latest step that has not been read; False when there is none."""
-        self._look()
+        self._list_steps()
         with self._lock:
             while self._due and self._due[-1].step in self._read:  # asked for by name meanwhile
                 self._due.pop()
@@ -86,7 +86,7 @@ class Rollouts:
             self._read_member(due)
         return due is not None
 
-    def _look(self) -> None:
+    def _list_steps(self) -> None:
         """List the steps of the ledger where it has others than before: for ten thousand that takes 15 ms."""
         try:
             extent = self.ledger.extent()
@@ -96,15 +96,15 @@ class Rollouts:
             return
         members = self.members()
         with self._lock:
-            known = {member.step: member for member in members}
-            if any(known.get(step) != member for step, member in self._read.items()):
+            members_by_step = {member.step: member for member in members}
+            if any(members_by_step.get(step) != member for step, member in self._read.items()):
                 generation = self.generation + 1
                 self._clear()  # a resumed run has cut its ledger back
                 self.generation = generation
             self._due = [member for member in members if member.step not in self._read]
             self._extent = extent
 
-    def read(self, steps: Sequence[int]) -> None:
+    def load_steps(self, steps: Sequence[int]) -> None:
         """Read these steps."""
         members = {member.step: member for member in self.members()}
         for step in steps:
@@ -113,23 +113,23 @@ class Rollouts:
 
     def _read_member(self, member: Member) -> None:
         try:
-            found, odd = episodes_of(self.ledger.path, member)
+            episodes, odd = read_episodes(self.ledger.path, member)
         except (OSError, ValueError, zlib.error):
-            found, odd = [], 0
+            episodes, odd = [], 0
             self.damaged.append(member.step)
         with self._lock:
             self._read[member.step] = member
-            counts = self._counts.setdefault(member.step, Counts())
+            counts = self._counts.setdefault(member.step, RolloutCounts())
             first = len(self.rows)
-            for episode in found:
+            for episode in episodes:
                 try:
-                    self._add(episode, counts)
+                    self._add_episode(episode, counts)
                 except (ValueError, *ODD):  # of what a protocol noted, which has any shape
                     odd += 1
                 else:
                     self.episodes += 1
             self.odd += odd
-            _groups(self.rows[first:], self.roles, counts)
+            _count_groups(self.rows[first:], self.roles, counts)
 
     def members(self) -> tuple[Member, ...]:
         """The index of the ledger; none when it cannot be read."""
@@ -138,16 +138,16 @@ class Rollouts:
         except CotrainError:
             return ()
 
-    def steps(self) -> int:
+    def step_count(self) -> int:
         """How many steps the ledger has; 0 when it cannot be read."""
         try:
             return self.ledger.extent()[0]
         except CotrainError:
             return 0
 
-    def page(self, start: int, limit: int) -> dict[str, Any]:
+    def rows_page(self, start: int, limit: int) -> dict[str, Any]:
         """Rows in the order in which they were read, from ``start`` on, and how far the reading is."""
-        steps = self.steps()
+        steps = self.step_count()
         with self._lock:
             return {
                 "fields": FIELDS,
@@ -163,17 +163,17 @@ class Rollouts:
                 "damaged": self.damaged[:20],
             }
 
-    def known(self) -> tuple[list[list[Any]], list[str], int]:
+    def known_rows(self) -> tuple[list[list[Any]], list[str], int]:
         """The rows that have been read, the problems that they name, and of how many steps they are."""
         with self._lock:
             return list(self.rows), list(self.problems), len(self._read)
 
-    def read_steps(self) -> int:
+    def read_step_count(self) -> int:
         """How many steps have been read."""
         with self._lock:
             return len(self._read)
 
-    def judged(self, windows: int = 60) -> dict[str, Any]:
+    def judge_counts(self, windows: int = 60) -> dict[str, Any]:
         """``judges``: judge → windows of steps with its counts, in order of steps; ``more``: windows of everything
         else."""
         with self._lock:
@@ -182,80 +182,80 @@ class Rollouts:
             judges: dict[str, list[dict[str, Any]]] = {}
             more = []
             for at in range(0, len(steps), every):
-                some = [self._counts[step] for step in steps[at : at + every]]
-                place = {"from": steps[at], "to": steps[min(at + every, len(steps)) - 1]}
-                for role in sorted({key[1] for one in some for key in one.sums if key[0] == "judges"}):
-                    counts = [one.sums["judges", role] for one in some if ("judges", role) in one.sums]
+                window_counts = [self._counts[step] for step in steps[at : at + every]]
+                window = {"from": steps[at], "to": steps[min(at + every, len(steps)) - 1]}
+                for role in sorted({key[1] for one in window_counts for key in one.sums if key[0] == "judges"}):
+                    counts = [one.sums["judges", role] for one in window_counts if ("judges", role) in one.sums]
                     total = [sum(column) for column in zip(*counts, strict=True)]
                     bins = [total[len(COUNTS) + 3 * b : len(COUNTS) + 3 * b + 3] for b in range(BINS)]
                     judges.setdefault(role, []).append(
-                        {**place, **dict(zip(COUNTS, total, strict=False)), "bins": bins}
+                        {**window, **dict(zip(COUNTS, total, strict=False)), "bins": bins}
                     )
-                more.append({**place, **summed(some)})
+                more.append({**window, **sum_rollout_counts(window_counts)})
             return {"judges": judges, "more": more}
 
-    def find(self, step: int, task: int, member: int) -> Json | None:
+    def find_episode(self, step: int, task: int, member: int) -> Json | None:
         """An episode as the ledger has it; None where there is none."""
-        place = next((m for m in self.members() if m.step == step), None)
+        ledger_member = next((m for m in self.members() if m.step == step), None)
         try:
-            found = episodes_of(self.ledger.path, place)[0] if place else []
-            return next((e for e in found if (e.get("task"), e.get("member")) == (task, member)), None)
+            episodes = read_episodes(self.ledger.path, ledger_member)[0] if ledger_member else []
+            return next((e for e in episodes if (e.get("task"), e.get("member")) == (task, member)), None)
         except (OSError, ValueError, zlib.error):
             return None
 
-    def _place(self, kind: str, text: str) -> int:
-        known: list[str] = getattr(self, kind)
+    def _intern_text(self, kind: str, text: str) -> int:
+        texts: list[str] = getattr(self, kind)
         if (kind, text) not in self._places:
-            self._places[kind, text] = len(known)
-            known.append(text)
+            self._places[kind, text] = len(texts)
+            texts.append(text)
         return self._places[kind, text]
 
-    def _add(self, episode: Json, counts: Counts) -> None:
+    def _add_episode(self, episode: Json, counts: RolloutCounts) -> None:
         """Rows and counts of one episode; none of either where it raises."""
         traces = episode["traces"]
         rows, reviewed = [], []
         for speech in traces:
             if speech.get("parent") is None:
-                address = address_of(speech)
+                address = address_text(speech)
                 reviews = [t for t in traces if t.get("parent") == address]
-                rows.append(self._row(episode, speech, reviews))
-                reviewed.append((speech, reviews, error_of(speech)))
+                rows.append(self._speech_row(episode, speech, reviews))
+                reviewed.append((speech, reviews, first_error_reason(speech)))
         self.rows += rows
         for speech, reviews, kind in reviewed:
             for review in reviews:
-                counts.review(speech, review, kind)
-            verdicts = [v for review in reviews if (v := flag(FINAL.name, review["parsed"])) is not None]
+                counts.count_review(speech, review, kind)
+            verdicts = [v for review in reviews if (v := bool_or_none(FINAL.name, review["parsed"])) is not None]
             if len(verdicts) > 1:
-                counts.pair("one review", "another", verdicts[0], verdicts[1])
+                counts.count_pair("one review", "another", verdicts[0], verdicts[1])
 
-    def _row(self, episode: Json, speech: Json, reviews: Sequence[Json]) -> list[Any]:
+    def _speech_row(self, episode: Json, speech: Json, reviews: Sequence[Json]) -> list[Any]:
         step, task, member, role, *call = speech["address"]
-        finals = [flag(FINAL.name, review["parsed"]) for review in reviews]
+        finals = [bool_or_none(FINAL.name, review["parsed"]) for review in reviews]
         readable = [final for final in finals if final is not None]
         yes = sum(readable)
-        said = None if 2 * yes == len(readable) else 2 * yes > len(readable)
+        verdict = None if 2 * yes == len(readable) else 2 * yes > len(readable)
         parsed, truth = speech["parsed"], speech["truth"]
-        right = flag(CORRECT.name, truth)
-        paid = rewards_of(speech)
+        right = bool_or_none(CORRECT.name, truth)
+        rewards = mean_rewards(speech)
         weights = self._weights.get(role)
-        total = sum(v * (weights.get(n, 0.0) if weights else n not in NOT_PAID) for n, v in paid.items())
-        signals = [[self._place("signals", n), round(v, 4)] for n, v in paid.items()]
-        answer, kind = parsed.get(ANSWER.name), error_of(speech)
-        told = [p for review in reviews if (p := probability(review)) is not None]
-        score = sum(told) / len(told) if told else yes / len(readable) if readable else None
+        total = sum(v * (weights.get(n, 0.0) if weights else n not in NOT_PAID) for n, v in rewards.items())
+        signals = [[self._intern_text("signals", n), round(v, 4)] for n, v in rewards.items()]
+        answer, kind = parsed.get(ANSWER.name), first_error_reason(speech)
+        probabilities = [p for review in reviews if (p := review_probability(review)) is not None]
+        score = sum(probabilities) / len(probabilities) if probabilities else yes / len(readable) if readable else None
         return [
-            step, task, member, self._place("roles", str(role)), ".".join(map(str, call)),
-            None if right is None else int(right), None if said is None else int(said), yes, len(readable),
+            step, task, member, self._intern_text("roles", str(role)), ".".join(map(str, call)),
+            None if right is None else int(right), None if verdict is None else int(verdict), yes, len(readable),
             len(reviews),
-            _flags(episode, speech, reviews, right), round(total, 4), len(speech["token_ids"]), speech["version"],
-            self._place("problems", str(parsed.get(PROBLEM.name) or episode.get("task_id", ""))[:SHORT]),
+            _row_flags(episode, speech, reviews, right), round(total, 4), len(speech["token_ids"]), speech["version"],
+            self._intern_text("problems", str(parsed.get(PROBLEM.name) or episode.get("task_id", ""))[:SHORT]),
             None if answer is None else str(answer)[:SHORT], signals,
-            None if kind is None else self._place("errors", kind), None,
+            None if kind is None else self._intern_text("errors", kind), None,
             None if score is None else round(score, 4),
         ]  # fmt: skip
 
 
-def episodes_of(path: Path, member: Member) -> tuple[list[Json], int]:
+def read_episodes(path: Path, member: Member) -> tuple[list[Json], int]:
     """The episodes of one step as JSON, and how many are left out as they have another shape. Raises OSError,
     ValueError and zlib.error for a damaged step."""
     with path.open("rb") as file:
@@ -265,62 +265,62 @@ def episodes_of(path: Path, member: Member) -> tuple[list[Json], int]:
     text = inflate.decompress(packed, MOST_UNPACKED)
     if not inflate.eof:
         raise ValueError(f"more than {MOST_UNPACKED} bytes, or less than all of it")
-    found, lines = [], text.split(b"\n")[:-1]
+    episodes, lines = [], text.split(b"\n")[:-1]
     for line in lines:
         try:
             episode = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if fault_in("an episode", episode) is None:
-            found.append(episode)
-    return found, len(lines) - len(found)
+            episodes.append(episode)
+    return episodes, len(lines) - len(episodes)
 
 
-def address_of(trace: Json) -> str:
+def address_text(trace: Json) -> str:
     """``0:3:1:solver:2``, as ``str`` of an ``Address``."""
     first, call = trace["address"][:4], trace["address"][4:]
     return ":".join(map(str, [*first, ".".join(map(str, call))]))
 
 
-def rewards_of(trace: Json) -> dict[str, float]:
+def mean_rewards(trace: Json) -> dict[str, float]:
     """signal → its value, of one for spans its mean."""
-    found: dict[str, list[float]] = {}
+    values_by_signal: dict[str, list[float]] = {}
     for name, value, _ in trace["signals"]:
-        if (finite := number(value)) is not None:
-            found.setdefault(str(name), []).append(finite)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+        if (finite := finite_number(value)) is not None:
+            values_by_signal.setdefault(str(name), []).append(finite)
+    return {name: sum(values) / len(values) for name, values in values_by_signal.items()}
 
 
-def _groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: Counts) -> None:
+def _count_groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: RolloutCounts) -> None:
     """The votes of each group of one step, written into its rows, and what is counted of groups."""
-    place = {name: at for at, name in enumerate(FIELDS)}
+    column = {name: at for at, name in enumerate(FIELDS)}
     task, role, answer, right, said, vote, score = (
-        place[name] for name in ("task", "role", "answer", "right", "said", "vote", "score")
+        column[name] for name in ("task", "role", "answer", "right", "said", "vote", "score")
     )
     groups: dict[tuple[int, int], list[list[Any]]] = {}
     for row in rows:
         groups.setdefault((row[task], row[role]), []).append(row)
     for (_, speaker), group in groups.items():
-        counts.group(roles[speaker], [(row[score], None if row[right] is None else bool(row[right])) for row in group])
-        for row, agrees in zip(group, votes([row[answer] for row in group]), strict=True):
+        counts.count_group(roles[speaker], [(row[score], None if row[right] is None else bool(row[right])) for row in group])
+        for row, agrees in zip(group, vote_agreement([row[answer] for row in group]), strict=True):
             row[vote] = None if agrees is None else int(agrees)
             calls = {"reviews": row[said], "rule": row[right], "vote": row[vote]}
-            known = {name: None if value is None else bool(value) for name, value in calls.items()}
+            verdicts = {name: None if value is None else bool(value) for name, value in calls.items()}
             for one, other in (("reviews", "rule"), ("reviews", "vote"), ("vote", "rule")):
-                counts.pair(one, other, known[one], known[other])
+                counts.count_pair(one, other, verdicts[one], verdicts[other])
 
 
-def _flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:
+def _row_flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:
     parsed, traces = speech["parsed"], (speech, *reviews)
     calls = parsed.get(CALLS.name)
-    unread = not parsed.get(STEPS.name) and parsed.get(ANSWER.name) is None and flag(FINAL.name, parsed) is None
+    unread = not parsed.get(STEPS.name) and parsed.get(ANSWER.name) is None and bool_or_none(FINAL.name, parsed) is None
     ok = speech["truth"].get(STEP_OK.name)
     unsound = right is True and (speech["truth"].get(FIRST_WRONG.name) is not None or False in (ok or ()))
-    steps = [pair for review in reviews for pair in steps_of(speech, review)]
-    first = [first_found(speech, review) for review in reviews]
+    steps = [pair for review in reviews for pair in step_verdict_pairs(speech, review)]
+    first = [finds_first_error(speech, review) for review in reviews]
     return sum((
         UNREAD * unread,
-        REVIEW_UNREAD * any(flag(FINAL.name, review["parsed"]) is None for review in reviews),
+        REVIEW_UNREAD * any(bool_or_none(FINAL.name, review["parsed"]) is None for review in reviews),
         TRUNCATED * any(trace["finish"] == "length" for trace in traces),
         TOOL_FAILED * (isinstance(calls, list) and any(call not in FINE for call in calls)),
         LEFT_OUT * bool(episode.get("failure") or any(trace["failure"] for trace in traces)),

@@ -37,20 +37,20 @@ from urllib.parse import parse_qs, urlsplit
 
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.disk.ledger import ODD
-from cotrain.pages.detail import dumped
-from cotrain.pages.page import page, policy
-from cotrain.pages.places import Place
-from cotrain.pages.runs import Run, opened
-from cotrain.pages.together import Together, folder_row, study_of
+from cotrain.pages.detail import dump_json
+from cotrain.pages.page import render_page, security_policy
+from cotrain.pages.places import ViewPlace
+from cotrain.pages.runs import RunView, open_run
+from cotrain.pages.together import ComparedRuns, folder_row, open_study
 
 HOST = "127.0.0.1"
 NAMES = ("localhost", "127.0.0.1", "[::1]")
 ROWS = 20_000  # in one answer
-PATIENCE = 5.0  # seconds that reading in the background waits for answers, at most
-SOON = 0.4  # seconds that an answer with rollouts waits for the first ones
-ASKING = 10.0  # seconds in which a whole request has to come
+ANSWERS_SECONDS = 5.0  # seconds that reading in the background waits for answers, at most
+FIRST_ROWS_SECONDS = 0.4  # seconds that an answer with rollouts waits for the first ones
+REQUEST_SECONDS = 10.0  # seconds in which a whole request has to come
 PAUSE = 0.5  # seconds between looks at a ledger that has nothing new
-SAFE = {
+SAFE_HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -60,7 +60,7 @@ SAFE = {
 }
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that gets no data."""
 
     def __init__(self, status: HTTPStatus) -> None:
@@ -71,18 +71,18 @@ class Refused(Exception):
 class Viewer:
     """What a folder holds; runs that were asked for are read on in the background."""
 
-    def __init__(self, places: Sequence[Place], root: Path) -> None:
+    def __init__(self, places: Sequence[ViewPlace], root: Path) -> None:
         self.token = secrets.token_urlsafe(24)
         self._places = list(places)
         self._root = root
         self._numbers = {place.path: number for number, place in enumerate(self._places) if place.kind == "run"}
-        self._open: dict[Path, Run] = {}
-        self._together: dict[int, Together] = {}
+        self._open: dict[Path, RunView] = {}
+        self._together: dict[int, ComparedRuns] = {}
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._asking = 0  # requests that are being answered
         self._quiet = threading.Condition()
-        self._reader = threading.Thread(target=self._read_on, daemon=True)
+        self._reader = threading.Thread(target=self._read_loop, daemon=True)
 
     def __enter__(self) -> Viewer:
         self._reader.start()
@@ -92,79 +92,79 @@ class Viewer:
         self._stop.set()
         self._reader.join(timeout=5)
 
-    def place(self, number: str) -> Place:
+    def find_place(self, number: str) -> ViewPlace:
         """Raises Refused for a number that nothing has."""
         if not (number.isascii() and number.isdigit() and len(number) < 6 and int(number) < len(self._places)):
-            raise Refused(HTTPStatus.NOT_FOUND)
+            raise RequestRefused(HTTPStatus.NOT_FOUND)
         return self._places[int(number)]
 
-    def run(self, number: str) -> Run:
+    def find_run(self, number: str) -> RunView:
         """Raises Refused for a number that no run has."""
-        place = self.place(number)
+        place = self.find_place(number)
         if place.kind != "run":
-            raise Refused(HTTPStatus.NOT_FOUND)
-        return self._opened(place.path)
+            raise RequestRefused(HTTPStatus.NOT_FOUND)
+        return self._open_run(place.path)
 
-    def _opened(self, path: Path) -> Run:
+    def _open_run(self, path: Path) -> RunView:
         with self._lock:
             if path not in self._open:
-                self._open[path] = opened(path)
+                self._open[path] = open_run(path)
             return self._open[path]
 
-    def together(self, number: str) -> Together:
+    def find_compared_runs(self, number: str) -> ComparedRuns:
         """A comparison, or seeds. Raises Refused for a number that no such has."""
-        place = self.place(number)
+        place = self.find_place(number)
         if place.kind not in ("comparison", "seeds"):
-            raise Refused(HTTPStatus.NOT_FOUND)
+            raise RequestRefused(HTTPStatus.NOT_FOUND)
         with self._lock:
             if int(number) not in self._together:
-                self._together[int(number)] = self._made(place)
+                self._together[int(number)] = self._compared_runs(place)
             return self._together[int(number)]
 
-    def _made(self, place: Place) -> Together:
-        arms = {arm: {seed: self._opened(path) for seed, path in seeds.items()} for arm, seeds in place.arms.items()}
-        return Together(place, arms, self._numbers)
+    def _compared_runs(self, place: ViewPlace) -> ComparedRuns:
+        arms = {arm: {seed: self._open_run(path) for seed, path in seeds.items()} for arm, seeds in place.arms.items()}
+        return ComparedRuns(place, arms, self._numbers)
 
     def answer(self, path: Sequence[str], query: dict[str, list[str]]) -> Any:
         """What an address below ``api/`` shows. Raises Refused."""
         match list(path):
             case ["runs"]:
-                found = [{"name": place.name, "kind": place.kind, "title": place.title} for place in self._places]
+                entries = [{"name": place.name, "kind": place.kind, "title": place.title} for place in self._places]
                 return {
-                    "places": found,
+                    "places": entries,
                     "folder": all(place.path != self._root or place.kind == "seeds" for place in self._places),
                 }
             case ["folder"]:
                 return {"places": [folder_row(place) for place in self._places]}
-            case [number, "stamp"] if self.place(number).kind == "study":
-                return [self.place(number).path.joinpath("study.json").stat().st_mtime]
-            case [number, "stamp"] if self.place(number).kind != "run":
-                return self.together(number).stamp()
-            case [number, "together"] if self.place(number).kind == "study":
-                return study_of(self.place(number), self._made)
+            case [number, "stamp"] if self.find_place(number).kind == "study":
+                return [self.find_place(number).path.joinpath("study.json").stat().st_mtime]
+            case [number, "stamp"] if self.find_place(number).kind != "run":
+                return self.find_compared_runs(number).stamp()
+            case [number, "together"] if self.find_place(number).kind == "study":
+                return open_study(self.find_place(number), self._compared_runs)
             case [number, "together"]:
-                return self.together(number).document()
+                return self.find_compared_runs(number).document()
             case [number, "sides"]:
-                (seed,) = _whole(query, "seed", 1)
-                return self.together(number).sides(seed)
+                (seed,) = _parse_integers(query, "seed", 1)
+                return self.find_compared_runs(number).shared_problems(seed)
             case [number, "stamp"]:
-                return self.run(number).stamp()
+                return self.find_run(number).stamp()
             case [number, "overview"]:
-                return self.run(number).overview()
+                return self.find_run(number).overview()
             case [number, "verifier"]:
-                return self.run(number).judged()
+                return self.find_run(number).verifier_document()
             case [number, "rows"]:
-                (start,) = _whole(query, "from", 1)
-                self._let_read(self.run(number))
-                return self.run(number).rollouts.page(start, ROWS)
+                (start,) = _parse_integers(query, "from", 1)
+                self._let_read(self.find_run(number))
+                return self.find_run(number).rollouts.rows_page(start, ROWS)
             case [number, "rollout"]:
-                rollout = self.run(number).rollout(*_whole(query, "at", 3))
+                rollout = self.find_run(number).rollout(*_parse_integers(query, "at", 3))
                 if rollout is not None:
                     return rollout
-        raise Refused(HTTPStatus.NOT_FOUND)
+        raise RequestRefused(HTTPStatus.NOT_FOUND)
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
+    def pause_reading(self) -> Iterator[None]:
         """While a request is answered nothing is read in the background: both would share one core."""
         with self._quiet:
             self._asking += 1
@@ -175,45 +175,45 @@ class Viewer:
                 self._asking -= 1
                 self._quiet.notify_all()
 
-    def _let_read(self, run: Run) -> None:
+    def _let_read(self, run: RunView) -> None:
         """Let the background read for a moment: then the first list of a small run is whole."""
         with self._quiet:
             self._asking -= 1
             self._quiet.notify_all()
         try:
-            end = time.monotonic() + SOON
-            while run.rollouts.read_steps() < run.rollouts.steps() and time.monotonic() < end:
+            end = time.monotonic() + FIRST_ROWS_SECONDS
+            while run.rollouts.read_step_count() < run.rollouts.step_count() and time.monotonic() < end:
                 time.sleep(0.02)
         finally:
             with self._quiet:
                 self._asking += 1
 
-    def _read_on(self) -> None:
+    def _read_loop(self) -> None:
         while not self._stop.is_set():
             with self._quiet:
-                self._quiet.wait_for(lambda: not self._asking, timeout=PATIENCE)
+                self._quiet.wait_for(lambda: not self._asking, timeout=ANSWERS_SECONDS)
             with self._lock:
                 runs = list(self._open.values())
-            found = [self._read_some(run) for run in runs if not run.stopped]
-            if not any(found):
+            progress = [self._read_some(run) for run in runs if not run.stopped]
+            if not any(progress):
                 self._stop.wait(PAUSE)
             time.sleep(0.001)  # who asks next comes first
 
-    def _read_some(self, run: Run) -> bool:
+    def _read_some(self, run: RunView) -> bool:
         """Read on in one run; False when there is nothing new. What cannot be read is told on its page: other runs go
         on, and so does the page."""
         try:
-            return any([run.watch(), run.rollouts.read_some()])
+            return any([run.watch_rows(), run.rollouts.read_some()])
         except Exception as error:  # noqa: BLE001 - else the thread dies, and nobody sees why
             run.stopped = f"{type(error).__name__}: {error}"[:200]
             return False
 
 
-def _whole(query: dict[str, list[str]], name: str, count: int) -> list[int]:
+def _parse_integers(query: dict[str, list[str]], name: str, count: int) -> list[int]:
     """Whole numbers from ``name=1:2:3``. Raises Refused."""
     parts = query.get(name, [""])[0].split(":")
     if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
-        raise Refused(HTTPStatus.BAD_REQUEST)
+        raise RequestRefused(HTTPStatus.BAD_REQUEST)
     return [int(part) for part in parts]
 
 
@@ -231,7 +231,7 @@ def listen(viewer: Viewer, port: int) -> ThreadingHTTPServer:
         raise ConfigError(f"cannot listen on {HOST}:{port}: {why}; choose another --port (0: a free one)") from None
 
 
-class _Arriving(io.RawIOBase):
+class _TimedReader(io.RawIOBase):
     """What comes over a connection, until a deadline for all of it: a byte now and then does not keep it open."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
@@ -255,64 +255,64 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.rfile = io.BufferedReader(_Arriving(self.connection, ASKING))
+        self.rfile = io.BufferedReader(_TimedReader(self.connection, REQUEST_SECONDS))
 
     def do_GET(self) -> None:
         try:
-            self._allow()
+            self._check_origin()
             if self.requestline.split()[1] != self.path or not self.path.startswith("/"):
-                raise Refused(HTTPStatus.NOT_FOUND)  # ``//TOKEN/``, of which Python makes one stroke; a whole URL
+                raise RequestRefused(HTTPStatus.NOT_FOUND)  # ``//TOKEN/``, of which Python makes one stroke; a whole URL
             url = urlsplit(self.path)
             first, token, *path = url.path.split("/")
             if first or not hmac.compare_digest(token.encode(), self.viewer.token.encode()):
-                raise Refused(HTTPStatus.NOT_FOUND)
+                raise RequestRefused(HTTPStatus.NOT_FOUND)
             if path == [""]:
                 nonce = secrets.token_urlsafe(18)
-                security = f"{policy(nonce, live=True)}; frame-ancestors 'none'"
-                self._send(page("cotrain", nonce), "text/html; charset=utf-8", {"Content-Security-Policy": security})
+                security = f"{security_policy(nonce, live=True)}; frame-ancestors 'none'"
+                self._send_answer(render_page("cotrain", nonce), "text/html; charset=utf-8", {"Content-Security-Policy": security})
             elif path[:1] == ["api"]:
-                spent = time.thread_time()
-                with self.viewer.answering():
-                    found = dumped(self.viewer.answer(path[1:], parse_qs(url.query, max_num_fields=8)))
-                told = {
+                cpu_start = time.thread_time()
+                with self.viewer.pause_reading():
+                    content = dump_json(self.viewer.answer(path[1:], parse_qs(url.query, max_num_fields=8)))
+                extra_headers = {
                     "Content-Security-Policy": "default-src 'none'",
-                    "Server-Timing": f"cpu;dur={1000 * (time.thread_time() - spent):.1f}",  # how often a page may ask
+                    "Server-Timing": f"cpu;dur={1000 * (time.thread_time() - cpu_start):.1f}",  # how often a page may ask
                 }
-                self._send(found, "application/json", told)
+                self._send_answer(content, "application/json", extra_headers)
             else:
-                raise Refused(HTTPStatus.NOT_FOUND)
-        except Refused as refused:
+                raise RequestRefused(HTTPStatus.NOT_FOUND)
+        except RequestRefused as refused:
             self.send_error(refused.status)
         except (ValueError, OSError, CotrainError, *ODD):  # an address that is none, or a file that is gone or odd
             self.send_error(HTTPStatus.BAD_REQUEST)
 
-    def _allow(self) -> None:
+    def _check_origin(self) -> None:
         """Raises Refused for a request that does not come from our own page, or from who typed the address."""
         hosts, origin = self.headers.get_all("Host", []), self.headers.get("Origin")
         name = hosts[0].strip().lower() if len(hosts) == 1 else ""
         own = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() else name
         if own not in NAMES:
-            raise Refused(HTTPStatus.FORBIDDEN)
+            raise RequestRefused(HTTPStatus.FORBIDDEN)
         if origin is not None and origin.lower() != f"http://{name}":
-            raise Refused(HTTPStatus.FORBIDDEN)
+            raise RequestRefused(HTTPStatus.FORBIDDEN)
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            raise Refused(HTTPStatus.FORBIDDEN)
+            raise RequestRefused(HTTPStatus.FORBIDDEN)
 
-    def _refuse(self) -> None:
+    def _refuse_method(self) -> None:
         self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
 
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse_method
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """A status and nothing else."""
         self.close_connection = True
-        self._send(b"", "text/plain", {}, status=code)
+        self._send_answer(b"", "text/plain", {}, status=code)
 
-    def _send(self, content: bytes, kind: str, more: dict[str, str], status: int = 200) -> None:
+    def _send_answer(self, content: bytes, kind: str, more: dict[str, str], status: int = 200) -> None:
         try:
             self.connection.settimeout(self.timeout)
             self.send_response(status)
-            for name, value in {**SAFE, **more, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+            for name, value in {**SAFE_HEADERS, **more, "Content-Type": kind, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)

@@ -18,13 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from cotrain.core.flags import Parser
-from cotrain.metrics.spent import share_spent
-from cotrain.pages.curves import number as finite
-from cotrain.pages.escape import terminal
-from cotrain.pages.guide import number
-from cotrain.pages.live import clock, roles_of, spark
+from cotrain.metrics.spent import budget_share
+from cotrain.pages.curves import finite_number as finite
+from cotrain.pages.escape import escape_terminal
+from cotrain.pages.guide import number_text
+from cotrain.pages.live import time_text, speaking_roles, spark_line
 from cotrain.pages.places import STOPPED
-from cotrain.pages.runs import Run, opened
+from cotrain.pages.runs import RunView, open_run
 
 PAUSE = 1.0  # seconds between looks
 TREND = 16  # bars of a spark line
@@ -38,39 +38,39 @@ def top(words: Sequence[str]) -> int:
     parser.add_argument("directory", metavar="DIR", help="a run directory")
     parser.add_argument("--once", action="store_true", help="print what there is and leave")
     parser.add_argument("--json", action="store_true", help="the same as JSON, for scripts")
-    given = parser.strict(words)
-    run = opened(Path(given.directory))
-    if given.json:
+    args = parser.parse_strictly(words)
+    run = open_run(Path(args.directory))
+    if args.json:
         print(json.dumps(snapshot(run)))
         return 0
     console = Console(highlight=False)
-    if given.once or not console.is_terminal:
-        console.print(screen(snapshot(run)))
+    if args.once or not console.is_terminal:
+        console.print(draw_screen(snapshot(run)))
         return 0
     try:
-        with Live(screen(snapshot(run)), console=console, screen=True, auto_refresh=False) as display:
+        with Live(draw_screen(snapshot(run)), console=console, screen=True, auto_refresh=False) as display:
             while True:
                 time.sleep(PAUSE)
-                display.update(screen(snapshot(run)), refresh=True)
+                display.update(draw_screen(snapshot(run)), refresh=True)
     except KeyboardInterrupt:
         return 0
 
 
-def snapshot(run: Run) -> dict[str, Any]:
+def snapshot(run: RunView) -> dict[str, Any]:
     """What the screen shows, as JSON."""
     run.watch_all()
     ended = (run.directory / "summary.json").is_file()
     curves = run.curves
     row = curves.last
     seconds = curves.seconds_of_last()
-    roles = [_role(role, row, curves.rows, seconds) for role in roles_of(row)]
-    ends, spent = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}, curves.spent()
+    roles = [_role_row(role, row, curves.rows, seconds) for role in speaking_roles(row)]
+    ends, spent = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}, curves.spent_by_row()
     return {
         "run": str(run.recipe.get("name") or run.directory.name),
         "directory": run.directory.name,
         "step": len(curves.rows),
         "planned": run.recipe.get("steps"),
-        "share_spent": share_spent(ends, spent[-1]) if spent else 0.0,
+        "share_spent": budget_share(ends, spent[-1]) if spent else 0.0,
         "phase": curves.phases[-1] if curves.phases else "",
         "ended": ended,
         "stopped": not ended and (run.directory / STOPPED).is_file(),
@@ -78,11 +78,11 @@ def snapshot(run: Run) -> dict[str, Any]:
         "seconds_a_step": seconds,
         "gap": finite(row.get("gap")),
         "roles": roles,
-        "alarms": [alarm.json() for alarm in curves.alarms],
+        "alarms": [alarm.to_json() for alarm in curves.alarms],
     }
 
 
-def _role(
+def _role_row(
     role: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, float]], seconds: float | None
 ) -> dict[str, Any]:
     rewards = {
@@ -102,21 +102,21 @@ def _role(
     }
 
 
-def screen(shown: Mapping[str, Any]) -> Group:
+def draw_screen(shown: Mapping[str, Any]) -> Group:
     """At most 24 lines of 80 columns."""
     state = (
         "ended"
         if shown["ended"]
         else "stopped by an error"
         if shown["stopped"]
-        else f"phase {terminal(shown['phase'], 20)}"
+        else f"phase {escape_terminal(shown['phase'], 20)}"
     )
-    left = ""
+    time_left = ""
     share = shown["share_spent"]
     if not shown["ended"] and share and shown["seconds_a_step"]:
-        left = f"  {clock(shown['step'] * (1.0 - share) / share * shown['seconds_a_step'])} left"
-    head = f"{terminal(shown['run'], 24)}  step {shown['step']}, {share:.0%} done  {state}{left}"
-    facts = [f"{number(shown['tokens'], share=False)} tokens" if shown["tokens"] else ""]
+        time_left = f"  {time_text(shown['step'] * (1.0 - share) / share * shown['seconds_a_step'])} left"
+    head = f"{escape_terminal(shown['run'], 24)}  step {shown['step']}, {share:.0%} done  {state}{time_left}"
+    facts = [f"{number_text(shown['tokens'], share=False)} tokens" if shown["tokens"] else ""]
     facts.append(f"{shown['seconds_a_step']:.1f} s a step" if shown["seconds_a_step"] else "")
     facts.append(f"called right minus right {shown['gap']:+.2f}" if shown["gap"] is not None else "")
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=COLUMNS)
@@ -130,13 +130,13 @@ def screen(shown: Mapping[str, Any]) -> Group:
         for place, (name, values) in enumerate(lines):
             now = f"{values[-1]:.3f}" if values else "–"
             beside = (length, speed, "")[place]
-            cells = (role["role"] if not place else "", name, now, spark(tuple(values)), beside)
-            table.add_row(*(Text(terminal(cell, 26), overflow="crop") for cell in cells))
+            cells = (role["role"] if not place else "", name, now, spark_line(tuple(values)), beside)
+            table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells))
     alarms = [
-        Text(f"! {terminal(a['band'])} since step {a['step'] + 1}: {terminal(a['advice'])}") for a in shown["alarms"]
+        Text(f"! {escape_terminal(a['band'])} since step {a['step'] + 1}: {escape_terminal(a['advice'])}") for a in shown["alarms"]
     ]
     for line in alarms:
         line.truncate(COLUMNS)
         line.stylize("bold red")
-    said = alarms[-ALARMS:] or [Text("no alarm", style="green")]
-    return Group(Text(head[:COLUMNS], style="bold"), Text(" · ".join(f for f in facts if f)[:COLUMNS]), table, *said)
+    alarm_lines = alarms[-ALARMS:] or [Text("no alarm", style="green")]
+    return Group(Text(head[:COLUMNS], style="bold"), Text(" · ".join(f for f in facts if f)[:COLUMNS]), table, *alarm_lines)

@@ -38,7 +38,7 @@ Numbers = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class TrackedRun:
     """All that a tracker is told beside the rows."""
 
     directory: Path  # of the run
@@ -55,10 +55,10 @@ class Sink:
         self.write, self.close = write, close
 
 
-Open = Callable[[About], Sink]
+OpenTracker = Callable[[TrackedRun], Sink]
 
 
-def tensorboard(about: About) -> Sink:
+def open_tensorboard(about: TrackedRun) -> Sink:
     """Event files in RUN/tensorboard. What an interrupted run wrote beyond its checkpoint is purged by TensorBoard."""
     from torch.utils.tensorboard import SummaryWriter
 
@@ -72,7 +72,7 @@ def tensorboard(about: About) -> Sink:
     return Sink(write, writer.close)
 
 
-def wandb(about: About) -> Sink:
+def open_wandb(about: TrackedRun) -> Sink:
     """A run of wandb, online or as WANDB_MODE says; its own files lie in RUN/wandb. "step" is the axis of every key."""
     import wandb as library
 
@@ -93,7 +93,7 @@ def wandb(about: About) -> Sink:
     return Sink(lambda numbers, step: run.log({**numbers, "step": step}), run.finish)
 
 
-def trackio(about: About) -> Sink:
+def open_trackio(about: TrackedRun) -> Sink:
     """A run of trackio in its own local store; see TRACKIO_DIR and its documentation for a Space."""
     import trackio as library
 
@@ -101,10 +101,10 @@ def trackio(about: About) -> Sink:
     return Sink(lambda numbers, step: library.log(numbers, step=step), library.finish)
 
 
-TRACKERS: dict[str, Open] = {"tensorboard": tensorboard, "wandb": wandb, "trackio": trackio}
+TRACKERS: dict[str, OpenTracker] = {"tensorboard": open_tensorboard, "wandb": open_wandb, "trackio": open_trackio}
 
 
-def check(names: Sequence[str]) -> tuple[str, ...]:
+def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
     """The trackers asked for, each once. Raises UnknownName, and ConfigError for one that is not installed."""
     for name in names:
         if name not in TRACKERS:
@@ -114,29 +114,29 @@ def check(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def tracked(directory: Path | str) -> tuple[str, ...]:
+def trackers_of_run(directory: Path | str) -> tuple[str, ...]:
     """The trackers that a run was begun with."""
-    notes = _notes(Path(directory))
+    notes = _read_notes(Path(directory))
     names = notes.get("trackers")
     return tuple(name for name in TRACKERS if isinstance(names, list) and name in names)
 
 
-def _notes(directory: Path) -> dict[str, Any]:
+def _read_notes(directory: Path) -> dict[str, Any]:
     try:
-        found = json.loads((directory / NOTES).read_text(encoding="utf-8"))
+        notes = json.loads((directory / NOTES).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return notes if isinstance(notes, dict) else {}
 
 
-class Mirrors:
+class TrackingObserver:
     """An observer that also hands every row to trackers. Use as a context: leaving it waits for them, a little."""
 
     def __init__(
         self,
         observer: Observer,
         directory: Path | str,
-        trackers: Sequence[str] | Mapping[str, Open],
+        trackers: Sequence[str] | Mapping[str, OpenTracker],
         *,
         about: Mapping[str, str | int] | None = None,
         capacity: int = CAPACITY,
@@ -147,7 +147,7 @@ class Mirrors:
         self._observer, self._directory = observer, Path(directory)
         self._open = trackers if isinstance(trackers, Mapping) else {name: TRACKERS[name] for name in trackers}
         self._config, self._capacity, self._patience = dict(about or {}), capacity, patience
-        self.mirrors: list[Mirror] = []
+        self.mirrors: list[TrackerThread] = []
 
     def message(self, text: str) -> None:
         self._observer.message(text)
@@ -155,26 +155,26 @@ class Mirrors:
     def update(self, row: Mapping[str, Any]) -> None:
         self._observer.update(row)
         if self._open and not self.mirrors:  # not before: now there is a run directory, and something to say
-            self._start(int(row["step"]))
+            self._start_mirrors(int(row["step"]))
         for mirror in self.mirrors:
-            mirror.put(row)
+            mirror.put_row(row)
             if warning := mirror.warning():
                 self._observer.message(warning)
 
-    def _start(self, first: int) -> None:
-        identity = _notes(self._directory).get("id") or uuid.uuid4().hex[:12]
+    def _start_mirrors(self, first: int) -> None:
+        identity = _read_notes(self._directory).get("id") or uuid.uuid4().hex[:12]
         notes = {"id": identity, "trackers": list(self._open)}
         replace_file(self._directory / NOTES, (json.dumps(notes) + "\n").encode())
-        about = About(
+        about = TrackedRun(
             directory=self._directory,
             id=str(identity),
             name=str(self._config.get("recipe", "run")),
             config=self._config,
             first=first,
         )
-        self.mirrors = [Mirror(name, open_, about, self._capacity) for name, open_ in self._open.items()]
+        self.mirrors = [TrackerThread(name, open_, about, self._capacity) for name, open_ in self._open.items()]
 
-    def __enter__(self) -> Mirrors:
+    def __enter__(self) -> TrackingObserver:
         return self
 
     def __exit__(
@@ -184,28 +184,28 @@ class Mirrors:
         for mirror in self.mirrors:
             mirror.close()
         for mirror in self.mirrors:
-            if said := mirror.wait(deadline):
-                self._observer.message(said)
+            if lost := mirror.wait(deadline):
+                self._observer.message(lost)
 
 
-class Mirror:
+class TrackerThread:
     """One tracker in its thread. ``put`` never waits and never raises."""
 
-    def __init__(self, name: str, open_: Open, about: About, capacity: int) -> None:
+    def __init__(self, name: str, open_: OpenTracker, about: TrackedRun, capacity: int) -> None:
         self.name, self.taken, self.written = name, 0, 0
         self._rows: queue.Queue[Mapping[str, Any]] = queue.Queue(capacity)
         self._closed = threading.Event()
         self._problem = ""
         self._warned = False
-        self._thread = threading.Thread(target=self._work, args=(open_, about), name=f"tracker {name}", daemon=True)
+        self._thread = threading.Thread(target=self._write_rows, args=(open_, about), name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     @property
-    def dropped(self) -> int:
+    def dropped_rows(self) -> int:
         """Rows that did not get there, or not yet."""
         return self.taken - self.written
 
-    def put(self, row: Mapping[str, Any]) -> None:
+    def put_row(self, row: Mapping[str, Any]) -> None:
         self.taken += 1
         try:
             self._rows.put_nowait(dict(row))
@@ -227,15 +227,15 @@ class Mirror:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self._problem = self._problem or "it did not end in time and was left behind"
-        if not (self.dropped or self._problem):
+        if not (self.dropped_rows or self._problem):
             return ""
-        return f"tracker {self.name}: {self.dropped} of {self.taken} rows did not get there ({self._problem})"
+        return f"tracker {self.name}: {self.dropped_rows} of {self.taken} rows did not get there ({self._problem})"
 
-    def _work(self, open_: Open, about: About) -> None:
+    def _write_rows(self, open_: OpenTracker, about: TrackedRun) -> None:
         try:
             sink = open_(about)
         except BaseException as error:  # noqa: BLE001 - whatever a tracker raises stays in its thread
-            self._fail("could not be opened", error)
+            self._note_problem("could not be opened", error)
             return
         while True:
             try:
@@ -248,18 +248,18 @@ class Mirror:
                 sink.write(numbers_of(row), int(row["step"]))
                 self.written += 1
             except BaseException as error:  # noqa: BLE001 - as above; the next row may get there
-                self._fail("refused a row", error)
+                self._note_problem("refused a row", error)
         try:
             sink.close()
         except BaseException as error:  # noqa: BLE001 - as above
-            self._fail("could not be closed", error)
+            self._note_problem("could not be closed", error)
 
-    def _fail(self, what: str, error: BaseException) -> None:
+    def _note_problem(self, what: str, error: BaseException) -> None:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         self._problem = self._problem or f"{what} ({type(error).__name__}: {first:.120})"
 
 
 def numbers_of(row: Mapping[str, Any]) -> Numbers:
     """What a tracker can plot: the finite numbers of a row, truth values as 0 and 1, without the step itself."""
-    found = {key: float(value) for key, value in row.items() if isinstance(value, int | float) and key != "step"}
-    return {key: value for key, value in found.items() if math.isfinite(value)}
+    numbers = {key: float(value) for key, value in row.items() if isinstance(value, int | float) and key != "step"}
+    return {key: value for key, value in numbers.items() if math.isfinite(value)}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.disk.jsonl import read_jsonl
-from cotrain.pages.compare_svg import drawing
-from cotrain.pages.compare_table import band, label_of
+from cotrain.pages.compare_svg import draw_panels
+from cotrain.pages.compare_table import mean_band, label_of
 from cotrain.pages.compare_words import AXES
 from cotrain.pages.lines import Points
 from cotrain.runs.costs import costs_of
@@ -41,16 +41,16 @@ def training_svg(runs: Mapping[str, Sequence[Path]], metrics: Sequence[str] = ()
     """
     rows = {name: [_training_rows(folder) for folder in folders] for name, folders in runs.items()}
     keys = {key for seeds in rows.values() for steps in seeds for row in steps for key in row}
-    wanted = list(metrics) or [k for k in sorted(keys) if k == "gap" or k.partition("/")[2] in SHOWN]
+    shown_keys = list(metrics) or [k for k in sorted(keys) if k == "gap" or k.partition("/")[2] in SHOWN]
     roles = {key.split("/")[0] for key in keys if key.endswith("/traces")}
     panels = []
-    for metric in wanted:
-        found = [
-            {name: band([_points(s, metric, axis) for s in seeds]) for name, seeds in rows.items()} for axis in AXES
+    for metric in shown_keys:
+        bands_by_axis = [
+            {name: mean_band([_block_means(s, metric, axis) for s in seeds]) for name, seeds in rows.items()} for axis in AXES
         ]
-        if any(mean for axis in found for mean, _ in axis.values()):
-            panels.append((metric, label_of(metric, roles), found))
-    return drawing("Steps of training, means over seeds with 95 % bands", panels, list(runs), zero=False)
+        if any(mean for axis in bands_by_axis for mean, _ in axis.values()):
+            panels.append((metric, label_of(metric, roles), bands_by_axis))
+    return draw_panels("Steps of training, means over seeds with 95 % bands", panels, list(runs), zero=False)
 
 
 def _training_rows(folder: Path) -> list[dict[str, Any]]:
@@ -59,8 +59,8 @@ def _training_rows(folder: Path) -> list[dict[str, Any]]:
     return [row | spent for row, spent in zip(steps, costs_of(folder)[1:], strict=True)]
 
 
-def _points(rows: Iterable[Mapping[str, Any]], metric: str, axis: str) -> Points:
-    having = [(float(row[axis]), float(row[metric])) for row in rows if isinstance(row.get(metric), int | float)]
-    blocks = [having[i : i + WINDOW] for i in range(0, len(having), WINDOW)]
+def _block_means(rows: Iterable[Mapping[str, Any]], metric: str, axis: str) -> Points:
+    measured = [(float(row[axis]), float(row[metric])) for row in rows if isinstance(row.get(metric), int | float)]
+    blocks = [measured[i : i + WINDOW] for i in range(0, len(measured), WINDOW)]
     means = [(sum(x for x, _ in b) / len(b), sum(y for _, y in b) / len(b)) for b in blocks]
     return [(x, y) for i, (x, y) in enumerate(means) if i == 0 or x > means[i - 1][0]]

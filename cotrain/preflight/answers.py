@@ -17,18 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cotrain.config.override import changed, is_given, of_roles, override
+from cotrain.config.override import changed_settings, is_given, role_settings, override
 from cotrain.config.policies import Program
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task
-from cotrain.preflight.probing import AUTO, STEP, Say, ask, clearest, context_of, is_own, most_read, players, some, tell
+from cotrain.preflight.probing import AUTO, STEP, Say, ask_solver, first_clear, context_of, is_package_model, most_read, player_factory, probe_tasks, report_choice
 from cotrain.rollout.role import Role
 from cotrain.text.answers import ENDS, TAGS, check_answer, free_solution, parse_solution
 from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution
 from cotrain.text.prompts import IN_TAGS, SOLVE, SOLVE_BARE, SOLVE_FULL, SOLVE_OWN, ask_own, fields_of, solve_own
 from cotrain.text.render import Renderer
-from cotrain.text.steps import check_steps, steps_seen
+from cotrain.text.steps import check_steps, steps_kind_of
 
 CHOSEN = ("boxed", "hash", "phrase")  # formats that "auto" may take, the strictest first
 BASE = "; it has no chat template, so it is a base model: take its instruct version, or teach it so"
@@ -37,7 +37,7 @@ SHOWN = 110  # characters of the end of an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class SampledAnswer:
     """One answer of the model."""
 
     task: Task
@@ -46,7 +46,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class AnswerFormat:
     """How a solver and a verifier are asked and read, as the user says it. None: as the recipe has it, or of a model
     that is not one of the package's own as it writes by itself ("auto")."""
 
@@ -62,17 +62,17 @@ class Asking:
         return (self.answer, self.prompt, self.steps_as) != (None, None, None)
 
 
-AS_IT_IS = Asking()  # nothing is said
+DEFAULT_FORMAT = AnswerFormat()  # nothing is said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class AnswerReading:
     """What a format finds in the answers to one way of asking."""
 
     prompt: str
     answer: str
     steps: str | None = None  # how they are cut; None: in tags as the answer is, else by lines
-    said: Sequence[Said]
+    said: Sequence[SampledAnswer]
     found: Sequence[Solution | None]  # one for each answer
     unanswered: Sequence[str] = ()  # why, of each problem that the model was not asked
     room: int | None = None  # tokens by which all answers could be longer in the model's context; None: nobody knows
@@ -86,15 +86,15 @@ class Probe:
         return sum(one is not None for one in self.found)
 
 
-def answers_for(
+def choose_answer_settings(
     recipe: Recipe,
-    how: Asking,
+    answer_format: AnswerFormat,
     *,
     device: str,
     say: Say,
     tasks: Sequence[Task] = (),
     look: bool = True,
-) -> tuple[list[str], Probe | None]:
+) -> tuple[list[str], AnswerReading | None]:
     """Settings of the role ``solver`` ("roles.solver.answer=…") and of all that are asked as it is, such as a teacher
     and the start, [] where all stays as the recipe has it; and the answers that were looked at.
 
@@ -102,7 +102,7 @@ def answers_for(
     named. Raises ConfigError where the recipe has no such role, where the prompt does not name the problem, and where
     "auto" cannot read most answers.
     """
-    answer, prompt, steps = how.answer, how.prompt, how.steps_as
+    answer, prompt, steps = answer_format.answer, answer_format.prompt, answer_format.steps_as
     role = recipe.roles.get("solver")
     if role is None or role.parse is not parse_solution:
         if answer not in (None, AUTO, TAGS) or prompt is not None or steps is not None:
@@ -111,31 +111,31 @@ def answers_for(
                 "--prompt"
             )
         return [], None
-    _check(recipe, answer, prompt, steps)
+    _check_flags(recipe, answer, prompt, steps)
     named = None if answer == AUTO else answer
     fixed = prompt is not None or is_given(recipe, "roles.solver.prompt")
     if named is not None and prompt is None and role.prompt == SOLVE_FULL and (named, steps or TAGS) != (TAGS, TAGS):
         prompt = solve_own(named, steps)
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and _asks_plainly(one)]
-    settings = of_roles(alike, prompt=prompt, answer=named, steps=steps)
+    settings = role_settings(alike, prompt=prompt, answer=named, steps=steps)
     if named is not None or steps is not None:
-        settings += _of_others(recipe, named or role.answer, steps)
-    own = is_own(recipe, role) or _tied_to_tags(recipe)
-    looks = answer == AUTO or (not own and (look if named else not is_given(recipe, "roles.solver.answer")))
+        settings += _other_role_settings(recipe, named or role.answer, steps)
+    known_format = is_package_model(recipe, role) or _tied_to_tags(recipe)
+    looks = answer == AUTO or (not known_format and (look if named else not is_given(recipe, "roles.solver.answer")))
     if not looks:
         return settings, None
-    asked = override(recipe, settings).roles["solver"]
-    seen = probe(recipe, asked, tasks or some(recipe), fixed=fixed, named=named, device=device, say=say)
-    settings += changed(alike, asked, seen, ("prompt", "answer", "steps"))
-    return [*settings, *_of_others(recipe, seen.answer, seen.steps)], seen
+    probed_role = override(recipe, settings).roles["solver"]
+    reading = probe_answers(recipe, probed_role, tasks or probe_tasks(recipe), fixed=fixed, named=named, device=device, say=say)
+    settings += changed_settings(alike, probed_role, reading, ("prompt", "answer", "steps"))
+    return [*settings, *_other_role_settings(recipe, reading.answer, reading.steps)], reading
 
 
-def _of_others(recipe: Recipe, answer: str, steps: str | None) -> list[str]:
+def _other_role_settings(recipe: Recipe, answer: str, steps: str | None) -> list[str]:
     """Settings of roles that are shown more than the problem, such as a refiner, and write solutions too: in the same
     form."""
     own = (answer, steps or TAGS) != (TAGS, TAGS)
     asks = {n: ask_own(r.prompt, answer, steps) for n, r in recipe.roles.items() if own and _asks_for_tags(r)}
-    return [s for n, prompt in asks.items() for s in of_roles([n], prompt=prompt, answer=answer, steps=steps)]
+    return [s for n, prompt in asks.items() for s in role_settings([n], prompt=prompt, answer=answer, steps=steps)]
 
 
 def _asks_for_tags(role: Role) -> bool:
@@ -147,15 +147,15 @@ def _asks_plainly(role: Role) -> bool:
     return fields_of(role.prompt) == {"problem"}
 
 
-def _check(recipe: Recipe, answer: str | None, prompt: str | None, steps: str | None) -> None:
+def _check_flags(recipe: Recipe, answer: str | None, prompt: str | None, steps: str | None) -> None:
     if prompt is not None and fields_of(prompt) != {"problem"}:
-        found = ", ".join(sorted(fields_of(prompt))) or "none"
-        raise ConfigError(f"--prompt: expected a text with the one mark {{problem}}, found the marks {found}")
+        marks = ", ".join(sorted(fields_of(prompt))) or "none"
+        raise ConfigError(f"--prompt: expected a text with the one mark {{problem}}, found the marks {marks}")
     if steps is not None:
         check_steps(steps)
     if answer is not None and answer != AUTO:
         check_answer(answer)
-    further = [n for n, r in recipe.roles.items() if _asks_for_tags(r) or (_writes(recipe, r) and _asks_plainly(r))]
+    further = [n for n, r in recipe.roles.items() if _asks_for_tags(r) or (_is_program_solver(recipe, r) and _asks_plainly(r))]
     if further and answer not in (None, AUTO, *ENDS):
         raise ConfigError(
             f"--answer {answer}: recipe {recipe.name!r} has solutions written in the role {further[0]!r} too, and a "
@@ -178,12 +178,12 @@ def _tied_to_tags(recipe: Recipe) -> bool:
     return bool(begins) or recipe.tasks.describe().get("kind") in kinds
 
 
-def _writes(recipe: Recipe, role: Role) -> bool:
+def _is_program_solver(recipe: Recipe, role: Role) -> bool:
     """Whether a program speaks in a role of solutions."""
     return role.parse is parse_solution and isinstance(recipe.policies[role.policy], Program)
 
 
-def probe(
+def probe_answers(
     recipe: Recipe,
     role: Role,
     tasks: Sequence[Task],
@@ -192,75 +192,75 @@ def probe(
     named: str | None = None,
     device: str,
     say: Say,
-) -> Probe:
+) -> AnswerReading:
     """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. ``named``: the
     format that it is read in, chosen already. Solutions are cut as the role says, else as they are written. Raises
     ConfigError where most answers cannot be read and no format is named."""
     steps = role.steps
     say(f"asking {recipe.policies[role.policy].model} {len(tasks)} problems, to see how it answers …")
-    player = players(recipe, {role.policy}, what="answers", device=device, say=say)
+    player = player_factory(recipe, {role.policy}, what="answers", device=device, say=say)
 
-    def readings() -> Iterator[Probe]:
+    def answer_readings() -> Iterator[AnswerReading]:
         for prompt in [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
-            asked = player({"solver": replace(role, prompt=prompt)})
-            episodes = asked.play(ask, tasks, step=STEP, group_size=1)
-            said = [Said(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
+            executor = player({"solver": replace(role, prompt=prompt)})
+            episodes = executor.play(ask_solver, tasks, step=STEP, group_size=1)
+            answers = [SampledAnswer(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
             formats = (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
-            best = most_read(read(prompt, answer, said, steps) for answer in ([named] if named else formats))
-            left = [asked.set_aside.get(e.task_id) or e.failure or "nothing was said" for e in episodes if not e.traces]
+            best = most_read(read_answers(prompt, answer, answers, steps) for answer in ([named] if named else formats))
+            unanswered = [executor.set_aside.get(e.task_id) or e.failure or "nothing was said" for e in episodes if not e.traces]
             taken = [len(t.prompt_ids) + role.sampling.max_tokens for e in episodes for t in e.traces]
-            context = context_of(recipe, role, asked)
+            context = context_of(recipe, role, executor)
             room = None if context is None or not taken else context - max(taken)
-            yield replace(best, unanswered=left, room=room)
+            yield replace(best, unanswered=unanswered, room=room)
 
-    best = clearest(readings(), len(tasks))
+    best = first_clear(answer_readings(), len(tasks))
     if steps is None and best.answer != TAGS:
-        steps = steps_seen([one.text for one, found in zip(best.said, best.found, strict=True) if found])
-        best = replace(best, found=read(best.prompt, best.answer, best.said, steps).found, steps=steps)
+        steps = steps_kind_of([one.text for one, found in zip(best.said, best.found, strict=True) if found])
+        best = replace(best, found=read_answers(best.prompt, best.answer, best.said, steps).found, steps=steps)
 
-    def why() -> str:
+    def refusal_text() -> str:
         renderer = player({}).renderers[role.policy]
-        return refusal(best, base=isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template)
+        return answers_refusal(best, base=isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template)
 
-    tell(best, shown(best), why, named=named is not None, say=say)
+    report_choice(best, answer_lines(best), refusal_text, named=named is not None, say=say)
     return best
 
 
-def read(prompt: str, answer: str, said: Sequence[Said], steps: str | None = None) -> Probe:
+def read_answers(prompt: str, answer: str, said: Sequence[SampledAnswer], steps: str | None = None) -> AnswerReading:
     """What a format makes of these answers. One that was cut off has none."""
-    found = []
+    solutions = []
     tagged = answer == TAGS and steps in (None, TAGS)
     for one in said:
         whole = one.finish == "stop" and len(one.text) <= MAX_CHARS
         parsed = (tagged_solution(one.text) if tagged else free_solution(one.text, answer, steps)) if whole else None
-        found.append(parsed if isinstance(parsed, Solution) else None)
-    return Probe(prompt=prompt, answer=answer, steps=steps, said=said, found=found)
+        solutions.append(parsed if isinstance(parsed, Solution) else None)
+    return AnswerReading(prompt=prompt, answer=answer, steps=steps, said=said, found=solutions)
 
 
-def shown(reading: Probe) -> list[str]:
+def answer_lines(reading: AnswerReading) -> list[str]:
     """The answers, each with what was read, and the choice in one line."""
     lines, right = [], 0
-    for one, found in zip(reading.said, reading.found, strict=True):
-        end = " ".join(one.text.split())[-SHOWN:]
-        grade = None if found is None else one.task.grade(found.tagged or one.text).value
+    for answer, solution in zip(reading.said, reading.found, strict=True):
+        end = " ".join(answer.text.split())[-SHOWN:]
+        grade = None if solution is None else answer.task.grade(solution.tagged or answer.text).value
         right += grade is True
-        mark = "cut off" if one.finish != "stop" else "unreadable" if found is None else f"→ {found.answer}"
+        mark = "cut off" if answer.finish != "stop" else "unreadable" if solution is None else f"→ {solution.answer}"
         verdict = {True: ", right", False: ", wrong", None: ""}[grade]
         lines.append(f"  …{end!r} {mark}{verdict}")
     total = len(reading.said) + len(reading.unanswered)
-    asked = "as the recipe asks" if reading.prompt == SOLVE_FULL else f"asked {reading.prompt!r}"
+    prompt_note = "as the recipe asks" if reading.prompt == SOLVE_FULL else f"asked {reading.prompt!r}"
     counts = [len(found.steps) for found in reading.found if found is not None]
     cut = ""
     if counts and reading.steps is not None:
         cut = f"; steps as {reading.steps}, {sum(counts) / len(counts):.1f} of an answer"
     lines.append(
-        f"answers: {reading.answer} reads {reading.readable} of {total} ({right} right), {asked}{cut}; "
+        f"answers: {reading.answer} reads {reading.readable} of {total} ({right} right), {prompt_note}{cut}; "
         "--answer, --steps-as and --prompt choose otherwise"
     )
     return lines
 
 
-def refusal(reading: Probe, *, base: bool = False) -> str:
+def answers_refusal(reading: AnswerReading, *, base: bool = False) -> str:
     """Why the model cannot be trained as it is, and what would help. ``base``: it has no chat template."""
     total, cut = len(reading.said), sum(one.finish != "stop" for one in reading.said)
     unread, left = total - reading.readable, reading.unanswered

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 from cotrain.backend import environments
-from cotrain.backend.cluster_file import Cluster, check_world, read
-from cotrain.backend.machines import PATIENCE, Machine, ask_machines, differences, versions, wrongs
-from cotrain.backend.on_ray import Ray
-from cotrain.backend.places import ByVllm, embedded_alone
-from cotrain.backend.publishing import Arrival
-from cotrain.backend.several import Several
+from cotrain.backend.cluster_file import Cluster, check_world, read_cluster_file
+from cotrain.backend.machines import PATIENCE, Machine, ask_machines, machine_differences, versions_line, machine_problems
+from cotrain.backend.on_ray import RayLauncher
+from cotrain.backend.places import VllmPlacement, embedded_alone
+from cotrain.backend.publishing import PublishCheck
+from cotrain.backend.several import MultiProcessBackend
 from cotrain.config.policies import adapter, trainable
 from cotrain.core.errors import CotrainError, UserError
 
@@ -26,52 +26,52 @@ from cotrain.core.errors import CotrainError, UserError
 def examine_cluster(target: str, model: str, device: str) -> int:
     """Print the findings; 0 when a run can work, 1 when something is missing or differs. ``target``: see
     ``cluster_file.read``; ``model``: a directory or Hub name. Raises ConfigError for a wrong file."""
-    cluster = read(target)
+    cluster = read_cluster_file(target)
     check_world(cluster, device, 1)
     engine = cluster.pythons.get("VllmHost")
-    launcher = Ray(cluster)
+    launcher = RayLauncher(cluster)
     where = cluster.address or f"Ray begins here, with {cluster.cpus} cores to deal out"
     print(f"cluster       {where}; engine {'vllm, by ' + engine if engine else 'embedded'}")
-    here = environments.look(sys.executable)
+    here = environments.inspect_python(sys.executable)
     try:
         launcher.start()
         machines = ask_machines(engine, [model], patience=PATIENCE)
-        wrong = [line for machine in machines for line in told(machine, here, engine)]
-        wrong += differences(machines)
+        wrong = [line for machine in machines for line in print_machine(machine, here, engine)]
+        wrong += machine_differences(machines)
         for line in wrong:
             print(f"WRONG         {line}")
         if wrong:
             print("publishing    not tried")
             return 1
-        return tried(cluster, launcher, model, device)
+        return try_publishing(cluster, launcher, model, device)
     finally:
         launcher.stop()
 
 
-def told(machine: Machine, here: Mapping[str, Any], engine: str | None) -> list[str]:
+def print_machine(machine: Machine, here: Mapping[str, Any], engine: str | None) -> list[str]:
     """Print one machine; what is wrong with it."""
     if "error" not in machine:
         gpus = ", ".join(f"{name}, {size / 2**30:.0f} GiB" for name, size in machine["gpus"]) or "no GPU"
         memory = machine["memory"] / 2**30
         print(f"machine       {machine['name']}: {machine['cores']} cores, {memory:.0f} GiB, {gpus}")
-        print(f"  run         {versions(machine['python'])}")
+        print(f"  run         {versions_line(machine['python'])}")
         if engine is not None:
-            print(f"  vLLM        {versions(machine['engine'])}")
+            print(f"  vLLM        {versions_line(machine['engine'])}")
         for model, weights in machine["weights"].items():
             print(f"  model       {model}: sha256 {weights}")
-    return wrongs(machine, here, engine)
+    return machine_problems(machine, here, engine)
 
 
-def tried(cluster: Cluster, launcher: Ray, model: str, device: str) -> int:
+def try_publishing(cluster: Cluster, launcher: RayLauncher, model: str, device: str) -> int:
     """The self-test of publishing, with a model that is trained whole and then one with two adapters on it."""
     by_vllm = "VllmHost" in cluster.pythons
-    placing = ByVllm(settings=cluster.vllm) if by_vllm else partial(embedded_alone, tested=True)
+    placing = VllmPlacement(settings=cluster.vllm) if by_vllm else partial(embedded_alone, tested=True)
     for what, policies in (
         ("weights", {"learner": trainable(model)}),
         ("adapters", {"learner": adapter(model, rank=8), "other": adapter(model, rank=8)}),
     ):
-        backend = Several(
-            _Standing(launcher),
+        backend = MultiProcessBackend(
+            _StartedLauncher(launcher),
             device,
             placing=placing,
             replicas=cluster.replicas,
@@ -84,21 +84,21 @@ def tried(cluster: Cluster, launcher: Ray, model: str, device: str) -> int:
             return 1
         finally:
             asyncio.run(backend.close())
-        print(f"publishing    {what} arrive: {found(backend.arrivals)}")
+        print(f"publishing    {what} arrive: {arrivals_text(backend.arrivals)}")
     return 0
 
 
-def found(arrivals: Sequence[Arrival]) -> str:
+def arrivals_text(arrivals: Sequence[PublishCheck]) -> str:
     return "; ".join(
         f"{one.policy} off by {one.before:.1e} nats a token, {one.after:.1e} after a change of {one.change:.1f}"
         for one in arrivals
     )
 
 
-class _Standing:
+class _StartedLauncher:
     """A launcher that has been started, and goes on when a backend is closed."""
 
-    def __init__(self, launcher: Ray) -> None:
+    def __init__(self, launcher: RayLauncher) -> None:
         self.begin, self.describe = launcher.begin, launcher.describe
         self.here, self.deadline = launcher.here, launcher.deadline
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.threads import usual_threads
-from cotrain.grading.isolation import ABOUT, chosen, ways_out
-from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve
+from cotrain.grading.isolation import ABOUT, working_cell, ways_out
+from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve_model
 from cotrain.rollout.common_roles import EMBEDDED
 
 NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft", "rich", "math-verify", "numpy", "jinja2")
@@ -26,18 +26,18 @@ OPTIONAL = {  # package → extra
 }
 
 
-def examine() -> int:
+def examine_installation() -> int:
     """Print the findings; 0 when a run can work, 1 when something it needs is missing."""
     import torch
 
     missing = 0
     print(f"python        {platform.python_version()} on {platform.system()} {platform.machine()}")
     for name in NEEDED:
-        version = _version(name)
+        version = _installed_version(name)
         missing += version is None
         print(f"{name:13s} {version or 'MISSING: pip install ' + name}")
     for name, extra in OPTIONAL.items():
-        version = _version(name)
+        version = _installed_version(name)
         print(f"{name:13s} {version or f'not installed (optional: pip install cotrain[{extra}])'}")
     cores = len(os.sched_getaffinity(0))
     print(f"cpu           {cores} cores; a run uses {usual_threads()} threads, `--threads N` changes that")
@@ -50,21 +50,21 @@ def examine() -> int:
             )
     else:
         print("cuda          none; runs use the CPU")
-    print(f"programs      {programs()}")
+    print(f"programs      {isolation_text()}")
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     print(f"disk          {free:.1f} GiB free here")
     for name in (*EMBEDDED, EMBEDDED_RATER):
-        made = describe_model(resolve(name))
+        description = describe_model(resolve_model(name))
         print(
-            f"model         {name}: {made['class']}, {made['parameters']:,} parameters, sha256 {made['sha256'][:12]}…"
+            f"model         {name}: {description['class']}, {description['parameters']:,} parameters, sha256 {description['sha256'][:12]}…"
         )
     return 1 if missing else 0
 
 
-def programs() -> str:
+def isolation_text() -> str:
     """What programs that models wrote would run in."""
     try:
-        kind = chosen()
+        kind = working_cell()
     except ConfigError as error:
         return str(error)
     left = ways_out(kind)
@@ -73,7 +73,7 @@ def programs() -> str:
     )
 
 
-def _version(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -30,22 +30,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cotrain.config.policies import Follower, Learning, Weights
+from cotrain.config.policies import FollowerPolicy, Learning, Weights
 from cotrain.config.recipe import Recipe, check_problems
 from cotrain.core.errors import DataError
 from cotrain.core.types import Task
-from cotrain.models.sizes import Shape, shape_of
-from cotrain.preflight.probing import some
+from cotrain.models.sizes import ModelSize, model_size
+from cotrain.preflight.probing import probe_tasks
 from cotrain.rollout.role import Role
-from cotrain.text.prompts import fields_of, fill
+from cotrain.text.prompts import fields_of, fill_template
 
-SLICE = 2**26  # logits of the learner at once
-KEPT = 3  # checkpoints: two that are kept, and one that is being written
-FLOAT = 4  # bytes
+LOGITS_SLICE = 2**26  # logits of the learner at once
+CHECKPOINTS_HELD = 3  # checkpoints: two that are kept, and one that is being written
+FLOAT_BYTES = 4  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class ProcessMemory:
     """What one of several processes holds (``processes.py``). Sizes in bytes."""
 
     what: str  # as messages name it
@@ -53,17 +53,17 @@ class Process:
     beside: Mapping[str, float]  # part → bytes, of its machine's own memory
     gpus: float = 0.0  # that Ray gives it
 
-    def line(self, device: str) -> str:
+    def memory_line(self, device: str) -> str:
         """For people."""
         where = self.beside if device == "cpu" else {}
         parts = {**self.memory, **where}
-        told = ", ".join(f"{name} {text_of(value)}" for name, value in parts.items())
-        line = f"memory of {self.what}, estimated: {text_of(sum(parts.values()))} ({told})"
+        parts_text = ", ".join(f"{name} {bytes_text(value)}" for name, value in parts.items())
+        line = f"memory of {self.what}, estimated: {bytes_text(sum(parts.values()))} ({parts_text})"
         if device == "cpu":
             return line
-        return f"{line} on {device}, {text_of(sum(self.beside.values()))} of its machine's"
+        return f"{line} on {device}, {bytes_text(sum(self.beside.values()))} of its machine's"
 
-    def json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "what": self.what,
             "gpus": self.gpus,
@@ -73,7 +73,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class RunEstimate:
     """What was seen of models and data. Sizes in bytes."""
 
     device: str
@@ -84,122 +84,122 @@ class Looked:
     prompts: Mapping[
         str, int
     ]  # role → tokens of the longest prompt that was looked at, with what other roles may write in it
-    shapes: Mapping[str, Shape]  # name of a model → what its files say
-    processes: tuple[Process, ...] = ()  # of --backend ray, which then hold all of it
+    shapes: Mapping[str, ModelSize]  # name of a model → what its files say
+    processes: tuple[ProcessMemory, ...] = ()  # of --backend ray, which then hold all of it
 
     @property
-    def total(self) -> float:
+    def total_memory(self) -> float:
         return sum(self.memory.values())
 
     @property
-    def largest(self) -> int:
+    def largest_model(self) -> int:
         """Parameters of the largest model."""
         return max((shape.parameters for shape in self.shapes.values()), default=0)
 
-    def again(self, recipe: Recipe) -> Looked:
+    def with_settings_of(self, recipe: Recipe) -> RunEstimate:
         """The same models and data with other settings of memory; nothing is opened."""
-        return replace(self, memory=_memory(recipe, self.shapes, self.prompts, self.device))
+        return replace(self, memory=_memory_parts(recipe, self.shapes, self.prompts, self.device))
 
-    def lines(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """For people."""
         lines = [f"problems: {self.problems}", *(f"policy {name}: {what}" for name, what in self.models.items())]
         lines += [f"role {name}: prompts of up to {length} tokens" for name, length in self.prompts.items()]
         if self.processes:
-            lines += [process.line(self.device) for process in self.processes]
+            lines += [process.memory_line(self.device) for process in self.processes]
         else:
-            parts = ", ".join(f"{name} {text_of(value)}" for name, value in self.memory.items())
-            lines.append(f"memory on {self.device}, estimated: {text_of(self.total)} ({parts})")
+            parts = ", ".join(f"{name} {bytes_text(value)}" for name, value in self.memory.items())
+            lines.append(f"memory on {self.device}, estimated: {bytes_text(self.total_memory)} ({parts})")
         lines.append(
-            f"disk, estimated: {text_of(KEPT * self.checkpoint)} for checkpoints of {text_of(self.checkpoint)} each"
+            f"disk, estimated: {bytes_text(CHECKPOINTS_HELD * self.checkpoint)} for checkpoints of {bytes_text(self.checkpoint)} each"
         )
         return lines
 
-    def json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "device": self.device,
-            "memory": {name: round(value) for name, value in self.memory.items()} | {"total": round(self.total)},
-            **({"processes": [process.json() for process in self.processes]} if self.processes else {}),
+            "memory": {name: round(value) for name, value in self.memory.items()} | {"total": round(self.total_memory)},
+            **({"processes": [process.to_json() for process in self.processes]} if self.processes else {}),
             "checkpoint": round(self.checkpoint),
         }
 
 
-Split = Callable[[Recipe, Mapping[str, Shape], Mapping[str, int]], tuple[Process, ...]]
+ProcessSplitter = Callable[[Recipe, Mapping[str, ModelSize], Mapping[str, int]], tuple[ProcessMemory, ...]]
 
 
-def looked_at(recipe: Recipe, *, device: str, checkpoint_every: int, split: Split | None = None) -> Looked:
+def estimate_run(recipe: Recipe, *, device: str, checkpoint_every: int, split: ProcessSplitter | None = None) -> RunEstimate:
     """Open models and data, and sum up. Raises ModelError, DataError as the run would. ``split``: into which
     processes (``processes.py``); None: there is one."""
     check_problems(recipe)
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, ModelSize] = {}
     for spec in recipe.policies.values():
         if isinstance(spec, Weights) and spec.model not in shapes:
-            shapes[spec.model] = shape_of(spec.model, trust_remote_code=spec.trust_remote_code)
-    tasks = some(recipe)
+            shapes[spec.model] = model_size(spec.model, trust_remote_code=spec.trust_remote_code)
+    tasks = probe_tasks(recipe)
     prompts = {
-        name: n for name, role in recipe.roles.items() if (n := _prompt(recipe, role, shapes, tasks)) is not None
+        name: n for name, role in recipe.roles.items() if (n := _longest_prompt(recipe, role, shapes, tasks)) is not None
     }
     for name, length in prompts.items():
         shape = shapes[recipe.policies[recipe.roles[name].policy].model]
-        wanted = recipe.roles[name].sampling.max_tokens
-        if fields_of(recipe.roles[name].prompt) == {"problem"} and length + wanted > shape.context:
+        max_tokens = recipe.roles[name].sampling.max_tokens
+        if fields_of(recipe.roles[name].prompt) == {"problem"} and length + max_tokens > shape.context:
             raise DataError(
-                f"role {name!r}: a prompt of {length} tokens and max_tokens {wanted} exceed the context of "
+                f"role {name!r}: a prompt of {length} tokens and max_tokens {max_tokens} exceed the context of "
                 f"{shape.context} of its "
                 f"model; lower it with --set roles.{name}.sampling.max_tokens=N, or take a model with a longer context"
             )
-    return Looked(
+    return RunEstimate(
         device=device,
-        memory=_memory(recipe, shapes, prompts, device),
+        memory=_memory_parts(recipe, shapes, prompts, device),
         checkpoint=checkpoint_bytes(recipe, shapes),
-        models={name: _named(spec, shapes) for name, spec in recipe.policies.items()},
-        problems=_problems(recipe),
+        models={name: _policy_text(spec, shapes) for name, spec in recipe.policies.items()},
+        problems=_problem_counts(recipe),
         prompts=prompts,
         shapes=shapes,
         processes=split(recipe, shapes, prompts) if split else (),
     )
 
 
-def _named(spec: Any, shapes: Mapping[str, Shape]) -> str:
+def _policy_text(spec: Any, shapes: Mapping[str, ModelSize]) -> str:
     shape = shapes.get(spec.model)
     return f"{spec.kind}, {spec.model}" + (f", {shape.parameters:,} parameters" if shape else "")
 
 
-def _problems(recipe: Recipe) -> str:
+def _problem_counts(recipe: Recipe) -> str:
     sizes = {split: recipe.tasks.size(split) for split in ("train", "validation", "test")}
     counts = ", ".join(f"{'no end of' if n is None else f'{n:,}'} {split}" for split, n in sizes.items())
     return f"{recipe.tasks.name} ({counts})"
 
 
-def _prompt(recipe: Recipe, role: Role, shapes: Mapping[str, Shape], tasks: list[Task]) -> int | None:
+def _longest_prompt(recipe: Recipe, role: Role, shapes: Mapping[str, ModelSize], tasks: list[Task]) -> int | None:
     """Tokens of the longest prompt of a role; what other roles write into it counts as long as they may write."""
     shape = shapes.get(recipe.policies[role.policy].model)
     if shape is None:
         return None
     fields = fields_of(role.prompt)
     others = [one.sampling.max_tokens for one in recipe.roles.values() if fields_of(one.prompt) == {"problem"}]
-    written = max(others, default=role.sampling.max_tokens) * len(fields - {"problem", "question", "count"})
+    others_tokens = max(others, default=role.sampling.max_tokens) * len(fields - {"problem", "question", "count"})
     longest = 0
     for task in tasks:
-        text = fill(role.prompt, **{name: task.prompt if name in ("problem", "question") else "" for name in fields})
+        text = fill_template(role.prompt, **{name: task.prompt if name in ("problem", "question") else "" for name in fields})
         longest = max(longest, len(shape.tokenizer(text)["input_ids"]) + shape.around)
-    return longest + written
+    return longest + others_tokens
 
 
-def _memory(recipe: Recipe, shapes: Mapping[str, Shape], prompts: Mapping[str, int], device: str) -> dict[str, float]:
-    found = held(recipe, shapes, prompts, recipe.policies)
+def _memory_parts(recipe: Recipe, shapes: Mapping[str, ModelSize], prompts: Mapping[str, int], device: str) -> dict[str, float]:
+    parts = policy_memory(recipe, shapes, prompts, recipe.policies)
     if device == "cpu":
-        found["the program itself"] = resident()
-    return found
+        parts["the program itself"] = resident_bytes()
+    return parts
 
 
-def held(
+def policy_memory(
     recipe: Recipe,
-    shapes: Mapping[str, Shape],
+    shapes: Mapping[str, ModelSize],
     prompts: Mapping[str, int],
     names: Iterable[str],
     *,
     learns: bool = True,
-    asked: bool = True,
+    samples: bool = True,
     world: int = 1,
 ) -> dict[str, float]:
     """Bytes of what some of the policies hold in one process, by part. ``learns``: with what an update needs, else
@@ -211,86 +211,86 @@ def held(
         spec = recipe.policies[name]
         if not isinstance(spec, Weights) or (shape := shapes.get(spec.model)) is None:
             continue
-        each = 2 if spec.dtype == "bfloat16" else FLOAT
+        each = 2 if spec.dtype == "bfloat16" else FLOAT_BYTES
         alone = not spec.shares_base
-        follows = isinstance(spec, Follower)
+        follows = isinstance(spec, FollowerPolicy)
         copies = getattr(spec, "keep", 1) + 1 if follows and learns else 1
         share = 1 if follows else world
         weights[(spec.model, name if alone else "", each)] = float(shape.parameters * each * copies) / share
         if isinstance(spec, Learning):
-            trained = _trained(spec, shape)
+            trained = _trained_parameters(spec, shape)
             if spec.lora is not None:
-                weights[(spec.model, name, "adapter")] = float(trained * FLOAT) / share
-            moments += 2 * FLOAT * trained / world
-            update = max(update, FLOAT * trained / world + _activations(spec, shape))
+                weights[(spec.model, name, "adapter")] = float(trained * FLOAT_BYTES) / share
+            moments += 2 * FLOAT_BYTES * trained / world
+            update = max(update, FLOAT_BYTES * trained / world + _activation_bytes(spec, shape))
         if world > 1:
             update = max(update, float(shape.parameters * each))
         if spec.speaks:
-            used, heads = _cache(recipe, name, spec, shape, prompts)
+            used, heads = _cache_bytes(recipe, name, spec, shape, prompts)
             cache, logits = cache + used, max(logits, heads)
-    found = {"weights": sum(weights.values())}
+    parts = {"weights": sum(weights.values())}
     if learns:
-        found["optimiser"] = moments
-    if asked:
-        found |= {"cache": cache, "logits of the sampler": logits}
+        parts["optimiser"] = moments
+    if samples:
+        parts |= {"cache": cache, "logits of the sampler": logits}
     if learns:
-        found["gradients, activations and logits of an update"] = update
-    return found
+        parts["gradients, activations and logits of an update"] = update
+    return parts
 
 
-def _trained(spec: Learning, shape: Shape) -> int:
+def _trained_parameters(spec: Learning, shape: ModelSize) -> int:
     return shape.parameters if spec.lora is None else shape.linear_sides * spec.lora.rank
 
 
-def _activations(spec: Learning, shape: Shape) -> float:
+def _activation_bytes(spec: Learning, shape: ModelSize) -> float:
     """Bytes of what a backward pass reads, and of its logits."""
-    each = 2 if spec.autocast else FLOAT
+    each = 2 if spec.autocast else FLOAT_BYTES
     layer = shape.hidden if spec.gradient_checkpointing else 10 * shape.hidden + 4 * shape.inner + 4 * shape.keys
-    logits = 3 * FLOAT * min(SLICE, spec.micro_tokens * shape.vocabulary) if spec.head == "lm" else 0
+    logits = 3 * FLOAT_BYTES * min(LOGITS_SLICE, spec.micro_tokens * shape.vocabulary) if spec.head == "lm" else 0
     return float(shape.layers * spec.micro_tokens * layer * each + logits)
 
 
-def _cache(recipe: Recipe, policy: str, spec: Weights, shape: Shape, prompts: Mapping[str, int]) -> tuple[float, float]:
+def _cache_bytes(recipe: Recipe, policy: str, spec: Weights, shape: ModelSize, prompts: Mapping[str, int]) -> tuple[float, float]:
     """Bytes of keys and values, and of the logits of one decode step, at the widest play of a policy."""
-    each = 2 if spec.autocast else FLOAT
+    each = 2 if spec.autocast else FLOAT_BYTES
     column = 2 * shape.layers * shape.keys * each
-    found = heads = 0.0
+    keys_values = heads = 0.0
     for name, role in recipe.roles.items():
         if role.policy != policy or name not in prompts:
             continue
-        own = fields_of(role.prompt) == {"problem"}
+        problem_only = fields_of(role.prompt) == {"problem"}
         plays = [
             ((p.tasks or recipe.tasks_per_step), (p.group_size or recipe.group_size), p.options)
             for p in recipe.schedule.phases
         ]
         size = recipe.tasks.size("test")
-        held = recipe.evaluation.tasks if size is None else min(size, recipe.evaluation.tasks)
-        plays.append((held, recipe.evaluation.group_size, recipe.evaluation.options))
+        held_out_tasks = recipe.evaluation.tasks if size is None else min(size, recipe.evaluation.tasks)
+        plays.append((held_out_tasks, recipe.evaluation.group_size, recipe.evaluation.options))
         for tasks, members, options in plays:
             numbers = [v for v in options.values() if isinstance(v, int) and not isinstance(v, bool)]
-            calls = 1 if own else max([1, *numbers])
+            calls = 1 if problem_only else max([1, *numbers])
             rows = min(spec.rows, tasks * members * calls)
-            shared = min(8, members if own else calls)
+            shared = min(8, members if problem_only else calls)
             allocated = 1 << max(4, math.ceil(math.log2(rows)))
             columns = allocated * role.sampling.max_tokens * 1.5 + rows / shared * prompts[name]
-            found, heads = max(found, columns * column), max(heads, 2.0 * FLOAT * rows * shape.vocabulary)
-    return found, heads
+            keys_values, heads = max(keys_values, columns * column), max(heads, 2.0 * FLOAT_BYTES * rows * shape.vocabulary)
+    return keys_values, heads
 
 
-def checkpoint_bytes(recipe: Recipe, shapes: Mapping[str, Shape]) -> float:
+def checkpoint_bytes(recipe: Recipe, shapes: Mapping[str, ModelSize]) -> float:
     size = 0.0
     for spec in recipe.policies.values():
         shape = shapes.get(spec.model)
         if shape is None:
             continue
         if isinstance(spec, Learning):
-            size += 3 * FLOAT * _trained(spec, shape)
-        elif isinstance(spec, Follower):
-            size += FLOAT * shape.parameters * getattr(spec, "keep", 1)
+            size += 3 * FLOAT_BYTES * _trained_parameters(spec, shape)
+        elif isinstance(spec, FollowerPolicy):
+            size += FLOAT_BYTES * shape.parameters * getattr(spec, "keep", 1)
     return size
 
 
-def resident() -> float:
+def resident_bytes() -> float:
     """Bytes that this process holds now, with its libraries; the most it has held where the system does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
@@ -300,7 +300,7 @@ def resident() -> float:
         return float(used if sys.platform == "darwin" else used * 1024)
 
 
-def text_of(count: float) -> str:
+def bytes_text(count: float) -> str:
     """Bytes for people."""
     for unit, power in (("GiB", 30), ("MiB", 20)):
         if count >= 2**power:

@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from cotrain.config.evaluation import has_split
 from cotrain.core.errors import TooLong
 from cotrain.core.types import Task
-from cotrain.engine.contract import serving
+from cotrain.engine.contract import as_serving_engine
 from cotrain.text.messages import Message
-from cotrain.text.prompts import fields_of, fill
+from cotrain.text.prompts import fields_of, fill_template
 from cotrain.train.trainer import CoTrainer
 
 SECONDS = 3.0  # for looking
 NAMED = 3  # problems in a line
 
 
-def look(trainer: CoTrainer) -> Iterator[str]:
+def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
     """A line for each split and role of which problems do not fit. Raises TooLong where no problem for training
     does."""
     until = time.monotonic() + SECONDS
@@ -32,17 +32,17 @@ def look(trainer: CoTrainer) -> Iterator[str]:
     for split in splits:
         size = trainer.recipe.tasks.size(split) if has_split(trainer.recipe.tasks, split) else None
         wrong: dict[str, list[tuple[str, int]]] = {role: [] for role in roles}
-        looked = 0
-        while looked < (size or 0) and time.monotonic() < until:
-            task = trainer.recipe.tasks.get(split, looked)
-            looked += 1
+        checked = 0
+        while checked < (size or 0) and time.monotonic() < until:
+            task = trainer.recipe.tasks.get(split, checked)
+            checked += 1
             for role in roles:
-                if (length := _length(trainer, role, task)) is not None:
+                if (length := _length_if_too_long(trainer, role, task)) is not None:
                     wrong[role].append((task.id, length))
-        for role, found in wrong.items():
-            if found:
-                line = _line(trainer, role, split, found, looked)
-                if split == "train" and len(found) == size:
+        for role, misfits in wrong.items():
+            if misfits:
+                line = _too_long_line(trainer, role, split, misfits, checked)
+                if split == "train" and len(misfits) == size:
                     raise TooLong(
                         f"{line}; lower max_tokens with --set roles.{role}.sampling.max_tokens=N, or take a model "
                         "with a longer context"
@@ -50,23 +50,23 @@ def look(trainer: CoTrainer) -> Iterator[str]:
                 yield f"note: {line}; they are set aside"
 
 
-def _length(trainer: CoTrainer, name: str, task: Task) -> int | None:
+def _length_if_too_long(trainer: CoTrainer, name: str, task: Task) -> int | None:
     """Tokens of a prompt that does not fit; None for one that does."""
     role = trainer.recipe.roles[name]
     handle = trainer.policies[role.policy]
     if not handle.spec.head or handle.renderer is None:  # a program, or somebody else's model
         return None
     system = [] if role.system is None else [Message("system", role.system)]
-    length = len(handle.renderer.render([*system, Message("user", fill(role.prompt, problem=task.prompt))]))
-    return length if length + role.sampling.max_tokens > serving(trainer.engine).context(role.policy) else None
+    length = len(handle.renderer.render([*system, Message("user", fill_template(role.prompt, problem=task.prompt))]))
+    return length if length + role.sampling.max_tokens > as_serving_engine(trainer.engine).context(role.policy) else None
 
 
-def _line(trainer: CoTrainer, name: str, split: str, found: list[tuple[str, int]], looked: int) -> str:
+def _too_long_line(trainer: CoTrainer, name: str, split: str, found: list[tuple[str, int]], looked: int) -> str:
     role = trainer.recipe.roles[name]
     named = ", ".join(task for task, _ in found[:NAMED]) + (", …" if len(found) > NAMED else "")
     return (
         f"{len(found)} of {looked} problems of {split} do not fit role {name!r}: prompts of up to "
         f"{max(n for _, n in found)} tokens "
         f"and max_tokens {role.sampling.max_tokens} exceed the context of "
-        f"{serving(trainer.engine).context(role.policy)} ({named})"
+        f"{as_serving_engine(trainer.engine).context(role.policy)} ({named})"
     )

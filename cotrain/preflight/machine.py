@@ -14,37 +14,37 @@ from cotrain.config.override import override
 from cotrain.config.policies import Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UserError
-from cotrain.preflight.estimate import Looked, looked_at, text_of
+from cotrain.preflight.estimate import RunEstimate, estimate_run, bytes_text
 
-ROWS = (128, 64, 32, 16, 8)  # answers at a time
-SHARE = 0.9  # of what is available
+ROW_CHOICES = (128, 64, 32, 16, 8)  # answers at a time
+USABLE_SHARE = 0.9  # of what is available
 CERTAIN = ("weights", "optimiser")
 
 
-def fitted(recipe: Recipe, device: str, memory: Memory | None = None) -> tuple[Recipe, list[str]]:
+def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> tuple[Recipe, list[str]]:
     """The recipe with as many rows as fit, and what is to be said of that. ``memory``: by default the machine's. Raises
     ConfigError for a run that certainly does not fit; whatever else is wrong with models and data the run says."""
     try:
-        seen = looked_at(recipe, device=device, checkpoint_every=1)
+        estimate = estimate_run(recipe, device=device, checkpoint_every=1)
     except UserError:
         return recipe, []
     memory = memory or memory_of(device)
-    if memory is None or seen.largest < LARGE:
+    if memory is None or estimate.largest_model < LARGE:
         return recipe, []
-    refuse(seen, memory)
-    if seen.total > SHARE * memory.available:
-        for rows in ROWS:
-            fewer = override(recipe, _fewer(recipe, rows))
-            if seen.again(fewer).total <= SHARE * memory.available:
+    refuse_too_large(estimate, memory)
+    if estimate.total_memory > USABLE_SHARE * memory.available:
+        for rows in ROW_CHOICES:
+            fewer = override(recipe, _row_settings(recipe, rows))
+            if estimate.with_settings_of(fewer).total_memory <= USABLE_SHARE * memory.available:
                 note = (
-                    f"note: at most {rows} answers at a time, as {text_of(memory.available)} are available; "
+                    f"note: at most {rows} answers at a time, as {bytes_text(memory.available)} are available; "
                     "--set policies.NAME.rows=N chooses otherwise"
                 )
                 return fewer, [note]
-    return recipe, warned(seen, memory)
+    return recipe, memory_warnings(estimate, memory)
 
 
-def _fewer(recipe: Recipe, rows: int) -> list[str]:
+def _row_settings(recipe: Recipe, rows: int) -> list[str]:
     """Settings of policies that speak, have more rows, and whose rows the user did not choose."""
     chosen = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
     speaking = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Weights) and spec.speaks}
@@ -52,28 +52,28 @@ def _fewer(recipe: Recipe, rows: int) -> list[str]:
     return [f"{path}={rows}" for path, has in paths.items() if has > rows and path not in chosen]
 
 
-def refuse(seen: Looked, memory: Memory) -> None:
+def refuse_too_large(seen: RunEstimate, memory: Memory) -> None:
     """Raise ConfigError where weights and optimisers alone are more than all memory."""
     least = sum(seen.memory.get(part, 0.0) for part in CERTAIN)
     if least > memory.total:
         raise ConfigError(
-            f"weights and optimisers alone take {text_of(least)}, and {seen.device} has {text_of(memory.total)}; "
+            f"weights and optimisers alone take {bytes_text(least)}, and {seen.device} has {bytes_text(memory.total)}; "
             "train adapters on one frozen base with --lora 16, or take a smaller model"
         )
 
 
-def warned(seen: Looked, memory: Memory) -> list[str]:
+def memory_warnings(seen: RunEstimate, memory: Memory) -> list[str]:
     """A line where the estimate exceeds what is available."""
-    if seen.total <= memory.available:
+    if seen.total_memory <= memory.available:
         return []
     part = max(seen.memory, key=lambda name: seen.memory[name])
     return [
-        f"note: this run is estimated to take {text_of(seen.total)}, and {text_of(memory.available)} are "
-        f"available on {seen.device}; most of it is {part}: {_helps(part)}"
+        f"note: this run is estimated to take {bytes_text(seen.total_memory)}, and {bytes_text(memory.available)} are "
+        f"available on {seen.device}; most of it is {part}: {_memory_advice(part)}"
     ]
 
 
-def _helps(part: str) -> str:
+def _memory_advice(part: str) -> str:
     """The flags that make a part smaller."""
     if part in ("weights", "optimiser"):
         return "--lora 16 trains adapters on one base, or take a smaller model"

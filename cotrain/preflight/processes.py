@@ -19,56 +19,56 @@ from typing import Any
 
 from cotrain.backend.cluster_file import Cluster
 from cotrain.backend.machines import Machine
-from cotrain.backend.places import Place
+from cotrain.backend.places import EnginePlacement
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
-from cotrain.models.sizes import Shape
-from cotrain.preflight.estimate import Process, Split, checkpoint_bytes, held, resident, text_of
+from cotrain.models.sizes import ModelSize
+from cotrain.preflight.estimate import ProcessMemory, ProcessSplitter, checkpoint_bytes, policy_memory, resident_bytes, bytes_text
 
 RAY = 320.0 * 2**20  # bytes of Ray's own processes: measured, shared pages counted once
 MEGABYTE = 2**20
 
 
-def split_by(cluster: Cluster, places: Sequence[Place], world: int) -> Split:
+def process_splitter(cluster: Cluster, places: Sequence[EnginePlacement], world: int) -> ProcessSplitter:
     """``places``: the engines of the run; ``world``: its ranks."""
 
-    def processes(recipe: Recipe, shapes: Mapping[str, Shape], prompts: Mapping[str, int]) -> tuple[Process, ...]:
-        program = {"the program itself": resident()}
+    def list_processes(recipe: Recipe, shapes: Mapping[str, ModelSize], prompts: Mapping[str, int]) -> tuple[ProcessMemory, ...]:
+        program = {"the program itself": resident_bytes()}
         saved = checkpoint_bytes(recipe, shapes)
-        store = min(float(cluster.object_store_mb * MEGABYTE), _largest(recipe, shapes) + saved)
-        found = [
-            Process(what="the command", memory={}, beside=program | ({"a checkpoint": saved} if world == 1 else {}))
+        store = min(float(cluster.object_store_mb * MEGABYTE), _published_bytes(recipe, shapes) + saved)
+        entries = [
+            ProcessMemory(what="the command", memory={}, beside=program | ({"a checkpoint": saved} if world == 1 else {}))
         ]
         learning = [name for name, spec in recipe.policies.items() if spec.head]
-        parts = held(recipe, shapes, prompts, learning, asked=False, world=world)
+        parts = policy_memory(recipe, shapes, prompts, learning, samples=False, world=world)
         for rank in range(world):
             what = "the learners" if world == 1 else f"the learners (rank {rank} of {world})"
             gpus = cluster.gpus.get("RankHost" if world > 1 else "LearnerHost", 0.0)
-            found.append(Process(what=what, memory=parts, beside=program, gpus=gpus))
+            entries.append(ProcessMemory(what=what, memory=parts, beside=program, gpus=gpus))
         for place in places:
-            parts = held(recipe, shapes, prompts, _once(recipe, place), learns=False)
+            parts = policy_memory(recipe, shapes, prompts, _engine_policies(recipe, place), learns=False)
             if place.host.__name__ == "VllmHost":
                 parts["cache"] = float(cluster.vllm.cache_mb * MEGABYTE)
             gpus = cluster.gpus.get(place.host.__name__, 0.0)
-            found.append(Process(what=place.what, memory=parts, beside=program, gpus=gpus))
-        found.append(Process(what="Ray", memory={}, beside={"its own processes": RAY, "its object store": store}))
-        return tuple(found)
+            entries.append(ProcessMemory(what=place.what, memory=parts, beside=program, gpus=gpus))
+        entries.append(ProcessMemory(what="Ray", memory={}, beside={"its own processes": RAY, "its object store": store}))
+        return tuple(entries)
 
-    return processes
+    return list_processes
 
 
-def _once(recipe: Recipe, place: Place) -> list[str]:
+def _engine_policies(recipe: Recipe, place: EnginePlacement) -> list[str]:
     """Policies whose weights an engine holds: with vLLM frozen policies and adapters stand on one base."""
     return [name for name in place.policies if recipe.policies[name].head]
 
 
-def _largest(recipe: Recipe, shapes: Mapping[str, Shape]) -> float:
+def _published_bytes(recipe: Recipe, shapes: Mapping[str, ModelSize]) -> float:
     """Bytes of weights that are published at once."""
-    changing = (s for s in recipe.policies.values() if not s.stays and s.model in shapes)
+    changing = (s for s in recipe.policies.values() if not s.is_constant and s.model in shapes)
     return max((4.0 * shapes[spec.model].parameters for spec in changing), default=0.0)
 
 
-def check_memory(processes: Sequence[Process], machines: Sequence[Machine], device: str, where: str) -> None:
+def check_memory(processes: Sequence[ProcessMemory], machines: Sequence[Machine], device: str, where: str) -> None:
     """Raise ConfigError, one line, where the processes need more than the machines have: one of them more than the
     largest machine, or all of them more than all machines. ``machines``: those that may run them, the command's if it
     is the only one; ``where``: as messages name them."""
@@ -78,38 +78,38 @@ def check_memory(processes: Sequence[Process], machines: Sequence[Machine], devi
         return
     on_gpu = device.startswith("cuda")
     needs = {p.what: sum(p.beside.values()) + (0.0 if on_gpu else sum(p.memory.values())) for p in processes}
-    _refuse(needs, max(sizes), sum(sizes), "memory", where)
+    _refuse_too_large(needs, max(sizes), sum(sizes), "memory", where)
     if on_gpu and cards:
         needs = {p.what: sum(p.memory.values()) for p in processes if p.memory}
-        _refuse(needs, max(cards), sum(cards), "GPU memory", where)
+        _refuse_too_large(needs, max(cards), sum(cards), "GPU memory", where)
 
 
-def _refuse(needs: Mapping[str, float], most: float, whole: float, kind: str, where: str) -> None:
+def _refuse_too_large(needs: Mapping[str, float], most: float, whole: float, kind: str, where: str) -> None:
     largest = max(needs, key=lambda what: needs[what])
     todo = "take smaller models or --lora N, lower micro_tokens, rows or max_tokens, or see --dry-run"
     if needs[largest] > most:
         raise ConfigError(
-            f"{kind} of {largest}: about {text_of(needs[largest])}, and {where} has {text_of(most)}; {todo}"
+            f"{kind} of {largest}: about {bytes_text(needs[largest])}, and {where} has {bytes_text(most)}; {todo}"
         )
     if sum(needs.values()) > whole:
-        told = ", ".join(f"{what} {text_of(size)}" for what, size in needs.items())
+        needs_text = ", ".join(f"{what} {bytes_text(size)}" for what, size in needs.items())
         raise ConfigError(
-            f"{kind} of all processes: about {text_of(sum(needs.values()))} ({told}), and {where} has "
-            f"{text_of(whole)}; {todo}"
+            f"{kind} of all processes: about {bytes_text(sum(needs.values()))} ({needs_text}), and {where} has "
+            f"{bytes_text(whole)}; {todo}"
         )
 
 
-def note_of(processes: Sequence[Process], cluster: Cluster) -> str | None:
+def object_store_note(processes: Sequence[ProcessMemory], cluster: Cluster) -> str | None:
     """Where weights do not fit into the object store that Ray begins with here: it writes them to the disk then."""
     moved = max(process.memory.get("weights", 0.0) for process in processes)
     if cluster.address is not None or moved <= cluster.object_store_mb * MEGABYTE:
         return None
     return (
-        f"note: weights of up to {text_of(moved)} pass through an object store of {cluster.object_store_mb} MB, and "
+        f"note: weights of up to {bytes_text(moved)} pass through an object store of {cluster.object_store_mb} MB, and "
         "Ray writes to the disk what does not fit; raise object_store_mb in the --cluster file"
     )
 
 
-def models_of(policies: Mapping[str, Any]) -> list[str]:
+def needed_models(policies: Mapping[str, Any]) -> list[str]:
     """Directories and names that each machine must have."""
     return sorted({str(spec.model) for spec in policies.values() if spec.head and not spec.outside})

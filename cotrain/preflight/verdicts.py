@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cotrain.config.override import changed, is_given, of_roles, override
+from cotrain.config.override import changed_settings, is_given, role_settings, override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode, Task
-from cotrain.preflight.answers import Asking, Probe
-from cotrain.preflight.probing import AUTO, STEP, Say, ask, clearest, is_own, players, some, tell
+from cotrain.preflight.answers import AnswerFormat, AnswerReading
+from cotrain.preflight.probing import AUTO, STEP, Say, ask_solver, first_clear, is_package_model, player_factory, probe_tasks, report_choice
 from cotrain.rollout.executor import Executor, Roles
-from cotrain.rollout.judges import shown as between_markers
+from cotrain.rollout.judges import guarded_fields as between_markers
 from cotrain.rollout.role import Role
 from cotrain.text.free_verdicts import BOXED, FORMS, TAGS, WORDS, check_verdict
-from cotrain.text.nonce import nonce
+from cotrain.text.nonce import make_nonce
 from cotrain.text.parsers import Solution
 from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, fields_of
 
@@ -39,7 +39,7 @@ Solved = tuple[Task, Solution]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reviewed:
+class ReviewReading:
     """What a form finds in the reviews to one way of asking."""
 
     prompt: str
@@ -58,11 +58,11 @@ class Reviewed:
         return sum(one.ok for one in self.parsed)
 
 
-def verdicts_for(
+def choose_verdict_settings(
     recipe: Recipe,
-    how: Asking,
+    answer_format: AnswerFormat,
     *,
-    seen: Probe | None = None,
+    answer_reading: AnswerReading | None = None,
     device: str,
     say: Say,
     look: bool = True,
@@ -74,7 +74,7 @@ def verdicts_for(
     recipe has no such role, for a prompt without problem and solution, and where "auto" cannot read half of the
     reviews.
     """
-    verdict, prompt, role = how.verdict, how.verifier_prompt, recipe.roles.get("verifier")
+    verdict, prompt, role = answer_format.verdict, answer_format.verifier_prompt, recipe.roles.get("verifier")
     if role is None or not role.words:
         if verdict not in (None, AUTO, TAGS) or prompt is not None:
             raise ConfigError(
@@ -82,30 +82,30 @@ def verdicts_for(
                 "--verifier-prompt"
             )
         return []
-    _check(recipe, role, verdict, prompt)
+    _check_flags(recipe, role, verdict, prompt)
     named = None if verdict == AUTO else verdict
     fixed = prompt is not None or is_given(recipe, "roles.verifier.prompt")
     if named in REVIEW_OWN and not fixed and role.prompt in (REVIEW, REVIEW_FULL):
         prompt = REVIEW_OWN[str(named)]
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and one.words]
-    settings = of_roles(alike, prompt=prompt, verdict=named)
-    known = verdict is None and is_given(recipe, "roles.verifier.verdict")
-    if not look or known or is_own(recipe, role):
+    settings = role_settings(alike, prompt=prompt, verdict=named)
+    is_chosen = verdict is None and is_given(recipe, "roles.verifier.verdict")
+    if not look or is_chosen or is_package_model(recipe, role):
         return settings
-    asked = override(recipe, settings).roles["verifier"]
-    ways = [replace(asked, verdict=named or TAGS)]
+    probed_role = override(recipe, settings).roles["verifier"]
+    ways = [replace(probed_role, verdict=named or TAGS)]
     if named is None:
-        ways += [replace(asked, verdict=f, prompt=asked.prompt if fixed else REVIEW_OWN[f]) for f in _free(recipe)]
-    best = probe(recipe, ways, seen, named=named is not None, fixed=fixed, device=device, say=say)
-    return settings if best is None else [*settings, *changed(alike, asked, best, ("prompt", "verdict"))]
+        ways += [replace(probed_role, verdict=f, prompt=probed_role.prompt if fixed else REVIEW_OWN[f]) for f in _free_forms(recipe)]
+    best = probe_reviews(recipe, ways, answer_reading, named=named is not None, fixed=fixed, device=device, say=say)
+    return settings if best is None else [*settings, *changed_settings(alike, probed_role, best, ("prompt", "verdict"))]
 
 
-def _free(recipe: Recipe) -> tuple[str, ...]:
+def _free_forms(recipe: Recipe) -> tuple[str, ...]:
     """The forms beside tags in which reviews may be written; () where another role is shown them."""
     return () if _shows_reviews(recipe) else FREE
 
 
-def _check(recipe: Recipe, role: Role, verdict: str | None, prompt: str | None) -> None:
+def _check_flags(recipe: Recipe, role: Role, verdict: str | None, prompt: str | None) -> None:
     if prompt is not None:
         marks = fields_of(prompt)
         if not (marks >= NEEDED and marks <= MAY_ASK):
@@ -132,114 +132,114 @@ def _shows_reviews(recipe: Recipe) -> str | None:
     return next((name for name, role in recipe.roles.items() if "review" in fields_of(role.prompt)), None)
 
 
-def probe(
+def probe_reviews(
     recipe: Recipe,
     ways: Sequence[Role],
-    seen: Probe | None,
+    answer_reading: AnswerReading | None,
     *,
     named: bool,
     fixed: bool,
     device: str,
     say: Say,
-) -> Reviewed | None:
+) -> ReviewReading | None:
     """Ask the model itself for reviews, in each of these ways until one can be read; None where there is no solution to
     review. ``fixed``: they differ in how the same reviews are read. Raises ConfigError where most cannot be read and no
     form is named."""
     role = ways[0]
-    wanted = {role.policy} | ({recipe.roles["solver"].policy} if seen is None and "solver" in recipe.roles else set())
-    player = players(recipe, wanted, what="texts", device=device, say=say)
-    solved = _read(seen) if seen is not None else _solved(recipe, player)
+    policies = {role.policy} | ({recipe.roles["solver"].policy} if answer_reading is None and "solver" in recipe.roles else set())
+    player = player_factory(recipe, policies, what="texts", device=device, say=say)
+    solved = _readable_solutions(answer_reading) if answer_reading is not None else _sample_solutions(recipe, player)
     if not solved:
         say("note: no solution of the solver could be read, so no review was looked at")
         return None
     say(f"asking {recipe.policies[role.policy].model} for {len(solved)} reviews, to see how it judges …")
     by_id, tasks = {task.id: solution for task, solution in solved}, [task for task, _ in solved]
 
-    def readings() -> Iterator[Reviewed]:
+    def review_readings() -> Iterator[ReviewReading]:
         episodes: Sequence[Episode] = ()
         for asked in ways:
             if not (fixed and episodes):
-                episodes = player({"verifier": asked}).play(_review, tasks, step=STEP, group_size=1, given=by_id)
-            yield _reading(asked, solved, episodes)
+                episodes = player({"verifier": asked}).play(_ask_review, tasks, step=STEP, group_size=1, given=by_id)
+            yield _read_reviews(asked, solved, episodes)
 
-    best = clearest(readings(), len(solved))
+    best = first_clear(review_readings(), len(solved))
 
-    def why() -> str:
-        others = [form for form in _free(recipe) if form not in [asked.verdict for asked in ways]]
-        return refusal(best, others=others) + ("" if named else "; --verdict tags goes on all the same")
+    def refusal_text() -> str:
+        others = [form for form in _free_forms(recipe) if form not in [asked.verdict for asked in ways]]
+        return reviews_refusal(best, others=others) + ("" if named else "; --verdict tags goes on all the same")
 
-    tell(best, shown(best), why, named=named, say=say)
+    report_choice(best, review_lines(best), refusal_text, named=named, say=say)
     return best
 
 
-def _read(seen: Probe) -> list[Solved]:
+def _readable_solutions(seen: AnswerReading) -> list[Solved]:
     return [(one.task, found) for one, found in zip(seen.said, seen.found, strict=True) if found is not None]
 
 
-def _solved(recipe: Recipe, player: Callable[[Mapping[str, Role]], Executor]) -> list[Solved]:
+def _sample_solutions(recipe: Recipe, player: Callable[[Mapping[str, Role]], Executor]) -> list[Solved]:
     """Solutions of the recipe's solver that can be read; [] where it is asked for something else than a problem."""
     role = recipe.roles.get("solver")
     if role is None or fields_of(role.prompt) != {"problem"}:
         return []
-    tasks = some(recipe)
-    episodes = player({"solver": role}).play(ask, tasks, step=STEP, group_size=1)
-    found = [(tasks[e.task], role.read(t.text, {})) for e in episodes for t in e.traces]
+    tasks = probe_tasks(recipe)
+    episodes = player({"solver": role}).play(ask_solver, tasks, step=STEP, group_size=1)
+    found = [(tasks[e.task], role.parse_reply(t.text, {})) for e in episodes for t in e.traces]
     return [(task, solution) for task, solution in found if isinstance(solution, Solution)]
 
 
-async def _review(task: Task, roles: Roles, *, given: Mapping[str, Solution]) -> None:
+async def _ask_review(task: Task, roles: Roles, *, given: Mapping[str, Solution]) -> None:
     solution = given[task.id]
-    text = _tagged(solution)
+    text = _tagged_text(solution)
     guarded = "nonce" in roles.verifier.fields
     fields: dict[str, Any] = {"solution": text}
     if guarded:
-        fields = {**between_markers(nonce(0, task.id), solution=text)}
+        fields = {**between_markers(make_nonce(0, task.id), solution=text)}
     await roles.verifier(problem=task.prompt, count=len(solution.steps), **fields)
 
 
-def _tagged(solution: Solution) -> str:
+def _tagged_text(solution: Solution) -> str:
     if solution.tagged is not None:
         return solution.tagged
     return "".join(f"<step>{s.text}</step>" for s in solution.steps) + f"<answer>{solution.answer}</answer>"
 
 
-def _reading(role: Role, solved: Sequence[Solved], episodes: Sequence[Episode]) -> Reviewed:
+def _read_reviews(role: Role, solved: Sequence[Solved], episodes: Sequence[Episode]) -> ReviewReading:
     texts, finishes, parsed = [], [], []
     for episode in episodes:
         _, solution = solved[episode.task]
         trace = next(iter(episode.traces), None)
         texts.append("" if trace is None else trace.text)
         finishes.append("too long" if trace is None else trace.finish)
-        parsed.append(role.read(texts[-1], {"count": len(solution.steps)}))
-    truths = [task.grade(_tagged(solution)).value for task, solution in solved]
-    return Reviewed(
+        parsed.append(role.parse_reply(texts[-1], {"count": len(solution.steps)}))
+    truths = [task.grade(_tagged_text(solution)).value for task, solution in solved]
+    return ReviewReading(
         prompt=role.prompt, verdict=role.verdict, texts=texts, finishes=finishes, parsed=parsed, truths=truths
     )
 
 
-def shown(reading: Reviewed) -> list[str]:
+def review_lines(reading: ReviewReading) -> list[str]:
     """The reviews, each with what was read, and the choice in one line."""
     lines, agreeing = [], 0
-    for text, finish, said, truth in zip(reading.texts, reading.finishes, reading.parsed, reading.truths, strict=True):
+    for text, finish, verdict, truth in zip(reading.texts, reading.finishes, reading.parsed, reading.truths, strict=True):
         end = " ".join(text.split())[-SHOWN:]
-        if not said.ok:
-            why = {"length": "cut off", "too long": "the prompt does not fit"}.get(finish, said.reason)
+        if not verdict.ok:
+            why = {"length": "cut off", "too long": "the prompt does not fit"}.get(finish, verdict.reason)
             lines.append(f"  …{end!r} unreadable: {why}")
             continue
-        word = {True: "right", False: "wrong", None: "no verdict"}[said.final]
-        agreeing += truth is not None and said.final is truth
-        known = {True: "in truth right", False: "in truth wrong", None: "not graded"}[truth]
-        steps = f", steps {' '.join('✓' if ok else '✗' for ok in said.steps)}" if said.steps else ""
-        lines.append(f"  …{end!r} → {word}{steps}; {known}")
-    asked = "as the recipe asks" if reading.prompt in (REVIEW, REVIEW_FULL) else "asked in words of its own"
+        word = {True: "right", False: "wrong", None: "no verdict"}[verdict.final]
+        agreeing += truth is not None and verdict.final is truth
+        truth_note = {True: "in truth right", False: "in truth wrong", None: "not graded"}[truth]
+        steps = f", steps {' '.join('✓' if ok else '✗' for ok in verdict.steps)}" if verdict.steps else ""
+        lines.append(f"  …{end!r} → {word}{steps}; {truth_note}")
+    prompt_note = "as the recipe asks" if reading.prompt in (REVIEW, REVIEW_FULL) else "asked in words of its own"
     lines.append(
         f"verdicts: {reading.verdict} reads {reading.readable} of {len(reading.texts)} reviews ({agreeing} agree with "
-        f"the truth), {asked}; --verdict and --verifier-prompt choose otherwise"
+        f"the truth), {prompt_note}; --verdict and --verifier-prompt choose otherwise"
     )
     return lines
 
 
-def refusal(reading: Reviewed, *, others: Sequence[str]) -> str:
+def reviews_refusal(reading: ReviewReading, *, others: Sequence[str]) -> str:
     """Why the verifier cannot be used as it is, and what would help. ``others``: forms that are worth a try."""
     total, unread = len(reading.texts), [i for i, one in enumerate(reading.parsed) if not one.ok]
     cut = sum(reading.finishes[i] == "length" for i in unread)

@@ -24,9 +24,9 @@ from cotrain.core.errors import TooLong
 from cotrain.core.notes import CALLS as CALLED
 from cotrain.core.types import ParseFailure
 from cotrain.rollout.conversation import Conversation
-from cotrain.rollout.idle_loop import busy
+from cotrain.rollout.idle_loop import pausing_engine
 from cotrain.rollout.role import Turn
-from cotrain.text.nonce import wrap
+from cotrain.text.nonce import wrap_text
 
 Tool = Callable[..., Awaitable[object]]
 MAX_OUTPUT = 500  # characters
@@ -43,7 +43,7 @@ class ToolError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ToolCall:
     """What a policy asks of a tool."""
 
     tool: str
@@ -52,53 +52,53 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class CallFormat:
     """How calls are written and outputs are shown."""
 
     stop: tuple[str, ...]  # a turn ends with one of these
     read: Callable[
-        [str, Mapping[str, Tool]], Call | None
+        [str, Mapping[str, Tool]], ToolCall | None
     ]  # own words up to a stop → the call that ends there; or ToolError
     show: Callable[[Conversation, str, str], None]  # put an output into the conversation, with this mark
 
 
-def tagged(tag: str, shown: str) -> Form:
+def tag_format(tag: str, shown: str) -> CallFormat:
     """``<tag>…</tag>`` in the text, and the output behind it between markers of the name ``shown``."""
     opening, closing = f"<{tag}>", f"</{tag}>"
 
-    def read(text: str, tools: Mapping[str, Tool]) -> Call | None:
+    def read_call(text: str, tools: Mapping[str, Tool]) -> ToolCall | None:
         if text.lstrip().startswith("<think>") and "</think>" not in text:
             return None  # a thought may hold what looks like one
         _, opened, inside = text[: -len(closing)].rpartition(opening)
         if not opened or closing in inside:
             return None
         if len(tools) == 1:
-            return Call(tool=next(iter(tools)), said=(inside,))
+            return ToolCall(tool=next(iter(tools)), said=(inside,))
         name, _, said = inside.strip().partition(" ")
-        return Call(tool=name, said=(said,))
+        return ToolCall(tool=name, said=(said,))
 
-    def show(chat: Conversation, output: str, mark: str) -> None:
-        chat.assistant(f"\n{wrap(output, mark, shown)}\n")
+    def show_output(chat: Conversation, output: str, mark: str) -> None:
+        chat.assistant(f"\n{wrap_text(output, mark, shown)}\n")
 
-    return Form(stop=(closing,), read=read, show=show)
+    return CallFormat(stop=(closing,), read=read_call, show=show_output)
 
 
-def _read_json(text: str, tools: Mapping[str, Tool]) -> Call | None:
+def _read_json(text: str, tools: Mapping[str, Tool]) -> ToolCall | None:
     try:
         found = json.loads(text[: -len("</tool_call>")].rpartition("<tool_call>")[2])
-        return Call(tool=str(found["name"]), named=dict(found.get("arguments", {})))
+        return ToolCall(tool=str(found["name"]), named=dict(found.get("arguments", {})))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ToolError("bad call") from error
 
 
-CALLS = tagged("call", "result")
-HERMES = Form(
-    stop=("</tool_call>",), read=_read_json, show=lambda chat, output, mark: chat.tool(wrap(output, mark, "result"))
+CALLS = tag_format("call", "result")
+HERMES = CallFormat(
+    stop=("</tool_call>",), read=_read_json, show=lambda chat, output, mark: chat.tool(wrap_text(output, mark, "result"))
 )
 
 
 async def use_tools(
-    chat: Conversation, tools: Mapping[str, Tool], *, form: Form = CALLS, most: int = 8, mark: str | None = None
+    chat: Conversation, tools: Mapping[str, Tool], *, form: CallFormat = CALLS, most: int = 8, mark: str | None = None
 ) -> Turn:
     """Let the role answer, with tools; returns the last turn of the answer, parsed with all of it.
 
@@ -111,44 +111,44 @@ async def use_tools(
     "no room". The last turn shows as ``calls`` what became of each: "ok" or its reason.
     """
     outcomes: list[str] = []
-    left = chat.role.sampling.max_tokens
+    tokens_left = chat.role.sampling.max_tokens
     while True:
         stop = (*chat.role.sampling.stop, *(form.stop if len(outcomes) < most else ()))
         try:
-            turn = await chat.say(stop=stop, max_tokens=left)
+            turn = await chat.say(stop=stop, max_tokens=tokens_left)
         except TooLong:
             if not outcomes:
                 raise
             chat.turns[-1].parsed = ParseFailure(reason="no room")
             return chat.turns[-1]
-        left -= len(turn.completion.token_ids)
-        if left <= 0 or not turn.text.endswith(form.stop) or len(outcomes) == most:
+        tokens_left -= len(turn.completion.token_ids)
+        if tokens_left <= 0 or not turn.text.endswith(form.stop) or len(outcomes) == most:
             return turn
         try:
-            call = form.read(chat.said, tools)
+            call = form.read(chat.answer_text, tools)
             if call is None:
                 continue
-            outcome, output = "ok", await _called(tools, call)
+            outcome, output = "ok", await _run_call(tools, call)
         except ToolError as error:
-            outcome, output = error.reason, f"{_page(error.output)}\n({error.reason})".strip()
+            outcome, output = error.reason, f"{_printable_output(error.output)}\n({error.reason})".strip()
         form.show(chat, output, mark or chat.mark)
         outcomes.append(outcome)
         turn.show(CALLED, list(outcomes))
 
 
-async def _called(tools: Mapping[str, Tool], call: Call) -> str:
+async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
     if call.tool not in tools:
         raise ToolError("unknown tool")
     try:
-        async with busy():
-            return _page(str(await tools[call.tool](*call.said, **call.named)))
+        async with pausing_engine():
+            return _printable_output(str(await tools[call.tool](*call.said, **call.named)))
     except ToolError:
         raise
     except Exception as error:
         raise ToolError(type(error).__name__) from error
 
 
-def _page(output: str) -> str:
+def _printable_output(output: str) -> str:
     """What is shown of an output."""
     output = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in output).strip()
     return output if len(output) <= MAX_OUTPUT else output[:MAX_OUTPUT] + CUT

@@ -106,30 +106,30 @@ def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
 
 def refiner(policy: str, model: str) -> Role:
     """Revises: fields ``problem``, ``solution`` and ``review``; parsed to a Solution."""
-    return _further(policy, model, (REFINE, REFINE_FULL), (160, 768), parse_solution)
+    return _extra_role(policy, model, (REFINE, REFINE_FULL), (160, 768), parse_solution)
 
 
 def self_checker(policy: str, model: str) -> Role:
     """A solver that reviews its own solution: field ``problem``; parsed to a SelfCheck."""
-    return _further(policy, model, (SELF_CHECK, SELF_CHECK_FULL), (368, 1792), parse_self_check)
+    return _extra_role(policy, model, (SELF_CHECK, SELF_CHECK_FULL), (368, 1792), parse_self_check)
 
 
 def meta_verifier(policy: str, model: str) -> Role:
     """Judges a review: fields ``problem``, ``solution`` and ``review``; parsed to a Review without steps."""
-    return _further(policy, model, (META, META_FULL), (96, 1024), parse_meta, VERDICT_WORDS)
+    return _extra_role(policy, model, (META, META_FULL), (96, 1024), parse_meta, VERDICT_WORDS)
 
 
 def planner(policy: str, model: str) -> Role:
     """Says what to search for: field ``question``; parsed to a Query."""
-    return _further(policy, model, (PLAN, PLAN_FULL), (32, 256), parse_search)
+    return _extra_role(policy, model, (PLAN, PLAN_FULL), (32, 256), parse_search)
 
 
 def digester(policy: str, model: str) -> Role:
     """Picks what matters out of documents: fields ``documents`` and ``purpose``; not parsed."""
-    return _further(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
+    return _extra_role(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
 
 
-def _further(
+def _extra_role(
     policy: str,
     model: str,
     prompts: tuple[str, str],

@@ -30,13 +30,13 @@ from typing import Any
 
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
-from cotrain.core.signals import Declared, Signal
-from cotrain.core.types import Completion, Part, Reward, Span, Trace
+from cotrain.core.signals import DeclaredSignals, Signal
+from cotrain.core.types import Completion, TurnRange, Reward, Span, Trace
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
 from cotrain.text.messages import Message
 from cotrain.text.parsers import THOUGHT
-from cotrain.text.prompts import fill
+from cotrain.text.prompts import fill_template
 from cotrain.text.render import Piece, Rendering
 from cotrain.text.sequence import TokenSequence, sampled_after
 
@@ -59,13 +59,13 @@ class Conversation:
         answer: Answer,
         opened: list[Conversation],
         keep: bool,
-        declared: Declared,
+        declared: DeclaredSignals,
     ) -> None:
         """``mark``: the nonce between which it is shown material (``text/nonce.py``). ``opened``: the conversations of
         the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives."""
         self.role, self.address, self.group, self.parent, self.fields = role, address, group, parent, fields
         self.mark = mark
-        prompt = fill(role.prompt, **role.told(fields))
+        prompt = fill_template(role.prompt, **role.prompt_fields(fields))
         self.messages = [] if role.system is None else [Message("system", role.system)]
         self.messages.append(Message("user", prompt))
         self.turns: list[Turn] = []  # of this conversation; those of its trunk are the trunk's
@@ -85,17 +85,17 @@ class Conversation:
     # -- what the others say
 
     def user(self, text: str) -> None:
-        self._tell("user", text)
+        self._add_message("user", text)
         self._answer = ()
 
     def environment(self, text: str) -> None:
         """What the world answers; templates show it as a user's words."""
-        self._tell("environment", text)
+        self._add_message("environment", text)
         self._answer = ()
 
     def tool(self, text: str) -> None:
         """What a tool printed; ``text/messages.py`` says what becomes of it in templates without tools."""
-        self._tell("tool", text)
+        self._add_message("tool", text)
 
     def assistant(self, text: str) -> None:
         """Words put into the role's own mouth, from which its next turn goes on. They are not sampled and not
@@ -125,7 +125,7 @@ class Conversation:
         )
         number, self._said = self._said, self._said + 1
         path = (*self._fork, number) if self._fork or number else ()
-        return self._say(replace(self.address, path=path), replace(self.role, sampling=sampling))
+        return self._speak_turn(replace(self.address, path=path), replace(self.role, sampling=sampling))
 
     def many(
         self, n: int, *, stop: tuple[str, ...] | None = None, max_tokens: int | None = None
@@ -155,19 +155,19 @@ class Conversation:
         return fork
 
     @property
-    def forgotten(self) -> int:
+    def unawaited_turns(self) -> int:
         """Turns that were asked for and not awaited."""
         return self._said - self._begun
 
     @property
-    def said(self) -> str:
+    def answer_text(self) -> str:
         """The role's own words in its present answer."""
         return "".join(turn.text for turn in self._answer)
 
     def probability(self, span: Span) -> float:
         """The probability with which the tokens of a span of ``said`` were sampled, given all before them."""
         p = 1.0
-        for turn, mine in self._places(span):
+        for turn, mine in self._locate_span(span):
             p *= turn.probability(mine)
         return p
 
@@ -184,23 +184,23 @@ class Conversation:
                 raise ConfigError(
                     f"signal {signal.name!r} is given to {self.address} twice; give it once, such as the mean"
                 )
-            whole = self._turn().valued(signal, value)
-            if whole is None:
-                _fail(self.turns, signal)
+            whole_reward = self._last_turn().reward_for(signal, value)
+            if whole_reward is None:
+                _fail_turns(self.turns, signal)
             else:
-                self._whole.append(whole)
+                self._whole.append(whole_reward)
             return
-        places = self._places(span)
+        places = self._locate_span(span)
         (first, start), (last, end) = places[0], places[-1]
         if first is last:
             last.reward(signal, value, span=end)
         else:
-            reward = last.valued(signal, value, span=end)
+            reward = last.reward_for(signal, value, span=end)
             if reward is None:
-                _fail([turn for turn, _ in places], signal)
+                _fail_turns([turn for turn, _ in places], signal)
                 return
             assert reward.tokens is not None  # it has a span
-            tokens = (first.tokens(start)[0], reward.tokens[1])
+            tokens = (first.token_range(start)[0], reward.tokens[1])
             self._across.append((replace(reward, tokens=tokens), first, last))
 
     def traces(self) -> list[Trace]:
@@ -208,18 +208,18 @@ class Conversation:
         sequences: dict[str, list[Turn]] = {}
         for turn in self.turns:
             sequences.setdefault(turn.first.id, []).append(turn)
-        return [self._trace(turns) for turns in sequences.values()]
+        return [self._join_turns(turns) for turns in sequences.values()]
 
     # -- inside
 
-    async def _say(self, address: Address, role: Role) -> Turn:
+    async def _speak_turn(self, address: Address, role: Role) -> Turn:
         self._begun += 1
         self._refuse_while_speaking()
         if self.messages[-1].role == "assistant" and not self._open:
             raise RuntimeError(f"role {address.role!r} has ended its answer; tell it something before it speaks again")
         self._speaking = True
         try:
-            prompt = self._pieces()
+            prompt = self._prompt_pieces()
             new = None if self._sequence is None else self._sequence.new_ids(prompt, self._renderer)
             going_on = self._sequence if new is not None else None
             prompt_ids = self._renderer.encode_pieces(prompt) if going_on is None else (*going_on.ids, *(new or ()))
@@ -234,9 +234,9 @@ class Conversation:
             )
         finally:
             self._speaking = False
-        return self._taken(address, role, prompt, prompt_ids, completion, extends=going_on is not None)
+        return self._add_turn(address, role, prompt, prompt_ids, completion, extends=going_on is not None)
 
-    def _taken(
+    def _add_turn(
         self,
         address: Address,
         role: Role,
@@ -268,24 +268,24 @@ class Conversation:
         self._sequence = sampled_after(prompt, prompt_ids, ids, self._renderer)
         self._last, self._answer = turn, (*self._answer, turn)
         thinking = "".join(text for text, _ in prompt[: len(prompt) - opened]).rstrip().endswith(THOUGHT)
-        turn.parsed = role.read(self.said, self.fields, thinking=thinking)
+        turn.parsed = role.parse_reply(self.answer_text, self.fields, thinking=thinking)
         return turn
 
-    def _pieces(self) -> list[Piece]:
+    def _prompt_pieces(self) -> list[Piece]:
         """The prompt of the next turn: all messages, and what there is of the one that goes on."""
         if not self._open:
-            return self._renderer.pieces(self.messages)
+            return self._renderer.prompt_pieces(self.messages)
         *before, begun = self.messages
-        return [*self._renderer.pieces(before), (begun.content, "reply")]
+        return [*self._renderer.prompt_pieces(before), (begun.content, "reply")]
 
-    def _tell(self, role: str, text: str) -> None:
+    def _add_message(self, role: str, text: str) -> None:
         self._refuse_while_speaking()
         self.messages.append(Message(role, text))
         self._open = False
 
-    def _places(self, span: Span) -> list[tuple[Turn, Span]]:
+    def _locate_span(self, span: Span) -> list[tuple[Turn, Span]]:
         """Where a span of ``said`` stands in its turns."""
-        if not span.text or self.said[span.start : span.end] != span.text:
+        if not span.text or self.answer_text[span.start : span.end] != span.text:
             raise ValueError(f"span [{span.start}, {span.end}) {span.text[:20]!r} is not in what {self.address} said")
         places, at = [], 0
         for turn in self._answer:
@@ -295,7 +295,7 @@ class Conversation:
             at += len(turn.text)
         return places
 
-    def _turn(self) -> Turn:
+    def _last_turn(self) -> Turn:
         if not self.turns:
             raise RuntimeError(f"conversation {self.address} has no turn of its own that could be rewarded")
         return self.turns[-1]
@@ -304,8 +304,8 @@ class Conversation:
         if self._speaking:
             raise RuntimeError(f"conversation {self.address} is speaking; await its turn, or fork it before")
 
-    def _trace(self, turns: Sequence[Turn]) -> Trace:
-        trace = joined([turn.trace() for turn in turns], self._renderer.decode)
+    def _join_turns(self, turns: Sequence[Turn]) -> Trace:
+        trace = join_traces([turn.trace() for turn in turns], self._renderer.decode)
         at = {turn.id: len(turn.prompt_ids) - len(trace.prompt_ids) for turn in turns}
         more = list(self._whole)
         for signal, first, last in self._across:
@@ -315,12 +315,12 @@ class Conversation:
         return replace(trace, signals=(*trace.signals, *more)) if more else trace
 
 
-def _fail(turns: Sequence[Turn], signal: Signal) -> None:
+def _fail_turns(turns: Sequence[Turn], signal: Signal) -> None:
     for turn in turns:
         turn.fail(OUT_OF_RANGE.format(signal.name))
 
 
-def joined(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Trace:
+def join_traces(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Trace:
     """The traces of turns that extend each other as one: the prompt of each begins with all tokens of the one before.
 
     A signal for a whole turn becomes one for its tokens. The first reason not to train stands; what was noted and shown
@@ -332,7 +332,7 @@ def joined(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Tr
     start = len(first.prompt_ids)
     token_ids = (*last.prompt_ids, *last.token_ids)[start:]
     logprobs, levels = [0.0] * len(token_ids), bytearray(len(token_ids))
-    parts: list[Part] = []
+    parts: list[TurnRange] = []
     signals: list[Reward] = []
     text = ""
     for turn in turns:
@@ -341,7 +341,7 @@ def joined(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Tr
         text += decode(token_ids[parts[-1].end if parts else 0 : at]) + turn.text
         logprobs[at:end] = turn.logprobs
         levels[at:end] = turn.entropies or bytes(end - at)
-        parts.append(Part(start=at, end=end, finish=turn.finish))
+        parts.append(TurnRange(start=at, end=end, finish=turn.finish))
         for signal in turn.signals:
             low, high = signal.tokens or (0, end - at)
             signals.append(replace(signal, tokens=(at + low, at + high)))

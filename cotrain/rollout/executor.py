@@ -27,14 +27,14 @@ from typing import Any
 
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
-from cotrain.core.signals import Declared, declared_by
+from cotrain.core.signals import DeclaredSignals, declared_by
 from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
 from cotrain.core.user_code import failure_of
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.rollout.conversation import Conversation
-from cotrain.rollout.idle_loop import IdleLoop, Stopped, busy, is_ended, together
+from cotrain.rollout.idle_loop import IdleLoop, Stopped, pausing_engine, is_ended_by_play, together
 from cotrain.rollout.role import Role, Turn
-from cotrain.text.nonce import nonce
+from cotrain.text.nonce import make_nonce
 from cotrain.text.prompts import fields_of
 from cotrain.text.render import Rendering
 
@@ -51,7 +51,7 @@ class EngineError(CotrainError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class PlayContext:
     """What all episodes of one play have in common."""
 
     engine: Engine
@@ -68,7 +68,7 @@ class Stage:
 class Roles:
     """The roles of one episode, as attributes: ``roles.solver(...)``. Raises UnknownName for a role there is not."""
 
-    def __init__(self, stage: Stage, task: int, member: int, declared: Declared) -> None:
+    def __init__(self, stage: PlayContext, task: int, member: int, declared: DeclaredSignals) -> None:
         self._stage, self._task, self._member, self._declared = stage, task, member, declared
         self._calls = dict.fromkeys(stage.roles, 0)
         self._chats: list[Conversation] = []
@@ -89,36 +89,36 @@ class Roles:
         stands.
         """
         if isinstance(said, Turn):
-            found = said.graded(text, whole=task.whole or task.answer is None)
-            if found is None:
+            answer_text = said.text_to_grade(text, whole=task.whole or task.answer is None)
+            if answer_text is None:
                 return Grade(value=False, reason=said.parsed.reason)
-            text = found
+            text = answer_text
         else:
             text = said
         if self._stage.grader is None:
             return task.grade(text)
-        async with busy():
+        async with pausing_engine():
             return await self._stage.grader(task, text)
 
     def nonce(self, about: Turn) -> str:
         """The mark between which a turn's text is shown to others (``text/nonce.py``): new at every step, addressed."""
-        return nonce(self._stage.seed, f"{self._stage.split}:{about.id}")
+        return make_nonce(self._stage.seed, f"{self._stage.split}:{about.id}")
 
     def busy(self) -> AbstractAsyncContextManager[None]:
         """``async with roles.busy():`` around any waiting that is not for a role."""
-        return busy()
+        return pausing_engine()
 
-    def _next(self, name: str) -> Address:
+    def _next_address(self, name: str) -> Address:
         if self._over:
             raise RuntimeError(f"role {name!r} was called after its episode was over")
         call = self._calls[name]
         self._calls[name] += 1
         return Address(step=self._stage.step, task=self._task, member=self._member, role=name, call=call)
 
-    def _begin(
+    def _begin_chat(
         self, name: str, group: str | None, parent: Turn | None, fields: Mapping[str, Any], *, keep: bool
     ) -> Conversation:
-        address, role = self._next(name), self._stage.roles[name]
+        address, role = self._next_address(name), self._stage.roles[name]
         chat = Conversation(
             role=role,
             address=address,
@@ -126,8 +126,8 @@ class Roles:
             parent=parent,
             fields=fields,
             renderer=self._stage.renderers[role.policy],
-            mark=nonce(self._stage.seed, f"{self._stage.split}:{address}"),
-            answer=self._answer,
+            mark=make_nonce(self._stage.seed, f"{self._stage.split}:{address}"),
+            answer=self._sample_answer,
             opened=self._chats,
             keep=keep,
             declared=self._declared,
@@ -136,7 +136,7 @@ class Roles:
             self._stage.asked[str(address)] = {key: str(fields[key]) for key in sorted(fields_of(role.prompt))}
         return chat
 
-    async def _answer(
+    async def _sample_answer(
         self,
         address: Address,
         role: Role,
@@ -171,10 +171,10 @@ class Roles:
         except Exception as error:
             raise EngineError(f"{type(stage.engine).__name__} failed at {address}: {error}") from error
 
-    def _seal(self, failure: str | None) -> Episode:
+    def _seal_episode(self, failure: str | None) -> Episode:
         """The episode's end; ``task_id`` is filled in by the executor."""
         self._over = True
-        if failure is None and (lost := sum(chat.forgotten for chat in self._chats)):
+        if failure is None and (lost := sum(chat.unawaited_turns for chat in self._chats)):
             failure = f"{lost} {'call of a role was' if lost == 1 else 'calls of roles were'} not awaited"
         if failure is not None:
             for turn in (turn for chat in self._chats for turn in chat.turns):
@@ -202,9 +202,9 @@ class RoleHandle:
         """Names of the fields that the role's template has."""
         return fields_of(self._roles._stage.roles[self._name].prompt)
 
-    def write(self, solution: str) -> str:
+    def format_solution(self, solution: str) -> str:
         """A solution in tags as this role is read: for programs that speak in its place."""
-        return self._roles._stage.roles[self._name].write(solution)
+        return self._roles._stage.roles[self._name].format_solution(solution)
 
     @property
     def whole_group(self) -> str:
@@ -214,7 +214,7 @@ class RoleHandle:
 
     def begin(self, *, group: str | None = None, parent: Turn | None = None, **fields: Any) -> Conversation:
         """A conversation that begins with the role's prompt. Arguments as of a call; ConfigError likewise."""
-        return self._roles._begin(self._name, group, parent, fields, keep=True)
+        return self._roles._begin_chat(self._name, group, parent, fields, keep=True)
 
     def __call__(
         self, *, group: str | None = None, parent: Turn | None = None, **fields: Any
@@ -229,13 +229,13 @@ class RoleHandle:
 
         Raises ConfigError for a field of the template that is not given; when awaited, for a prompt that is too long.
         """
-        return self._roles._begin(self._name, group, parent, fields, keep=False).say()
+        return self._roles._begin_chat(self._name, group, parent, fields, keep=False).say()
 
     def many(
         self, n: int, *, group: str | None = None, parent: Turn | None = None, **fields: Any
     ) -> Coroutine[Any, Any, list[Turn]]:
         """Ask ``n`` times at once; the turns come in the order of their calls."""
-        chats = [self._roles._begin(self._name, group, parent, fields, keep=False) for _ in range(n)]
+        chats = [self._roles._begin_chat(self._name, group, parent, fields, keep=False) for _ in range(n)]
         return together([chat.say() for chat in chats])
 
 
@@ -280,7 +280,7 @@ class Executor:
         self.set_aside: dict[str, str] = {}  # problems that did not fit so far, by id, and why
         self.asked: dict[int, dict[str, dict[str, str]]] = {}  # training step → ``Stage.asked`` of its play
 
-    def greedy(self) -> Executor:
+    def greedy_copy(self) -> Executor:
         """The same with every role at temperature 0."""
         roles = {n: replace(r, sampling=replace(r.sampling, temperature=0.0)) for n, r in self.roles.items()}
         return Executor(
@@ -289,7 +289,7 @@ class Executor:
 
     def busy(self) -> AbstractAsyncContextManager[None]:
         """See ``idle_loop.busy``."""
-        return busy()
+        return pausing_engine()
 
     def play(
         self,
@@ -311,7 +311,7 @@ class Executor:
         Raises Deadlock when protocols wait for something that cannot come, whatever CotrainError a protocol meets, and
         whatever the engine raises; then no coroutine is left over.
         """
-        stage = Stage(
+        stage = PlayContext(
             engine=self.engine,
             renderers=self.renderers,
             roles=self.roles,
@@ -320,16 +320,16 @@ class Executor:
             split=split,
             step=step,
         )
-        declared = declared_by(protocol) or Declared(name_of(protocol), ())
-        places = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
+        declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
+        task_members = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
         for tried in range(1, TRIES + 1):
-            over = self.watch(len(places)) if self.watch else None
+            over = self.watch(len(task_members)) if self.watch else None
             work = together(
-                [_episode(protocol, tasks[p], Roles(stage, p, m, declared), options, over) for p, m in places],
-                [f"task {p}, member {m}" for p, m in places],
+                [_play_episode(protocol, tasks[p], Roles(stage, p, m, declared), options, over) for p, m in task_members],
+                [f"task {p}, member {m}" for p, m in task_members],
             )
             try:
-                episodes = self.loop.run(work, self.engine.advance)
+                episodes = self.loop.run_to_end(work, self.engine.advance)
                 break
             except EngineLost as lost:  # it held nothing of its own: the same play once more, by another one
                 if tried == TRIES:
@@ -342,32 +342,32 @@ class Executor:
         return tuple(episode for episode, _ in episodes)
 
 
-def name_of(protocol: Protocol) -> str:
+def protocol_name(protocol: Protocol) -> str:
     """What a protocol is called, of whatever kind of callable it is."""
     function = getattr(protocol, "func", protocol)  # of a functools.partial
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-async def _episode(
+async def _play_episode(
     protocol: Protocol, task: Task, roles: Roles, options: Mapping[str, Any], over: Callable[[], None] | None
 ) -> tuple[Episode, str | None]:
     """The episode, and why its problem did not fit, where it did not."""
     why = None
     try:
         await protocol(task, roles, **options)
-        episode = roles._seal(None)
+        episode = roles._seal_episode(None)
     except TooLong as error:
-        why, episode = str(error), roles._seal(TOO_LONG)
+        why, episode = str(error), roles._seal_episode(TOO_LONG)
     except Stopped as error:
-        episode = roles._seal(failure_of(error))
+        episode = roles._seal_episode(failure_of(error))
     except (CotrainError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        if is_ended():
+        if is_ended_by_play():
             raise
-        episode = roles._seal(failure_of(error))
+        episode = roles._seal_episode(failure_of(error))
     if isinstance(loop := asyncio.get_running_loop(), IdleLoop):
-        loop.watch.moved()
+        loop.watch.note_progress()
     if over is not None:
         over()
     return replace(episode, task_id=task.id), why

@@ -14,52 +14,52 @@ from cotrain.core.errors import TooLong
 from cotrain.core.notes import FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.types import Episode, Grade, StepVerdicts, Task, Trace
 from cotrain.rollout.executor import Executor, Roles
-from cotrain.rollout.judges import shown
+from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import show_verdict
-from cotrain.tasks.processbench import Sample
-from cotrain.text.nonce import nonce
+from cotrain.tasks.processbench import FixedSolution
+from cotrain.text.nonce import make_nonce
 from cotrain.text.parsers import final_answer
 
 
-def judge_given(
-    executor: Executor, samples: Sequence[Sample], verifier: str, reviews: int, *, step: int, split: str
+def judge_fixed_solutions(
+    executor: Executor, samples: Sequence[FixedSolution], verifier: str, reviews: int, *, step: int, split: str
 ) -> list[Mapping[str, Any]]:
     """A verifier's rows, one for each solution: by one greedy review, or the plurality of several sampled ones."""
-    given = {sample.id: sample for sample in samples}
+    solutions_by_id = {sample.id: sample for sample in samples}
     tasks = [
-        Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, grader=_Nobody()) for s in samples
+        Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, grader=_NoGrader()) for s in samples
     ]
-    reader = executor.greedy() if reviews == 1 else executor
+    reader = executor.greedy_copy() if reviews == 1 else executor
     episodes = reader.play(
-        locate, tasks, step=step, split=split, group_size=1, given=given, verifier=verifier, n=reviews
+        judge_steps, tasks, step=step, split=split, group_size=1, given=solutions_by_id, verifier=verifier, n=reviews
     )
-    return [_judged_row(given[e.task_id], e) for e in episodes]
+    return [_judged_row(solutions_by_id[e.task_id], e) for e in episodes]
 
 
-def asked_about(sample: Sample, *, guarded: bool) -> dict[str, Any]:
+def judge_fields(sample: FixedSolution, *, guarded: bool) -> dict[str, Any]:
     """The fields of a judge's prompt on this solution. ``guarded``: its template wants the solution between markers."""
     answer = final_answer(sample.steps[-1])
     text = "".join(f"<step>{step}</step>" for step in sample.steps) + (f"<answer>{answer}</answer>" if answer else "")
-    told = shown(nonce(0, sample.id), solution=text) if guarded else {"solution": text}
+    told = guarded_fields(make_nonce(0, sample.id), solution=text) if guarded else {"solution": text}
     return {"problem": sample.problem, "count": len(sample.steps), **told}
 
 
-async def locate(task: Task, roles: Roles, *, given: dict[str, Sample], verifier: str, n: int) -> None:
+async def judge_steps(task: Task, roles: Roles, *, given: dict[str, FixedSolution], verifier: str, n: int) -> None:
     """The verifier judges each step of a given solution."""
     sample, judge = given[task.id], getattr(roles, verifier)
     try:
-        turns = await judge.many(n, **asked_about(sample, guarded="nonce" in judge.fields))
+        turns = await judge.many(n, **judge_fields(sample, guarded="nonce" in judge.fields))
     except TooLong:
         return
     for turn in turns:
         show_verdict(turn)
 
 
-def _judged_row(sample: Sample, episode: Episode) -> dict[str, Any]:
+def _judged_row(sample: FixedSolution, episode: Episode) -> dict[str, Any]:
     first = [_first_wrong(trace) for trace in episode.traces]
     votes = Counter(index for index in first if index is not None)
     failures = [reason for t in episode.traces if (reason := FAILURE.of(t))]
-    marked = {} if sample.wrong is None else _marked(sample, episode)
+    marked = {} if sample.wrong is None else _step_marks(sample, episode)
     return marked | {
         "id": sample.id,
         "split": sample.split,
@@ -74,7 +74,7 @@ def _judged_row(sample: Sample, episode: Episode) -> dict[str, Any]:
     }
 
 
-def _marked(sample: Sample, episode: Episode) -> dict[str, Any]:
+def _step_marks(sample: FixedSolution, episode: Episode) -> dict[str, Any]:
     """The truth of every step beside the majority of verdicts on it; a tie is no objection."""
     read = [said for t in episode.traces if (said := VERDICTS.of(t))]
     steps = [2 * sum(map(bool, verdicts)) >= len(read) for verdicts in zip(*read, strict=True)] if read else None
@@ -87,7 +87,7 @@ def _first_wrong(trace: Trace) -> int | None:
     return next((i for i, ok in enumerate(steps) if not ok), -1) if steps else None
 
 
-class _Nobody:
+class _NoGrader:
     """Of given solutions there is nothing to grade."""
 
     def grade(self, task: Task, text: str) -> Grade:

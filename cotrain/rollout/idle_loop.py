@@ -51,26 +51,26 @@ class IdleLoop(asyncio.SelectorEventLoop):
     """A selector event loop that calls the engine's ``advance`` whenever it would block and nobody is busy."""
 
     def __init__(self) -> None:
-        self.advance: Callable[[], bool] = _nothing
+        self.advance: Callable[[], bool] = _no_work
         self.outside = 0  # how many coroutines wait for short work outside
         self.elsewhere = 0  # how many wait for a server that answers when it likes
         self.given_up = False  # nobody waits for its end any more
-        self.watch = stuck.Watch()
+        self.watch = stuck.StallWatch()
         self._until: asyncio.Future[Any] | None = None  # what it runs for
         super().__init__(_IdleSelector(self))
-        self.set_exception_handler(_tell)
+        self.set_exception_handler(_report_error)
 
-    def run(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None = None) -> T:
+    def run_to_end(self, work: Coroutine[Any, Any, T], advance: Callable[[], bool] | None = None) -> T:
         """Run a coroutine to its end. What it leaves behind is cancelled and has ended by then.
 
         ``advance``: does some work and makes at least one callback ready, or returns False as there is none.
         """
-        self.advance, self.given_up = advance or _nothing, False
+        self.advance, self.given_up = advance or _no_work, False
         if asyncio._get_running_loop() is not None:  # as in a notebook: of one thread, only one loop can run
-            return self._in_thread(work)
-        return self._run(work)
+            return self._run_in_thread(work)
+        return self._run_and_clean(work)
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_and_clean(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return self.run_until_complete(work)
         except asyncio.CancelledError as error:
@@ -80,8 +80,8 @@ class IdleLoop(asyncio.SelectorEventLoop):
         except SystemExit as error:  # of a task that a protocol began, or of a parser
             raise Stopped(f"{failure_of(error)}; a run does not end that way: return, or raise an exception") from error
         finally:
-            self._end_all()
-            self.watch.rests()
+            self._cancel_all()
+            self.watch.note_resting()
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         before, self._until = self._until, asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
@@ -96,20 +96,20 @@ class IdleLoop(asyncio.SelectorEventLoop):
             raise Stopped("a protocol cannot stop the loop it is played in; return, or raise an exception")
         super().stop()
 
-    def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_in_thread(self, work: Coroutine[Any, Any, T]) -> T:
         """The same in a thread of its own, for which this one waits. Signals still come to this one, and what it raises
         ends the other one too."""
         over, result = threading.Event(), Future[T]()
 
-        def play() -> None:
+        def run_work() -> None:
             try:
-                result.set_result(self._run(work))
+                result.set_result(self._run_and_clean(work))
             except BaseException as error:  # noqa: BLE001  whoever waits raises it
                 result.set_exception(error)
             finally:
                 over.set()
 
-        thread = threading.Thread(target=play, name="cotrain-loop", daemon=True)
+        thread = threading.Thread(target=run_work, name="cotrain-loop", daemon=True)
         try:
             thread.start()
             while not over.wait(LOOK_UP):  # a signal is seen between two looks
@@ -127,13 +127,13 @@ class IdleLoop(asyncio.SelectorEventLoop):
         if self.is_running():
             raise Stopped("a protocol cannot close the loop it is played in; return, or raise an exception")
         if not self.is_closed():
-            self._end_all()
+            self._cancel_all()
         super().close()
 
-    def _end_all(self) -> None:
-        self.advance = _nothing
+    def _cancel_all(self) -> None:
+        self.advance = _no_work
         left = asyncio.all_tasks(self)
-        _end(left)
+        _cancel_tasks(left)
         if left:
             self.run_until_complete(asyncio.wait(left))
         for task in left:
@@ -145,14 +145,14 @@ class IdleLoop(asyncio.SelectorEventLoop):
             super().close()
 
 
-def _nothing() -> bool:
+def _no_work() -> bool:
     return False
 
 
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What asyncio finds out too late to raise it, such as a failure of a task that nobody awaited."""
     error = context.get("exception")
-    stuck.say(f"{context['message']}" + (f": {failure_of(error)}" if isinstance(error, BaseException) else ""))
+    stuck.print_note(f"{context['message']}" + (f": {failure_of(error)}" if isinstance(error, BaseException) else ""))
 
 
 class _IdleSelector(selectors.DefaultSelector):
@@ -165,21 +165,21 @@ class _IdleSelector(selectors.DefaultSelector):
         if self._loop.given_up:
             self._loop.given_up = False
             raise KeyboardInterrupt
-        watch.rests()
+        watch.note_resting()
         try:
-            return self._select(timeout)
+            return self._select_or_advance(timeout)
         finally:
-            watch.computes()
+            watch.note_computing()
 
-    def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+    def _select_or_advance(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         loop = self._loop
         if timeout == 0 and not loop.elsewhere and not loop.outside:  # somebody goes on, and the engine is not asked
             events = super().select(0)
-            loop.watch.moved() if events else loop.watch.note_poll(loop)
+            loop.watch.note_progress() if events else loop.watch.note_poll(loop)
             return events
         if (timeout is None or timeout > 0) and not loop.outside:
             if loop.advance():
-                loop.watch.moved()
+                loop.watch.note_progress()
                 return super().select(0) if loop.elsewhere else []
             if loop.elsewhere:  # not for long: ``advance`` may be asked to stop
                 return super().select(LOOK_UP if timeout is None else min(timeout, LOOK_UP))
@@ -189,21 +189,21 @@ class _IdleSelector(selectors.DefaultSelector):
                     f"{len(names)} coroutines wait, but no request is open and nobody is busy: {', '.join(names[:4])}"
                     f"{', …' if len(names) > 4 else ''}; wait for what is not a role inside `async with roles.busy()`"
                 )
-        return self._wait(timeout)
+        return self._wait_watched(timeout)
 
-    def _wait(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+    def _wait_watched(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         """For events; not for longer than the watch, which says who waits where none come."""
         begun = time.monotonic()
         events = super().select(stuck.AFTER if timeout is None else min(timeout, stuck.AFTER))
         if events:
-            self._loop.watch.moved()
+            self._loop.watch.note_progress()
         else:
-            self._loop.watch.waited(time.monotonic() - begun, self._loop)
+            self._loop.watch.note_waiting(time.monotonic() - begun, self._loop)
         return events
 
 
 @asynccontextmanager
-async def busy() -> AsyncIterator[None]:
+async def pausing_engine() -> AsyncIterator[None]:
     """While the block runs, the engine forms no batch. For waiting for anything but the engine."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, IdleLoop):
@@ -216,7 +216,7 @@ async def busy() -> AsyncIterator[None]:
 
 
 @contextmanager
-def elsewhere() -> Iterator[None]:
+def awaiting_server() -> Iterator[None]:
     """Around waiting for a server that answers when it likes: the engine goes on meanwhile. Does nothing in other
     loops."""
     loop = asyncio.get_running_loop()
@@ -230,13 +230,13 @@ def elsewhere() -> Iterator[None]:
         loop.elsewhere -= 1
 
 
-def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+def _cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     for task in tasks:
         _ENDED.add(task)
         task.cancel()
 
 
-def is_ended() -> bool:
+def is_ended_by_play() -> bool:
     """Whether the coroutine that asks is ended by its play, or thrown away, and not by a protocol."""
     try:
         return asyncio.current_task() in _ENDED
@@ -254,10 +254,10 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]], names: Iterable
         if tasks:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        left = [task for task in tasks if not task.done()]
-        _end(left)
-        if left:
-            await asyncio.wait(left)
+        unfinished = [task for task in tasks if not task.done()]
+        _cancel_tasks(unfinished)
+        if unfinished:
+            await asyncio.wait(unfinished)
         errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
     if errors:
         raise errors[0]

@@ -28,27 +28,27 @@ from cotrain.functional.aggregate import aggregate
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.rollout.role import Parser, Role, Turn
 from cotrain.text import judge_prompts as prompts
-from cotrain.text.nonce import wrap, wrap_all
+from cotrain.text.nonce import wrap_text, wrap_all
 from cotrain.text.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm
 from cotrain.text.prompts import COMPARE
-from cotrain.text.verdicts import Refused, Verdict, read_genprm, read_genrm, read_score
+from cotrain.text.verdicts import Abstention, Verdict, read_genprm, read_genrm, read_score
 
 # -- what a judge is shown, and what it said
 
 
-def shown(mark: str, **candidates: str | Sequence[str]) -> dict[str, str]:
+def guarded_fields(mark: str, **candidates: str | Sequence[str]) -> dict[str, str]:
     """Fields for a judge's prompt: each text between markers with the nonce ``mark``, and the nonce itself.
 
     Several texts under one name become numbered blocks. Nothing else of a candidate should reach the prompt.
     """
     fields = {
-        name: wrap(text, mark, name) if isinstance(text, str) else wrap_all(text, mark)
+        name: wrap_text(text, mark, name) if isinstance(text, str) else wrap_all(text, mark)
         for name, text in candidates.items()
     }
     return {"nonce": mark, **fields}
 
 
-def probabilities(turn: Turn) -> tuple[float, ...]:
+def verdict_probabilities(turn: Turn) -> tuple[float, ...]:
     """P(Yes) at each verdict of a parsed turn, or P(A) of a comparison: [K] for steps, else [1]; [] for numbers.
 
     p where the word was Yes and 1 − p where it was No, with p the probability with which it was sampled: the two words
@@ -68,7 +68,7 @@ def confidence(turn: Turn) -> float | None:
         said = turn.chat.probability(span)
         return said if turn.parsed.final else 1.0 - said
     score: float | None = turn.parsed.score
-    found = probabilities(turn)
+    found = verdict_probabilities(turn)
     return aggregate("product", found) if found else score
 
 
@@ -79,7 +79,7 @@ def genrm(
     policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
 ) -> Role:
     """One verdict on a solution, to be read as P(Yes) with ``probabilities`` (GenRM, arXiv 2408.15240)."""
-    return _role(policy, model, prompts.GENRM, parse_genrm, max_tokens or 1024, temperature, reference)
+    return _judge_role(policy, model, prompts.GENRM, parse_genrm, max_tokens or 1024, temperature, reference)
 
 
 def genprm(
@@ -94,35 +94,35 @@ def genprm(
     """A verdict on each of ``count`` steps (GenPRM, arXiv 2504.00891); ``runs``: it is told that its programs are
     run."""
     prompt = prompts.GENPRM_RUN if runs else prompts.GENPRM
-    return _role(policy, model, prompt, parse_genprm, max_tokens or 2048, temperature, reference)
+    return _judge_role(policy, model, prompt, parse_genprm, max_tokens or 2048, temperature, reference)
 
 
 def scored(
     policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
 ) -> Role:
     """0, 0.5 or 1 for a solution (DeepSeekMath-V2)."""
-    return _role(policy, model, prompts.SCORE, parse_score, max_tokens or 1024, temperature, reference)
+    return _judge_role(policy, model, prompts.SCORE, parse_score, max_tokens or 1024, temperature, reference)
 
 
 def pairwise(
     policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
 ) -> Role:
     """Which of two responses is better, by a rubric (RM-R1, arXiv 2505.02387)."""
-    return _role(policy, model, prompts.RMR1, parse_rmr1, max_tokens or 2048, temperature, reference)
+    return _judge_role(policy, model, prompts.RMR1, parse_rmr1, max_tokens or 2048, temperature, reference)
 
 
 def grm(
     policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
 ) -> Role:
     """1 … 10 for each of ``count`` responses, by weighted principles (DeepSeek-GRM, arXiv 2504.02495)."""
-    return _role(policy, model, prompts.GRM, parse_grm, max_tokens or 2048, temperature, reference)
+    return _judge_role(policy, model, prompts.GRM, parse_grm, max_tokens or 2048, temperature, reference)
 
 
 def gram(
     policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
 ) -> Role:
     """Which of two responses is better, in one token (GRAM, arXiv 2506.14175)."""
-    return _role(policy, model, prompts.GRAM, parse_gram, max_tokens or 8, temperature, reference)
+    return _judge_role(policy, model, prompts.GRAM, parse_gram, max_tokens or 8, temperature, reference)
 
 
 def thinkrm(
@@ -136,10 +136,10 @@ def thinkrm(
 ) -> Role:
     """Which of two responses is better after a long thought; ``graded``: −3 … 3 (Think-RM, arXiv 2505.16265)."""
     prompt, parse = (prompts.THINKRM_GRADED, parse_graded) if graded else (prompts.THINKRM, parse_thinkrm)
-    return _role(policy, model, prompt, parse, max_tokens or 4096, temperature, reference)
+    return _judge_role(policy, model, prompt, parse, max_tokens or 4096, temperature, reference)
 
 
-def _role(
+def _judge_role(
     policy: str, model: str, prompt: str, parse: Parser, max_tokens: int, temperature: float, reference: bool
 ) -> Role:
     if model in EMBEDDED:
@@ -179,7 +179,7 @@ def comparer(policy: str, model: str, form: Comparison = "gram") -> Role:
     return COMPARISONS[form](policy, model)
 
 
-def checker(policy: str, prompt: str) -> Role:
+def checker_role(policy: str, prompt: str) -> Role:
     """A program that says Yes or No of a solution; ``prompt`` is for those who read the ledger."""
     return Role(policy=policy, prompt=prompt, parse=parse_genrm, sampling=Sampling(max_tokens=32))
 
@@ -187,31 +187,31 @@ def checker(policy: str, prompt: str) -> Role:
 # -- their parsers, by name so that a saved recipe can tell them apart
 
 
-def parse_genrm(text: str, fields: Mapping[str, Any]) -> Verdict | Refused | ParseFailure:
+def parse_genrm(text: str, fields: Mapping[str, Any]) -> Verdict | Abstention | ParseFailure:
     return read_genrm(text)
 
 
-def parse_genprm(text: str, fields: Mapping[str, Any]) -> Verdict | Refused | ParseFailure:
+def parse_genprm(text: str, fields: Mapping[str, Any]) -> Verdict | Abstention | ParseFailure:
     return read_genprm(text, int(fields["count"]))
 
 
-def parse_score(text: str, fields: Mapping[str, Any]) -> Verdict | Refused | ParseFailure:
+def parse_score(text: str, fields: Mapping[str, Any]) -> Verdict | Abstention | ParseFailure:
     return read_score(text)
 
 
-def parse_rmr1(text: str, fields: Mapping[str, Any]) -> Preference | Refused | ParseFailure:
+def parse_rmr1(text: str, fields: Mapping[str, Any]) -> Preference | Abstention | ParseFailure:
     return read_rmr1(text)
 
 
-def parse_thinkrm(text: str, fields: Mapping[str, Any]) -> Preference | Refused | ParseFailure:
+def parse_thinkrm(text: str, fields: Mapping[str, Any]) -> Preference | Abstention | ParseFailure:
     return read_thinkrm(text)
 
 
-def parse_graded(text: str, fields: Mapping[str, Any]) -> Preference | Refused | ParseFailure:
+def parse_graded(text: str, fields: Mapping[str, Any]) -> Preference | Abstention | ParseFailure:
     return read_thinkrm(text, graded=True)
 
 
-def parse_grm(text: str, fields: Mapping[str, Any]) -> Ratings | Refused | ParseFailure:
+def parse_grm(text: str, fields: Mapping[str, Any]) -> Ratings | Abstention | ParseFailure:
     return read_grm(text, int(fields["count"]))
 
 

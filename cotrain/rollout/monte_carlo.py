@@ -32,7 +32,7 @@ from cotrain.core.notes import CORRECT, LABEL_RIGHT, STEP_OK, Finding, Note
 from cotrain.core.types import Task
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.protocols import begun, closed
+from cotrain.rollout.protocols import continue_from, closed
 from cotrain.rollout.role import Role, Turn
 
 Labels = Literal["absolute", "relative", "ratio", "oracle"]
@@ -79,13 +79,13 @@ def share_right(verdicts: Sequence[bool], labels: Sequence[bool], counted: Seque
     return sum(verdicts[k] == labels[k] for k in places) / len(places)
 
 
-def contradicted(reviews: Sequence[Sequence[bool]], labels: Sequence[bool]) -> bool:
+def majority_contradicts(reviews: Sequence[Sequence[bool]], labels: Sequence[bool]) -> bool:
     """Does a majority of the reviews say the opposite of any label? A tie does not; no review contradicts nothing."""
     right = [sum(review[k] == label for review in reviews) for k, label in enumerate(labels)]
     return any(2 * count < len(reviews) for count in right)
 
 
-def balanced(labels: Sequence[bool], rng: Random) -> list[int]:
+def balanced_places(labels: Sequence[bool], rng: Random) -> list[int]:
     """Places of as many of each class as the smaller one has, the larger one down-sampled; in order, [] for one
     class."""
     sides = [[i for i, label in enumerate(labels) if label is side] for side in (False, True)]
@@ -93,12 +93,12 @@ def balanced(labels: Sequence[bool], rng: Random) -> list[int]:
     return sorted(i for side in sides for i in rng.sample(side, count))
 
 
-def verdicts(review: Turn) -> tuple[bool, ...]:
+def review_verdicts(review: Turn) -> tuple[bool, ...]:
     """What a readable review says of each step, and of the answer last."""
     return (*review.parsed.steps, review.parsed.final)
 
 
-def completer(solver: Role) -> Role:
+def completer_role(solver: Role) -> Role:
     """The role ``completer``: the solver going on from the beginning it is given, with nothing parsed."""
     return replace(solver, parse=None)
 
@@ -110,22 +110,22 @@ async def step_values(task: Task, roles: Roles, solutions: Sequence[Turn], *, ro
     """
     begins = {s.id: ["", *(s.text[: closed(step, s).end] for step in s.parsed.steps)] for s in solutions}
 
-    async def value(begin: str, group: str) -> float:
-        found = []
+    async def beginning_value(begin: str, group: str) -> float:
+        means = []
         chats = [roles.completer.begin(group=group, problem=task.prompt) for _ in range(rollouts)]
-        for turn in await together([begun(chat, begin) for chat in chats]):
+        for turn in await together([continue_from(chat, begin) for chat in chats]):
             grade = await roles.grade(task, begin + turn.text)
             if grade.value is None:
                 turn.fail(grade.reason or "ungraded")
                 continue
             turn.note(CORRECT, grade.value)
-            found.append(grade.value)
-        if not found:
+            means.append(grade.value)
+        if not means:
             raise ValueError(f"none of {rollouts} continuations of {begin[-40:]!r} could be graded")
-        return sum(found) / len(found)
+        return sum(means) / len(means)
 
     distinct = list(dict.fromkeys(begin for mine in begins.values() for begin in mine))
-    found = await together([value(begin, f"{solutions[0].id}:{i}") for i, begin in enumerate(distinct)])
+    found = await together([beginning_value(begin, f"{solutions[0].id}:{i}") for i, begin in enumerate(distinct)])
     values = dict(zip(distinct, found, strict=True))
     return {name: [values[begin] for begin in mine] for name, mine in begins.items()}
 
@@ -148,28 +148,28 @@ async def step_labels(
     if not solutions:
         return {}
     values = {} if kind == "oracle" else await step_values(task, roles, solutions, rollouts=rollouts)
-    found: dict[str, list[bool]] = {}
+    labels_by_id: dict[str, list[bool]] = {}
     for solution in solutions:
         truth = STEP_OK.of(solution)
         if kind == "oracle" and truth is None:
             raise ConfigError(
                 f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {LABELS[:-1]}"
             )
-        mine = values.get(solution.id, [])
-        labels = truth if kind == "oracle" else labels_of(kind, mine, alpha=alpha, gamma=gamma)
+        mc_values = values.get(solution.id, [])
+        labels = truth if kind == "oracle" else labels_of(kind, mc_values, alpha=alpha, gamma=gamma)
         solution.note(LABELLED, labels is not None)
         if labels is None:
             continue
-        found[solution.id] = [*labels, CORRECT.known(solution)]
-        solution.show(MONTE_CARLO, mine)
-        solution.show(STEP_LABELS, found[solution.id])
+        labels_by_id[solution.id] = [*labels, CORRECT.known(solution)]
+        solution.show(MONTE_CARLO, mc_values)
+        solution.show(STEP_LABELS, labels_by_id[solution.id])
         solution.note(LABEL_POSITIVE, sum(labels) / len(labels))
         if truth is not None:
             solution.note(LABEL_RIGHT, share_right(labels, truth))
-            solution.note(FIRST_WRONG_RIGHT, _first(labels) == _first(truth))
-    return found
+            solution.note(FIRST_WRONG_RIGHT, _first_false(labels) == _first_false(truth))
+    return labels_by_id
 
 
-def _first(labels: Sequence[bool]) -> int:
+def _first_false(labels: Sequence[bool]) -> int:
     """The first place that is False; the length, when there is none."""
     return next((k for k, label in enumerate(labels) if not label), len(labels))

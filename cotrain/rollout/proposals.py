@@ -18,12 +18,12 @@ from cotrain.core.notes import ANSWER, CORRECT, FAILURE, LABEL_RIGHT, Note
 from cotrain.core.signals import OUTCOME, Signal, gives
 from cotrain.core.types import ParseFailure, Task
 from cotrain.rollout.executor import Roles
-from cotrain.rollout.protocols import examine, plurality
+from cotrain.rollout.protocols import examine, plurality_answer
 from cotrain.rollout.role import Turn
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.tasks.words.problem import Problem
-from cotrain.tasks.words.reader import read_problem, shape, signature, task_of
-from cotrain.tasks.words.source import BUCKETS, WordProblems, bucket
+from cotrain.tasks.words.reader import read_problem, operation_string, problem_signature, task_of
+from cotrain.tasks.words.source import BUCKETS, WordProblems, text_bucket
 
 Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]
 RECENT = 64  # problems of the pool that a new one is compared with
@@ -34,7 +34,7 @@ SOLVED = Note[float]("solved", float, "share of solvers that are right, by the l
 NEW = Note[bool]("new", bool, "is the problem not in the pool")
 
 
-def worth(pay: str, p: float, target: float = 0.5) -> float:
+def proposer_pay(pay: str, p: float, target: float = 0.5) -> float:
     """What a problem is worth that the share p solves, in [0, 1]."""
     if pay == "hard":
         return 1.0 - p
@@ -50,7 +50,7 @@ def worth(pay: str, p: float, target: float = 0.5) -> float:
 @lru_cache(maxsize=4096)
 def shape_of(text: str) -> str:
     read = read_problem(text)
-    return text if isinstance(read, ParseFailure) else shape(read)
+    return text if isinstance(read, ParseFailure) else operation_string(read)
 
 
 async def demonstrate(task: Task, roles: Roles, *, shown: str, pool: TaskPool, solved: bool = False) -> None:
@@ -59,18 +59,18 @@ async def demonstrate(task: Task, roles: Roles, *, shown: str, pool: TaskPool, s
     turn = await roles.author(hint=hint_of(task, pool, shown), problem=task.prompt)
     read = read_problem(task.prompt)
     if not isinstance(read, ParseFailure):
-        turn.show(MINTED, (task.prompt, str(read.answer), signature(read), 1.0))
+        turn.show(MINTED, (task.prompt, str(read.answer), problem_signature(read), 1.0))
     if solved:
         await examine(task, roles, await roles.before(problem=task.prompt))
 
 
 def is_held_out(text: str) -> bool:
     """Whether a problem may be one of those that runs are tested on."""
-    return bucket(text) not in BUCKETS["train"]
+    return text_bucket(text) not in BUCKETS["train"]
 
 
 def hint_of(task: Task, pool: TaskPool, shown: str) -> str:
-    other = pool.draw(rng_of("reference", task.id, len(pool.items))) if shown == "problem" else None
+    other = pool.draw_problem(rng_of("reference", task.id, len(pool.items))) if shown == "problem" else None
     return "" if other is None else other.problem
 
 
@@ -95,32 +95,32 @@ async def propose_and_solve(
     no larger share solved are given to the solvers where the proposal is not valid."""
     proposal = await roles.proposer(hint=hint_of(task, pool, shown), problem=task.prompt)
     text = proposal.text.strip()
-    read = read_problem(text)
-    problem = None if isinstance(read, ParseFailure) else read
+    parsed = read_problem(text)
+    problem = None if isinstance(parsed, ParseFailure) else parsed
     proposal.note(VALID, problem is not None)
     if problem is not None:
         proposal.note(DEPTH, float(len(problem.needed)))
-        proposal.note(NEW, signature(problem) not in pool.signatures)
+        proposal.note(NEW, problem_signature(problem) not in pool.signatures)
     held_out = is_held_out(text)
-    if isinstance(read, ParseFailure) or held_out:
-        proposal.show(FAILURE, read.reason if isinstance(read, ParseFailure) else "held out")
+    if isinstance(parsed, ParseFailure) or held_out:
+        proposal.show(FAILURE, parsed.reason if isinstance(parsed, ParseFailure) else "held out")
     if (problem is None and gate) or held_out or not text:
         proposal.reward(LEARNABLE, invalid)
-        if (old := pool.draw(rng_of("replay", proposal.id, task.id), below=reuse)) is not None:
-            again = read_problem(old.problem)
-            known = None if isinstance(again, ParseFailure) else again
-            share = await solutions(task, roles, old.problem, known, proposal, samples, labels, band)
+        if (old := pool.draw_problem(rng_of("replay", proposal.id, task.id), below=reuse)) is not None:
+            old_parsed = read_problem(old.problem)
+            old_problem = None if isinstance(old_parsed, ParseFailure) else old_parsed
+            share = await solve_proposal(task, roles, old.problem, old_problem, proposal, samples, labels, band)
             proposal.show(REPLAYED, (old.signature, share))
         return
-    share = await solutions(task, roles, text, problem, proposal, samples, labels, band)
-    name = text if problem is None else signature(problem)
+    share = await solve_proposal(task, roles, text, problem, proposal, samples, labels, band)
+    name = text if problem is None else problem_signature(problem)
     proposal.note(SOLVED, share)
     proposal.show(MINTED, (text, "" if problem is None else str(problem.answer), name, share))
     alike = [shape_of(item.problem) == shape_of(text) for item in pool.items[-RECENT:]] if repeats else []
-    proposal.reward(LEARNABLE, worth(pay, share, target) - repeats * sum(alike) / max(1, len(alike)))
+    proposal.reward(LEARNABLE, proposer_pay(pay, share, target) - repeats * sum(alike) / max(1, len(alike)))
 
 
-async def solutions(
+async def solve_proposal(
     task: Task,
     roles: Roles,
     text: str,
@@ -139,12 +139,12 @@ async def solutions(
     else:
         for turn in turns:
             turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
-    label = plurality(turns) if labels == "vote" else None if problem is None else str(problem.answer)
-    said = [label is not None and t.parsed.ok and t.parsed.answer == label for t in turns]
+    label = plurality_answer(turns) if labels == "vote" else None if problem is None else str(problem.answer)
+    right_by_label = [label is not None and t.parsed.ok and t.parsed.answer == label for t in turns]
     if labels == "program":
-        said = [bool(CORRECT.of(t)) for t in turns]
-    share = sum(said) / max(1, len(said))
-    for turn, right in zip(turns, said, strict=True):
+        right_by_label = [bool(CORRECT.of(t)) for t in turns]
+    share = sum(right_by_label) / max(1, len(right_by_label))
+    for turn, right in zip(turns, right_by_label, strict=True):
         if band[0] <= share <= band[1]:
             turn.reward(OUTCOME, float(right))
         if problem is not None and label is not None:

@@ -32,7 +32,7 @@ from cotrain.functional.aggregate import aggregate
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.judges import confidence, shown
+from cotrain.rollout.judges import confidence, guarded_fields
 from cotrain.rollout.role import Turn
 
 CLOSING = "</step>"
@@ -59,11 +59,11 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
         return None
     solution.note(CORRECT, grade.value)
     solution.note(GOLD, task.answer)
-    judged = task.grade_steps(tuple(s.text for s in parsed.steps)) if parsed.ok else None
-    if judged is not None:
-        solution.note(STEP_OK, judged.ok)
-        solution.note(STEP_REASONS, judged.reasons)
-        solution.note(FIRST_WRONG, judged.first_wrong)
+    step_verdicts = task.grade_steps(tuple(s.text for s in parsed.steps)) if parsed.ok else None
+    if step_verdicts is not None:
+        solution.note(STEP_OK, step_verdicts.ok)
+        solution.note(STEP_REASONS, step_verdicts.reasons)
+        solution.note(FIRST_WRONG, step_verdicts.first_wrong)
     return grade.value
 
 
@@ -100,8 +100,8 @@ async def solve(task: Task, roles: Roles, *, step_rewards: str = "none", oracle_
     if step_rewards == "oracle" and solution.parsed.ok:
         chance = rng_of("oracle noise", task.id, solution.id)
         for span, ok in zip(solution.parsed.steps, STEP_OK.of(solution) or (), strict=False):
-            said = ok != (chance.random() < oracle_noise)
-            solution.reward(STEP, 1.0 if said else -1.0, span=closed(span, solution))
+            step_right = ok != (chance.random() < oracle_noise)
+            solution.reward(STEP, 1.0 if step_right else -1.0, span=closed(span, solution))
     return solution
 
 
@@ -134,9 +134,9 @@ async def review(
     ``examine``.
     """
     judge = getattr(roles, role)
-    asked = fields_for(task, roles, judge, solution, solution.tagged if text is None else text)
-    turns = await judge.many(n, group=solution.id if group is None else group, parent=solution, **asked)
-    return _noted(solution, turns)
+    fields = fields_for(task, roles, judge, solution, solution.tagged_text if text is None else text)
+    turns = await judge.many(n, group=solution.id if group is None else group, parent=solution, **fields)
+    return _note_reviews(solution, turns)
 
 
 async def review_all(
@@ -147,36 +147,36 @@ async def review_all(
     each, parsed with all of it."""
     if tool not in TOOLS:
         raise UnknownName("tool", tool, TOOLS)
-    asked = [fields_for(task, roles, roles.verifier, s, s.tagged) for s in solutions]
+    solution_fields = [fields_for(task, roles, roles.verifier, s, s.tagged_text) for s in solutions]
     if tool == "none":
         review_turns = await together(
-            [roles.verifier.many(n, group=s.id, parent=s, **f) for s, f in zip(solutions, asked, strict=True)]
+            [roles.verifier.many(n, group=s.id, parent=s, **f) for s, f in zip(solutions, solution_fields, strict=True)]
         )
     else:
         review_turns = await together(
-            [_with_programs(roles.verifier, n, s, f) for s, f in zip(solutions, asked, strict=True)]
+            [_with_programs(roles.verifier, n, s, f) for s, f in zip(solutions, solution_fields, strict=True)]
         )
-    return [_noted(s, review_turn) for s, review_turn in zip(solutions, review_turns, strict=True)]
+    return [_note_reviews(s, review_turn) for s, review_turn in zip(solutions, review_turns, strict=True)]
 
 
 async def _with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapping[str, Any]) -> list[Turn]:
-    from cotrain.rollout.calls import tagged, use_tools
-    from cotrain.rollout.python_tool import python
+    from cotrain.rollout.calls import tag_format, use_tools
+    from cotrain.rollout.python_tool import run_python
 
-    programs = tagged("verify", "ran")  # how GenPRM writes them
+    programs = tag_format("verify", "ran")  # how GenPRM writes them
     chats = [judge.begin(group=solution.id, parent=solution, **fields) for _ in range(n)]
-    tools = {"python": python}
+    tools = {"python": run_python}
     return await together([use_tools(chat, tools, form=programs, mark=fields["nonce"]) for chat in chats])
 
 
 def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
     """The fields of a judge's prompt: between markers with a nonce, where its template has them."""
     guarded = "nonce" in judge.fields
-    fields = shown(roles.nonce(solution), solution=text) if guarded else {"solution": text}
+    fields = guarded_fields(roles.nonce(solution), solution=text) if guarded else {"solution": text}
     return {"problem": task.prompt, "count": len(solution.parsed.steps), **fields}
 
 
-def _noted(solution: Turn, turns: list[Turn]) -> list[Turn]:
+def _note_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
     for turn in turns:
         turn.note(CORRECT, CORRECT.known(solution))
         turn.note(STEP_OK, STEP_OK.of(solution))
@@ -226,13 +226,13 @@ async def solve_then_verify(
         reward_review(turn, CORRECT.known(solution))
     votes = [turn.parsed.steps for turn in review_turns if turn.parsed.ok and turn.parsed.steps]
     if step_rewards == "verifier" and votes:
-        for span, said in zip(solution.parsed.steps, zip(*votes, strict=True), strict=True):
-            share = aggregate(combine, said)
+        for span, step_votes in zip(solution.parsed.steps, zip(*votes, strict=True), strict=True):
+            share = aggregate(combine, step_votes)
             if share is not None:
                 solution.reward(STEP, 2.0 * share - 1.0, span=closed(span, solution))
 
 
-async def begun(chat: Conversation, beginning: str) -> Turn:
+async def continue_from(chat: Conversation, beginning: str) -> Turn:
     """The role goes on from a beginning of its answer, which is given."""
     if beginning:
         chat.assistant(beginning)
@@ -246,7 +246,7 @@ def reward_review(turn: Turn, label: bool) -> None:
     turn.chat.reward(AGREEMENT, float(turn.parsed.ok and turn.parsed.final == label))
 
 
-def plurality(turns: Sequence[Turn]) -> str | None:
+def plurality_answer(turns: Sequence[Turn]) -> str | None:
     """The answer that most of these solutions give; of equals the one that came first; None when none could be read."""
     votes = Counter(turn.parsed.answer for turn in turns if turn.parsed.ok)
     return max(votes, key=lambda answer: votes[answer]) if votes else None
@@ -255,6 +255,6 @@ def plurality(turns: Sequence[Turn]) -> str | None:
 def closed(step: Span, solution: Turn) -> Span:
     """A step with its closing tag, where its reward is paid: a step may be empty, its end never is. Lines of free text
     have no tag and are never empty."""
-    if solution.tagged is not solution.text:
+    if solution.tagged_text is not solution.text:
         return step
     return Span(start=step.start, end=step.end + len(CLOSING), text=step.text + CLOSING)

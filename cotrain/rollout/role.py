@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding, Note
-from cotrain.core.signals import Declared, Signal
+from cotrain.core.signals import DeclaredSignals, Signal
 from cotrain.core.types import Completion, ParseFailure, Reward, Sampling, Span, Trace
 from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution, write_own
-from cotrain.text.material import guarded
-from cotrain.text.parsers import THOUGHT_ENDS, UNFINISHED, Solution, failure, tagged_solution
+from cotrain.text.material import guard_fields
+from cotrain.text.parsers import THOUGHT_ENDS, UNFINISHED, Solution, scored_failure, tagged_solution
 from cotrain.text.prompts import fields_of
 from cotrain.text.render import Rendering
 from cotrain.text.role_parsers import SelfCheck
@@ -64,7 +64,7 @@ class Role:
         check_answer(self.answer)
         if self.steps is not None:
             check_steps(self.steps)
-        if self.free and self.parse is not parse_solution:
+        if self.is_free_form and self.parse is not parse_solution:
             what = f"steps {self.steps!r}" if self.answer == TAGS else f"answer {self.answer!r}"
             raise ConfigError(
                 f"a role of policy {self.policy!r}: {what} is for roles that write solutions; leave it out"
@@ -82,16 +82,16 @@ class Role:
             )
 
     @property
-    def free(self) -> bool:
+    def is_free_form(self) -> bool:
         """Whether it writes solutions in words of its own."""
         return self.answer != TAGS or self.steps not in (None, TAGS)
 
-    def read(self, text: str, fields: Mapping[str, Any], *, thinking: bool = False) -> Any:
+    def parse_reply(self, text: str, fields: Mapping[str, Any], *, thinking: bool = False) -> Any:
         """What the parser makes of a text; None for a role without one. ``thinking``: the prompt opened a thought that
         the text goes on with."""
         if thinking and self.parse is not None and THOUGHT_ENDS not in text:
-            return failure(UNFINISHED, missing=1)
-        if self.free:
+            return scored_failure(UNFINISHED, missing=1)
+        if self.is_free_form:
             return free_solution(text, self.answer, self.steps)
         if self.verdict != TAGS:
             from cotrain.text.free_verdicts import free_review
@@ -99,17 +99,17 @@ class Role:
             return free_review(text, self.verdict, int(fields["count"]) if "count" in fields_of(self.prompt) else None)
         return None if self.parse is None else self.parse(text, fields)
 
-    def write(self, solution: str) -> str:
+    def format_solution(self, solution: str) -> str:
         """A solution in tags as this role writes it, so that ``read`` finds the same; as it is where it is none."""
-        parsed = tagged_solution(solution) if self.free else None
+        parsed = tagged_solution(solution) if self.is_free_form else None
         if not isinstance(parsed, Solution):
             return solution
         return write_own([step.text for step in parsed.steps], parsed.answer, self.answer, self.steps)
 
-    def told(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def prompt_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that its prompt asks for, made safe where others wrote them (``text/material.py``)."""
         asked = fields_of(self.prompt)  # what else the call gives is for the parser alone
-        return guarded(self.prompt, {n: v for n, v in fields.items() if n in asked}, self.words, self.verdict)
+        return guard_fields(self.prompt, {n: v for n, v in fields.items() if n in asked}, self.words, self.verdict)
 
 
 class Turn:
@@ -124,7 +124,7 @@ class Turn:
         prompt_ids: tuple[int, ...],
         completion: Completion,
         renderer: Rendering,
-        declared: Declared,
+        declared: DeclaredSignals,
         stop: tuple[str, ...] = (),
         chat: Conversation | None = None,
         first: Turn | None = None,
@@ -188,14 +188,14 @@ class Turn:
             raise ConfigError(
                 f"signal {signal.name!r} is given to turn {self.id} twice; give it once, for example the mean"
             )
-        given = self.valued(signal, value, span=span)
+        given = self.reward_for(signal, value, span=span)
         if given is not None:
             self._signals.append(given)
 
-    def valued(self, signal: Signal, value: float, *, span: Span | None = None) -> Reward | None:
+    def reward_for(self, signal: Signal, value: float, *, span: Span | None = None) -> Reward | None:
         """What ``reward`` adds, without adding it; None where it fails the turn."""
-        self._open()
-        self._declared.check(signal, self.address.role, span=span is not None)
+        self._check_open()
+        self._declared.check_signal(signal, self.address.role, span=span is not None)
         try:
             number = math.nan if isinstance(value, str) else float(value)
         except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -208,7 +208,7 @@ class Turn:
         if not abs(number) <= LARGEST:  # not a number, infinite, or too large
             self.fail(OUT_OF_RANGE.format(signal.name))
             return None
-        return Reward(name=signal.name, value=number, tokens=None if span is None else self.tokens(span))
+        return Reward(name=signal.name, value=number, tokens=None if span is None else self.token_range(span))
 
     def note(self, key: Note[Any], value: Any) -> None:
         """Ground truth about this turn. Telemetry and evaluation read it, algorithms never do.
@@ -216,20 +216,20 @@ class Turn:
         Raises TypeError for a key that is not declared (``core/notes.py``) or a value of another type than its own,
         ValueError for a number that is not finite; so does ``show``.
         """
-        self._open()
-        self.truth |= {_name(key, Note): key.json(value, self.id)}
+        self._check_open()
+        self.truth |= {_key_name(key, Note): key.checked_json(value, self.id)}
 
     def show(self, key: Finding[Any], value: Any) -> None:
         """What the parser found, for ledger and report."""
-        self._open()
-        self._shown |= {_name(key, Finding): key.json(value, self.id)}
+        self._check_open()
+        self._shown |= {_key_name(key, Finding): key.checked_json(value, self.id)}
 
     def fail(self, reason: str) -> None:
         """Keep this turn out of training; the first reason stands and is counted."""
-        self._open()
+        self._check_open()
         self._failure = self._failure or reason
 
-    def tokens(self, span: Span) -> tuple[int, int]:
+    def token_range(self, span: Span) -> tuple[int, int]:
         """The half-open range of sampled tokens that holds a span of ``text``; tokens across an edge included."""
         if not span.text or len(span.text) != span.end - span.start or self.text[span.start : span.end] != span.text:
             raise ValueError(f"span [{span.start}, {span.end}) {span.text[:20]!r} is not in the text of {self.id}")
@@ -239,19 +239,19 @@ class Turn:
 
     def probability(self, span: Span) -> float:
         """The probability with which the tokens of a span were sampled, given all before them: in [0, 1]."""
-        start, end = self.tokens(span)
+        start, end = self.token_range(span)
         return math.exp(math.fsum(self.completion.logprobs[start:end]))
 
     @property
-    def tagged(self) -> str:
+    def tagged_text(self) -> str:
         """The text that graders and verifiers read: in tags, also where the role writes in words of its own."""
         parsed = self.parsed
         return parsed.tagged if isinstance(parsed, Solution | SelfCheck) and parsed.tagged is not None else self.text
 
-    def graded(self, text: str | None = None, *, whole: bool = False) -> str | None:
+    def text_to_grade(self, text: str | None = None, *, whole: bool = False) -> str | None:
         """What of it is graded; None where its reader found no answer. ``text``: all of it, where that is more than
         this turn. ``whole``: its grader reads all that was said, unless that ends inside of a thought."""
-        said = self.tagged if text is None else text
+        said = self.tagged_text if text is None else text
         if not isinstance(self.parsed, ParseFailure) or (whole and self.parsed.reason != UNFINISHED):
             return said
         return self.parsed.tagged
@@ -281,12 +281,12 @@ class Turn:
             )
         return self._trace
 
-    def _open(self) -> None:
+    def _check_open(self) -> None:
         if self._trace is not None:
             raise RuntimeError(f"turn {self.id} is sealed: its episode is over")
 
 
-def _name(key: Any, kind: type[Note[Any]] | type[Finding[Any]]) -> str:
+def _key_name(key: Any, kind: type[Note[Any]] | type[Finding[Any]]) -> str:
     if not isinstance(key, kind):
         raise TypeError(f"{key!r} is no {kind.__name__}; declare it once, as the keys in core/notes.py are")
     return str(key.name)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding
-from cotrain.core.state import State, take
+from cotrain.core.state import State, take_fields
 from cotrain.core.types import Episode
 
 MINTED = Finding[tuple[str, str, str, float]](
@@ -30,7 +30,7 @@ REPLAYED = Finding[tuple[str, float]]("replayed", tuple[str, float], "signature 
 class Store(Protocol):
     """Something that grows from step to step."""
 
-    def after(self, episodes: Sequence[Episode], step: int) -> Store:
+    def with_episodes(self, episodes: Sequence[Episode], step: int) -> Store:
         """The store when the episodes of a step are over."""
         ...
 
@@ -38,13 +38,13 @@ class Store(Protocol):
 
     def state(self) -> State: ...
 
-    def restored(self, state: State) -> Store:
+    def restore_state(self, state: State) -> Store:
         """The store that gave this state. Raises StateError."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Minted:
+class PoolProblem:
     """A problem of the pool."""
 
     problem: str
@@ -61,7 +61,7 @@ class TaskPool:
     """Problems in the order in which they came; of more than ``cap`` the oldest leave."""
 
     cap: int = 16384  # as Absolute Zero has it
-    items: tuple[Minted, ...] = ()
+    items: tuple[PoolProblem, ...] = ()
 
     def __post_init__(self) -> None:
         if self.cap < 1:
@@ -71,17 +71,17 @@ class TaskPool:
     def signatures(self) -> frozenset[str]:
         return frozenset(item.signature for item in self.items)
 
-    def draw(self, rng: Random, *, below: float = 1.0) -> Minted | None:
+    def draw_problem(self, rng: Random, *, below: float = 1.0) -> PoolProblem | None:
         """One of the problems whose share of right answers is at most ``below``; None where there is none."""
         fitting = [item for item in self.items if item.solved <= below]
         return rng.choice(fitting) if fitting else None
 
-    def after(self, episodes: Sequence[Episode], step: int) -> TaskPool:
-        found = {item.signature: item for item in self.items}
+    def with_episodes(self, episodes: Sequence[Episode], step: int) -> TaskPool:
+        items_by_signature = {item.signature: item for item in self.items}
         for trace in (t for e in episodes for t in e.traces):
-            if (new := MINTED.of(trace)) is not None and new[2] not in found:
+            if (new := MINTED.of(trace)) is not None and new[2] not in items_by_signature:
                 problem, answer, signature, solved = new
-                found[signature] = Minted(
+                items_by_signature[signature] = PoolProblem(
                     problem=problem,
                     answer=answer,
                     signature=signature,
@@ -89,10 +89,10 @@ class TaskPool:
                     born=step,
                     source=str(trace.address),
                 )
-            if (old := REPLAYED.of(trace)) is not None and old[0] in found:
-                item = found[old[0]]
-                found[old[0]] = replace(item, solved=old[1], played=item.played + 1)
-        return replace(self, items=tuple(found.values())[-self.cap :])
+            if (old := REPLAYED.of(trace)) is not None and old[0] in items_by_signature:
+                item = items_by_signature[old[0]]
+                items_by_signature[old[0]] = replace(item, solved=old[1], played=item.played + 1)
+        return replace(self, items=tuple(items_by_signature.values())[-self.cap :])
 
     def metrics(self) -> dict[str, float]:
         size = len(self.items)
@@ -102,8 +102,8 @@ class TaskPool:
     def state(self) -> State:
         return {"items": [asdict(item) for item in self.items]}
 
-    def restored(self, state: State) -> TaskPool:
-        (items,) = take("a pool of problems", state, "items")
-        fields = tuple(Minted.__slots__)
-        read: list[dict[str, Any]] = [dict(zip(fields, take("a problem", i, *fields), strict=True)) for i in items]
-        return replace(self, items=tuple(Minted(**item) for item in read))
+    def restore_state(self, state: State) -> TaskPool:
+        (items,) = take_fields("a pool of problems", state, "items")
+        fields = tuple(PoolProblem.__slots__)
+        read: list[dict[str, Any]] = [dict(zip(fields, take_fields("a problem", i, *fields), strict=True)) for i in items]
+        return replace(self, items=tuple(PoolProblem(**item) for item in read))

@@ -24,16 +24,16 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from cotrain.core.user_code import own_line
+from cotrain.core.user_code import first_user_line
 from cotrain.core.verbosity import shows_notes
 
 AFTER = 60.0  # seconds until the first line
 
-_WATCHED: weakref.WeakSet[Watch] = weakref.WeakSet()
+_WATCHED: weakref.WeakSet[StallWatch] = weakref.WeakSet()
 _THREADS: dict[int, threading.Thread] = {}  # by process: a fork has none
 
 
-class Watch:
+class StallWatch:
     """What one event loop does, as it says itself: computes in a coroutine, waits, or something that is no trouble."""
 
     def __init__(self) -> None:
@@ -44,24 +44,24 @@ class Watch:
         self._polls: float | None = None  # since when coroutines go on without one
         _WATCHED.add(self)
 
-    def computes(self) -> None:
+    def note_computing(self) -> None:
         """A coroutine begins to run on, in this thread."""
         self._thread, self._since, self._said = threading.get_ident(), time.monotonic(), 0.0
-        _begin()
+        _start_thread()
 
-    def rests(self) -> None:
+    def note_resting(self) -> None:
         """No coroutine runs."""
         self._since = None
 
-    def moved(self) -> None:
+    def note_progress(self) -> None:
         """Something has come, the engine has worked, or an episode is over."""
         self._waits, self._polls = 0.0, None
 
-    def waited(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+    def note_waiting(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         """Nothing has come for so long."""
         before, self._waits = self._waits, self._waits + seconds
-        if _due(before, self._waits) and (where := _where(asyncio.all_tasks(loop), "waits")):
-            say(f"nothing has moved for {self._waits:.0f} s; {where}; Ctrl-C ends the run")
+        if _crosses_mark(before, self._waits) and (where := _who_waits(asyncio.all_tasks(loop), "waits")):
+            print_note(f"nothing has moved for {self._waits:.0f} s; {where}; Ctrl-C ends the run")
 
     def note_poll(self, loop: asyncio.AbstractEventLoop) -> None:
         """Coroutines go on, and nothing has come. The models have no turn while one is ready to."""
@@ -69,30 +69,30 @@ class Watch:
         if self._polls is None:
             self._polls = now
         before, self._waits = self._waits, now - self._polls
-        if _due(before, self._waits):
+        if _crosses_mark(before, self._waits):
             ready = [task for task in asyncio.all_tasks(loop) if getattr(task, "_fut_waiter", None) is None]
-            if where := _where(ready, "asks again and again"):
-                say(
+            if where := _who_waits(ready, "asks again and again"):
+                print_note(
                     f"nothing has moved for {self._waits:.0f} s; {where}, and no model has a turn meanwhile; await "
                     "what it looks for, as a role or an asyncio.Event; Ctrl-C, twice, ends the run"
                 )
 
-    def look(self) -> None:
+    def report_long_compute(self) -> None:
         """Called by the thread that watches."""
         since = self._since
         if since is None:
             return
         before, self._said = self._said, time.monotonic() - since
-        if _due(before, self._said) and (line := own_line(_lines(_frames_below(self._thread)))):
-            say(
+        if _crosses_mark(before, self._said) and (line := first_user_line(_code_lines(_frames_below(self._thread)))):
+            print_note(
                 f"{line} has computed for {self._said:.0f} s, and nothing else can go on meanwhile; "
                 "is it an endless loop? Ctrl-C ends the run"
             )
 
 
-def _where(tasks: Iterable[asyncio.Task[Any]], does: str) -> str:
+def _who_waits(tasks: Iterable[asyncio.Task[Any]], does: str) -> str:
     """Who it is, by the first of them with a line of its user's own: "mine.py, line 9 waits (task 3, and 7 more)"."""
-    found = [(task.get_name(), own_line(_lines(_frames_of(task)))) for task in tasks]
+    found = [(task.get_name(), first_user_line(_code_lines(_frames_of(task)))) for task in tasks]
     named = sorted((name, line) for name, line in found if line) or sorted(found)
     if not named:
         return ""
@@ -101,7 +101,7 @@ def _where(tasks: Iterable[asyncio.Task[Any]], does: str) -> str:
     return f"{line} {does} ({name}{more})" if line else f"{name} {does}{more}"
 
 
-def _due(before: float, now: float) -> bool:
+def _crosses_mark(before: float, now: float) -> bool:
     """Whether one of AFTER, 2 AFTER, 4 AFTER … lies between them."""
     mark = AFTER
     while mark <= before:
@@ -109,19 +109,19 @@ def _due(before: float, now: float) -> bool:
     return mark <= now
 
 
-def _begin() -> None:
+def _start_thread() -> None:
     thread = _THREADS.get(os.getpid())
     if thread is None or not thread.is_alive():
-        thread = threading.Thread(target=_watch, name="cotrain-stuck", daemon=True)
+        thread = threading.Thread(target=_watch_forever, name="cotrain-stuck", daemon=True)
         _THREADS[os.getpid()] = thread
         thread.start()
 
 
-def _watch() -> None:
+def _watch_forever() -> None:
     while True:
         time.sleep(min(1.0, AFTER / 4))
         for watch in list(_WATCHED):
-            watch.look()
+            watch.report_long_compute()
 
 
 def _frames_below(thread: int) -> Iterator[FrameType]:
@@ -144,11 +144,11 @@ def _frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
     return frames[::-1]
 
 
-def _lines(frames: Iterator[FrameType] | list[FrameType]) -> list[tuple[str, int | None]]:
+def _code_lines(frames: Iterator[FrameType] | list[FrameType]) -> list[tuple[str, int | None]]:
     return [(frame.f_code.co_filename, frame.f_lineno) for frame in frames]
 
 
-def say(text: str) -> None:
+def print_note(text: str) -> None:
     if shows_notes():
         with suppress(OSError, ValueError):  # a stream that is closed
             print(f"note: {text}", file=sys.stderr, flush=True)

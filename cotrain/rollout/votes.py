@@ -11,26 +11,26 @@ from collections.abc import Sequence
 
 from cotrain.core.notes import CORRECT, LABEL_RIGHT, REWARD_RIGHT
 from cotrain.core.signals import Signal
-from cotrain.rollout.protocols import plurality
+from cotrain.rollout.protocols import plurality_answer
 from cotrain.rollout.role import Turn
 
 VOTE = Signal("vote", meaning="1 for the elected answer, else 0")
 
 
-def elected(turns: Sequence[Turn]) -> Turn | None:
+def elected_turn(turns: Sequence[Turn]) -> Turn | None:
     """The first of the turns that give the most frequent answer; None when no answer could be read."""
-    answer = plurality(turns)
+    answer = plurality_answer(turns)
     return next((t for t in turns if t.parsed.ok and t.parsed.answer == answer), None)
 
 
-def rarest(turns: Sequence[Turn], label: str) -> Turn | None:
+def rarest_turn(turns: Sequence[Turn], label: str) -> Turn | None:
     """The first of the turns that give the least frequent answer beside ``label``; of equally rare ones the first."""
     others = [t for t in turns if t.parsed.ok and t.parsed.answer != label]
     counts = Counter(t.parsed.answer for t in others)
     return min(others, key=lambda t: counts[t.parsed.answer], default=None)
 
 
-def agrees(turn: Turn, label: Turn | None) -> bool:
+def agrees_with(turn: Turn, label: Turn | None) -> bool:
     """Does a turn give the answer that was elected? Never where nothing was elected or nothing could be read."""
     return label is not None and bool(turn.parsed.ok) and turn.parsed.answer == label.parsed.answer
 
@@ -39,7 +39,7 @@ def reward_vote(turns: Sequence[Turn], label: Turn | None) -> None:
     """Reward ``VOTE``: 1 for the elected answer, else 0. Notes ``label_right``, is the label the truth, and
     ``reward_right``, is the reward what the truth would have paid."""
     for turn in turns:
-        paid = agrees(turn, label)
+        paid = agrees_with(turn, label)
         turn.reward(VOTE, float(paid))
         turn.note(LABEL_RIGHT, is_right(label))
         turn.note(REWARD_RIGHT, paid == CORRECT.known(turn))

@@ -25,7 +25,7 @@ def costs_of(folder: Path) -> list[dict[str, float]]:
     could be learned."""
     seconds = {row["step"]: seconds_of(row) for row in read_jsonl(folder / "timings.jsonl")}
     now = {"batches": 0.0, "tokens": 0.0, "flops": 0.0, "seconds": 0.0}
-    found = [now]
+    costs = [now]
     for row in read_jsonl(folder / "metrics.jsonl"):
         if "kind" not in row:
             now = {
@@ -34,11 +34,11 @@ def costs_of(folder: Path) -> list[dict[str, float]]:
                 "flops": now["flops"] + flops_of(row),
                 "seconds": now["seconds"] + seconds.get(row["step"], 0.0),
             }
-            found.append(now)
-    return found
+            costs.append(now)
+    return costs
 
 
-def spent_by(folder: Path) -> dict[str, float]:
+def latest_costs(folder: Path) -> dict[str, float]:
     """What a run that goes on had spent, for the time that is left; nothing where that cannot be read, which is told
     elsewhere."""
     try:
@@ -47,16 +47,16 @@ def spent_by(folder: Path) -> dict[str, float]:
         return {}
 
 
-def by_clock(result: StepResult) -> dict[str, float | str]:
+def timings_row(result: StepResult) -> dict[str, float | str]:
     """A row of timings.jsonl."""
     return {"step": result.row["step"], **result.seconds, **result.engine_seconds, **result.processes}
 
 
-def rates(result: StepResult) -> dict[str, float | str]:
+def throughput_row(result: StepResult) -> dict[str, float | str]:
     """Tokens a second of each role while the protocol was played, and what each process did."""
     seconds = result.seconds["play"]
-    spoken: dict[str, int] = {}
+    sampled_tokens: dict[str, int] = {}
     for episode in result.episodes:
         for trace in episode.traces:
-            spoken[trace.role] = spoken.get(trace.role, 0) + trace.sampled
-    return {f"{role}/tokens_per_second": count / seconds for role, count in spoken.items()} | dict(result.processes)
+            sampled_tokens[trace.role] = sampled_tokens.get(trace.role, 0) + trace.sampled_count
+    return {f"{role}/tokens_per_second": count / seconds for role, count in sampled_tokens.items()} | dict(result.processes)

@@ -40,12 +40,12 @@ from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, Us
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
 from cotrain.disk import transaction
-from cotrain.disk.files import Written, replace_file, written
+from cotrain.disk.files import FileDigest, replace_file, digest_of
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.disk.lock import RunLock
 from cotrain.disk.run_files import fault_in
-from cotrain.runs.log import NAME as LOG
+from cotrain.runs.log import LOG_FILE as LOG
 from cotrain.config.recipe import Recipe
 from cotrain.tasks.reading import NAME as QUARANTINE
 
@@ -53,11 +53,11 @@ PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "nu
 SEAL = "seal.json"
 AFTER = "after_problems.json"
 STOPPED = "stopped.json"
-FIRST = "recipe.json"  # the file that makes a directory one of a run
-EARLY = ("provenance.json", QUARANTINE, SEAL, LOG)  # written before it
+RECIPE_FILE = "recipe.json"  # the file that makes a directory one of a run
+EARLY_FILES = ("provenance.json", QUARANTINE, SEAL, LOG)  # written before it
 FILES = (  # of a run that never finished a step; the first one goes last
-    *EARLY, "before.json", "before_counts.json", "metrics.jsonl", "timings.jsonl", STOPPED, "trackers.json",
-    "report.html", FIRST,
+    *EARLY_FILES, "before.json", "before_counts.json", "metrics.jsonl", "timings.jsonl", STOPPED, "trackers.json",
+    "report.html", RECIPE_FILE,
 )  # fmt: skip
 FOLDERS = ("checkpoints", "episodes", "tensorboard")
 
@@ -95,12 +95,12 @@ class RunDirectory:
             ) from error
         with RunLock(run.path) as lock:
             run.refuse_used()  # another run may have ended since
-            run._clear()
+            run._remove_unfinished()
             try:
                 yield run
             except CotrainError:
                 if not (run.path / "before.json").exists():
-                    run._clear()
+                    run._remove_unfinished()
                     lock.remove()
                     if new:
                         with suppress(OSError):  # not empty
@@ -113,7 +113,7 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} is a file; give a directory for the run with --out")
         if not self.path.exists() or self._may_be_replaced():
             return
-        if (self.path / FIRST).exists():
+        if (self.path / RECIPE_FILE).exists():
             raise RunDirectoryError(
                 f"{self.path} already holds a run; go on with `cotrain resume {self.path}`, or choose another --out"
             )
@@ -121,26 +121,26 @@ class RunDirectory:
 
     def _may_be_replaced(self) -> bool:
         """Whether nothing is here but what a run writes until it has finished its first step."""
-        names = (*FILES, *FOLDERS) if (self.path / FIRST).exists() else (*EARLY, FIRST)
-        left = {LOCK, *names, *map(_staging, names)}
+        names = (*FILES, *FOLDERS) if (self.path / RECIPE_FILE).exists() else (*EARLY_FILES, RECIPE_FILE)
+        left = {LOCK, *names, *map(_staging_name, names)}
         if any(child.name not in left for child in self.path.iterdir()) or self.summary.exists():
             return False
         try:
             stepped = any(row.get("kind") != "evaluation" for row in _rows_if_any(self.metrics))
-            saved = any(transaction.steps(self.checkpoints)) if self.checkpoints.is_dir() else False
+            saved = any(transaction.checkpoint_steps(self.checkpoints)) if self.checkpoints.is_dir() else False
         except (CotrainError, OSError, AttributeError):  # damaged: not for this function to decide
             return False
         lost = not self.metrics.exists() and self.episodes.is_dir() and any(self.episodes.iterdir())
         return not (stepped or saved or lost)
 
-    def _clear(self) -> None:
+    def _remove_unfinished(self) -> None:
         """Remove what a run writes until it has finished its first step."""
-        if (self.path / FIRST).exists():
+        if (self.path / RECIPE_FILE).exists():
             for name in FOLDERS:
                 shutil.rmtree(self.path / name, ignore_errors=True)
         for name in FILES:
             (self.path / name).unlink(missing_ok=True)
-            (self.path / _staging(name)).unlink(missing_ok=True)
+            (self.path / _staging_name(name)).unlink(missing_ok=True)
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
@@ -155,18 +155,18 @@ class RunDirectory:
 
     def write(self, name: str, value: Any) -> None:
         """Write a JSON file so that it is there whole or not at all. Raises DiskError."""
-        replace_file(self.path / name, _encoded(name, value))
+        replace_file(self.path / name, _json_bytes(name, value))
 
-    def keep(self, values: Mapping[str, Any], grown: Mapping[str, Written] | None = None) -> None:
+    def write_sealed(self, values: Mapping[str, Any], grown: Mapping[str, FileDigest] | None = None) -> None:
         """Write JSON files on which the run's claims rest, in this order, when the seal tells of them; ``grown``: of
         other files, as they are. Raises DiskError."""
-        files = self.sealed() | told(values) | dict(grown or {})
+        files = self.sealed_files() | seal_entries(values) | dict(grown or {})
         self.write(SEAL, {"files": {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in files.items()}})
         for name, value in values.items():
             self.write(name, value)
 
     @property
-    def begun(self) -> datetime | None:
+    def begin_time(self) -> datetime | None:
         """When the run was begun, by its own clock; None for one that did not write it down."""
         made: Any = self.read("provenance.json")
         try:
@@ -174,18 +174,18 @@ class RunDirectory:
         except (KeyError, TypeError, ValueError):
             return None
 
-    def sealed(self) -> dict[str, Written]:
+    def sealed_files(self) -> dict[str, FileDigest]:
         """What the seal says of the files; nothing before there is a seal. Raises RunDirectoryError for a run that lost
         it."""
         saved = self.read(SEAL)
         if saved is None:
-            if (self.path / FIRST).exists():
+            if (self.path / RECIPE_FILE).exists():
                 raise RunDirectoryError(
                     f"{self.path / SEAL} is missing, which says what the run's files should hold; restore it, or "
                     "start anew"
                 )
             return {}
-        return {name: Written(bytes=w["bytes"], sha256=w["sha256"]) for name, w in saved["files"].items()}
+        return {name: FileDigest(bytes=w["bytes"], sha256=w["sha256"]) for name, w in saved["files"].items()}
 
     def extend(self, ends: Mapping[str, Any]) -> None:
         """Let a finished run go on when it is resumed: to other ``steps``, or another budget. Its settings say so from
@@ -195,7 +195,7 @@ class RunDirectory:
         saved["settings"] |= ends
         saved["steps"] = saved["settings"]["steps"]
         saved["origin"]["settings"] += [f"{name}={json.dumps(value)}" for name, value in ends.items()]
-        self.keep({"recipe.json": saved})
+        self.write_sealed({"recipe.json": saved})
 
     def read(self, name: str) -> Any | None:
         """The value of a JSON file, None when it is not there; RunDirectoryError when it is damaged."""
@@ -218,18 +218,18 @@ def _rows_if_any(path: Path) -> Iterator[Mapping[str, Any]]:
     return iter(read_jsonl(path) if path.exists() else ())
 
 
-def told(values: Mapping[str, Any]) -> dict[str, Written]:
+def seal_entries(values: Mapping[str, Any]) -> dict[str, FileDigest]:
     """What a seal says of JSON files with these values."""
-    return {name: written(_encoded(name, value)) for name, value in values.items()}
+    return {name: digest_of(_json_bytes(name, value)) for name, value in values.items()}
 
 
-def _encoded(name: str, value: Any) -> bytes:
+def _json_bytes(name: str, value: Any) -> bytes:
     indent = None if name in ("before_counts.json", AFTER) else 2
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes JSON's escape for it
 
 
-def _staging(name: str) -> str:
+def _staging_name(name: str) -> str:
     return f".{name}.staging"
 
 
@@ -241,7 +241,7 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, l
         raise ConfigError(
             f"checkpoints are kept every {keep_every} steps and made every {checkpoint_every}; keep a multiple of it"
         )
-    settings = resolved(recipe)
+    settings = resolved_json(recipe)
     if (wrong := next(_not_finite("", settings), None)) is not None:
         raise ConfigError(f"recipe {recipe.name!r}: {wrong[0]} is {wrong[1]}, expected a finite number")
     origin = None
@@ -275,32 +275,32 @@ def _not_finite(name: str, value: Any) -> Iterator[tuple[str, float]]:
 def refuse_other(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> None:
     """Raise RunDirectoryError when ``recipe`` has other settings than the run in ``path``, whose recipe.json is
     ``saved``. A setting that did not exist when the run was begun has its default now and is no difference."""
-    found = differences(saved, recipe)
-    if found:
-        name, was, is_ = found[0]
+    changes = setting_differences(saved, recipe)
+    if changes:
+        name, saved_value, is_ = changes[0]
         raise RunDirectoryError(
-            f"{path}: {name} was {json.dumps(was)} when this run was begun and is {json.dumps(is_)} in the recipe "
+            f"{path}: {name} was {json.dumps(saved_value)} when this run was begun and is {json.dumps(is_)} in the recipe "
             "given or "
             "built again from recipe.json; bring the recipe it was begun with (cotrain.resume(directory, recipe=…)), "
             "or start anew"
         )
 
 
-def differences(saved: Mapping[str, Any], recipe: Recipe) -> list[tuple[str, Any, Any]]:
+def setting_differences(saved: Mapping[str, Any], recipe: Recipe) -> list[tuple[str, Any, Any]]:
     """Settings in which a recipe differs from the one that a recipe.json holds: dotted path, saved value, present
     value."""
-    return list(_differences("", saved["settings"], json.loads(json.dumps(resolved(recipe)))))
+    return list(_value_differences("", saved["settings"], json.loads(json.dumps(resolved_json(recipe)))))
 
 
-def _differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+def _value_differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for key in was:
-            yield from _differences(f"{name}.{key}".lstrip("."), was[key], now.get(key))
+            yield from _value_differences(f"{name}.{key}".lstrip("."), was[key], now.get(key))
     elif was != now:
         yield name, was, now
 
 
-def resolved(value: Any) -> Any:
+def resolved_json(value: Any) -> Any:
     """Any part of a recipe as JSON: dataclasses by field, functions by name, task sources by their description."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
@@ -308,27 +308,27 @@ def resolved(value: Any) -> Any:
         return value.name
     if isinstance(value, Recipe):
         skip = {"description", "origin"}
-        return {f.name: resolved(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name not in skip}
+        return {f.name: resolved_json(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name not in skip}
     if hasattr(value, "describe"):
-        return resolved(value.describe())
+        return resolved_json(value.describe())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        shown = {f.name: resolved(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init and f.repr}
-        return {"is": type(value).__name__, **shown}
+        values = {f.name: resolved_json(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init and f.repr}
+        return {"is": type(value).__name__, **values}
     if isinstance(value, Mapping):
-        return {str(k): resolved(v) for k, v in value.items()}
+        return {str(k): resolved_json(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        return [resolved(v) for v in value]
+        return [resolved_json(v) for v in value]
     return getattr(value, "__qualname__", type(value).__name__).replace(".<locals>.measure", "")
 
 
-def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, backend: Mapping[str, Any]) -> dict[str, Any]:
+def provenance_json(recipe: Recipe, weights: Mapping[str, str], threads: int, backend: Mapping[str, Any]) -> dict[str, Any]:
     """Where and with what a run was made. Holds no environment variables, no paths of the home directory and nothing
     that looks like a key."""
     return {
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _package_version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "command": redact.command(sys.argv),
+        "command": redact.redact_command(sys.argv),
         "seed": recipe.seed,
         "begun": datetime.now().isoformat(timespec="seconds"),
         "threads": threads,
@@ -338,7 +338,7 @@ def provenance(recipe: Recipe, weights: Mapping[str, str], threads: int, backend
     }
 
 
-def _version(package: str) -> str | None:
+def _package_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -346,7 +346,7 @@ def _version(package: str) -> str | None:
 
 
 def estimates_json(figures: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {key: value.json() for key, value in figures.items()}
+    return {key: value.to_json() for key, value in figures.items()}
 
 
 def sha256_of(path: Path) -> str:
@@ -356,18 +356,18 @@ def sha256_of(path: Path) -> str:
 
 def weights_hash(model: str) -> str:
     """SHA-256 over the weight files of a local model; "" for a model of the Hub, whose revision is in its cache."""
-    from cotrain.models.load import resolve  # with transformers, which reading a run does not need
+    from cotrain.models.load import resolve_model  # with transformers, which reading a run does not need
 
-    folder = Path(resolve(model))
+    folder = Path(resolve_model(model))
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     return hashlib.sha256("".join(sha256_of(f) for f in files).encode()).hexdigest() if files else ""
 
 
 def refuse_other_lag(out: Path | str, lag: int | None) -> None:
     """Raise ConfigError where a run was begun with another lag than ``lag``; None: whatever it was."""
-    begun: Any = RunDirectory.open(out).read("recipe.json")
-    if lag is not None and lag != begun.get("lag", 0):
+    saved: Any = RunDirectory.open(out).read("recipe.json")
+    if lag is not None and lag != saved.get("lag", 0):
         raise ConfigError(
-            f"--lag {lag}: the run in {out} was begun with --lag {begun.get('lag', 0)}, which its results depend on; "
+            f"--lag {lag}: the run in {out} was begun with --lag {saved.get('lag', 0)}, which its results depend on; "
             "leave it out"
         )

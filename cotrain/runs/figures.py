@@ -22,14 +22,14 @@ def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("test", evaluation.tasks)
     if evaluation.fixed:
-        still, _ = trainer.evaluate_fixed("test", evaluation.tasks, greedy=evaluation.greedy)
-        figures |= {_within("fixed", key): value for key, value in still.items() if "/" in key}
+        fixed_figures, _ = trainer.evaluate_fixed("test", evaluation.tasks, greedy=evaluation.greedy)
+        figures |= {_with_split("fixed", key): value for key, value in fixed_figures.items() if "/" in key}
     for split in evaluation.splits:
         if not has_split(trainer.recipe.tasks, split):
             continue
         further, _ = trainer.evaluate(split, evaluation.tasks // 2, group_size=min(4, evaluation.group_size))
         figures |= {
-            key if "/" not in key else _within(split, key): value for key, value in further.items() if "/" in key
+            key if "/" not in key else _with_split(split, key): value for key, value in further.items() if "/" in key
         }
     return figures
 
@@ -46,15 +46,15 @@ def curve_row(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
     if evaluation.fixed:
-        still, _ = trainer.evaluate_fixed("validation", evaluation.curve_tasks)
-        figures |= {_within("fixed", k): v for k, v in still.items() if k.split("/")[-1] in STALENESS}
+        fixed_figures, _ = trainer.evaluate_fixed("validation", evaluation.curve_tasks)
+        figures |= {_with_split("fixed", k): v for k, v in fixed_figures.items() if k.split("/")[-1] in STALENESS}
     row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
-    row |= {f"updates/{policy}": count for policy, count in trainer.policies.updates.items()}
+    row |= {f"updates/{policy}": count for policy, count in trainer.policies.update_counts.items()}
     row |= {f"eval/{key}": value.value for key, value in figures.items()}
     return row
 
 
-def _within(split: str, key: str) -> str:
+def _with_split(split: str, key: str) -> str:
     role, name = key.split("/", 1)
     return f"{role}/{split}/{name}"
 

@@ -23,12 +23,12 @@ from cotrain.runs.directory import RunDirectory
 BUDGETS = ("tokens", "flops", "seconds", "updates")
 
 
-def lengthen(out: Path | str, steps: int) -> None:
+def lengthen_run(out: Path | str, steps: int) -> None:
     """Let a run, finished or not, last ``steps`` steps in all. Raises ConfigError, RunDirectoryError, one line each;
     then the run is as it was."""
     directory = RunDirectory.open(out)
     with RunLock(directory.path):
-        seal.verify(directory)
+        seal.verify_files(directory)
         saved: Any = directory.read("recipe.json")
         settings = saved["settings"]
         if steps == settings["steps"]:

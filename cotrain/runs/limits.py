@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cotrain.core.state import State, take
-from cotrain.engine.contract import DividingEngine, Engine
+from cotrain.core.state import State, take_fields
+from cotrain.engine.contract import MemoryLimitedEngine, Engine
 from cotrain.train.policy_store import PolicyStore
 
 LIMITS = "limits"  # a checkpoint's document
 
 
-def limits(policies: PolicyStore, engine: Engine) -> dict[str, State]:
+def memory_limits(policies: PolicyStore, engine: Engine) -> dict[str, State]:
     """The document ``LIMITS``, of policies for which memory has run out; none where it never has."""
-    scoring = {handle.name: found for handle in policies if (found := handle.limit()) is not None}
-    sampling = engine.limits() if isinstance(engine, DividingEngine) else {}
+    scoring = {handle.name: found for handle in policies if (found := handle.scoring_limit()) is not None}
+    sampling = engine.limits() if isinstance(engine, MemoryLimitedEngine) else {}
     return {LIMITS: {"scoring": scoring, "sampling": sampling}} if scoring or sampling else {}
 
 
-def limit(policies: PolicyStore, engine: Engine, documents: Mapping[str, Any]) -> None:
+def restore_limits(policies: PolicyStore, engine: Engine, documents: Mapping[str, Any]) -> None:
     """Go back to what a checkpoint's documents say. Raises StateError."""
-    scoring, sampling = take("limits", documents.get(LIMITS, {"scoring": {}, "sampling": {}}), "scoring", "sampling")
+    scoring, sampling = take_fields("limits", documents.get(LIMITS, {"scoring": {}, "sampling": {}}), "scoring", "sampling")
     for handle in policies:
-        handle.limit_to(scoring.get(handle.name))
-    if isinstance(engine, DividingEngine):
-        engine.limit(sampling)
+        handle.set_scoring_limit(scoring.get(handle.name))
+    if isinstance(engine, MemoryLimitedEngine):
+        engine.set_limits(sampling)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from cotrain.core import streams
 
-NAME = "run.log"
+LOG_FILE = "run.log"
 
 
 class Observer(Protocol):
@@ -25,7 +25,7 @@ class Observer(Protocol):
     def update(self, row: Mapping[str, Any]) -> None: ...
 
 
-class Silent:
+class SilentObserver:
     """An observer that looks away."""
 
     def message(self, text: str) -> None: ...
@@ -33,29 +33,29 @@ class Silent:
     def update(self, row: Mapping[str, Any]) -> None: ...
 
 
-class Logged:
+class LoggingObserver:
     """An observer that also writes messages to a file. A disk that takes none does not stop the run."""
 
     def __init__(self, observer: Observer, directory: Path) -> None:
-        self._observer, self._path = observer, directory / NAME
+        self._observer, self._path = observer, directory / LOG_FILE
         self._told: set[str] = set()  # streams that were lost
 
     def message(self, text: str) -> None:
-        self._write(text)
+        self._append_line(text)
         self._observer.message(text)
-        self._tell_lost()
+        self._log_lost_streams()
 
     def update(self, row: Mapping[str, Any]) -> None:
         self._observer.update(row)
-        self._tell_lost()
+        self._log_lost_streams()
 
-    def _tell_lost(self) -> None:
-        for name, why in streams.lost().items():
+    def _log_lost_streams(self) -> None:
+        for name, why in streams.lost_streams().items():
             if name not in self._told:
                 self._told.add(name)
-                self._write(f"nothing more is written to {name} ({why}); the run goes on")
+                self._append_line(f"nothing more is written to {name} ({why}); the run goes on")
 
-    def _write(self, text: str) -> None:
+    def _append_line(self, text: str) -> None:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
         with suppress(OSError), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)

@@ -17,39 +17,39 @@ from typing import Any
 import torch
 
 from cotrain.backend.contract import Backend
-from cotrain.backend.local import Local
-from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, said_by
+from cotrain.backend.local import LocalBackend
+from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
 from cotrain.core.pace import Pace
-from cotrain.core.trust import beginning
+from cotrain.core.trust import remembering_code_of
 from cotrain.disk import transaction
-from cotrain.disk.files import Growing, Written
-from cotrain.disk.jsonl import JsonlWriter, cut, truncate_after
+from cotrain.disk.files import GrowingFileHash, FileDigest
+from cotrain.disk.jsonl import JsonlWriter, cut_to_size, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
 from cotrain.runs import seal
-from cotrain.runs.costs import by_clock, rates, seconds_of
+from cotrain.runs.costs import timings_row, throughput_row, seconds_of
 from cotrain.runs.directory import (
     AFTER,
     STOPPED,
     RunDirectory,
     estimates_json,
-    provenance,
+    provenance_json,
     refuse_other,
-    told,
+    seal_entries,
 )
 from cotrain.runs.figures import best_step, curve_row, end_figures, final_figures, last_measured, rows_of
-from cotrain.preflight.fitting import look
-from cotrain.train.guard import Diverged, Guard, Losses, NotFinite
+from cotrain.preflight.fitting import too_long_notes
+from cotrain.train.guard import Diverged, SkipGuard, LostProcesses, NotFinite
 from cotrain.train.lag import AHEAD
-from cotrain.runs.limits import limit, limits
-from cotrain.runs.log import Logged, Observer, Silent
+from cotrain.runs.limits import restore_limits, memory_limits
+from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
 from cotrain.runs.problems import problems_json
 from cotrain.config.recipe import Recipe
-from cotrain.runs.shortage import Room
-from cotrain.runs.shortage import told as short_of
+from cotrain.runs.shortage import DiskRetry
+from cotrain.runs.shortage import memory_notes as short_of
 from cotrain.core.stopping import Interrupted, stop_on_signal
 from cotrain.train.trainer import CoTrainer
-from cotrain.runs.whereabouts import admit_code, admit_models, located, ready, weights_of
+from cotrain.runs.whereabouts import admit_code, admit_models, pin_model_names, prepare_recipe, weights_of
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.spent import flops_of
@@ -66,7 +66,7 @@ class Outcome:
     summary: Mapping[str, Any]  # as in summary.json
 
 
-def start(
+def start_run(
     recipe: Recipe,
     out: Path | str,
     *,
@@ -82,27 +82,27 @@ def start(
 
     ``backend``: who runs the policies; None: this process, on ``device``. ``lag``: see ``lag.py``.
     """
-    recipe, saved = ready(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
+    recipe, saved = prepare_recipe(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     with RunDirectory.begin(out) as directory:
-        backend = backend or Local(device)
-        build = _builder(recipe, backend, wrap, lag)
-        made = provenance(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
-        observer = Logged(observer or Silent(), directory.path)
-        grown: dict[str, Written] = {}
-        aside = getattr(recipe.tasks, "quarantine", None)
-        if isinstance(aside, Quarantine) and aside.refused:
-            aside.write(directory.path / QUARANTINE)
-            grown[QUARANTINE] = Growing(directory.path / QUARANTINE).written()
-            observer.message(f"note: {aside.line()}; all in {directory.path / QUARANTINE}")
-        directory.keep({"provenance.json": made, "recipe.json": saved}, grown)
-        with beginning(directory.path):
+        backend = backend or LocalBackend(device)
+        build = _trainer_factory(recipe, backend, wrap, lag)
+        versions = provenance_json(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
+        observer = LoggingObserver(observer or SilentObserver(), directory.path)
+        grown: dict[str, FileDigest] = {}
+        quarantine = getattr(recipe.tasks, "quarantine", None)
+        if isinstance(quarantine, Quarantine) and quarantine.refused:
+            quarantine.write(directory.path / QUARANTINE)
+            grown[QUARANTINE] = GrowingFileHash(directory.path / QUARANTINE).digest_all()
+            observer.message(f"note: {quarantine.summary_line()}; all in {directory.path / QUARANTINE}")
+        directory.write_sealed({"provenance.json": versions, "recipe.json": saved}, grown)
+        with remembering_code_of(directory.path):
             if recipe.origin is not None:
                 admit_code(recipe.origin.target, recipe.origin.arguments)
             admit_models(recipe.policies)
-        return _continue(directory, recipe, build, checkpoint_every, observer)
+        return _continue_run(directory, recipe, build, checkpoint_every, observer)
 
 
-def resume(
+def resume_run(
     recipe: Recipe,
     out: Path | str,
     *,
@@ -113,44 +113,44 @@ def resume(
 ) -> Outcome:
     """Go on where a run was interrupted; a finished run only has its summary returned."""
     directory = RunDirectory.open(out)
-    observer = Logged(observer or Silent(), directory.path)
+    observer = LoggingObserver(observer or SilentObserver(), directory.path)
     with RunLock(directory.path):
-        seal.verify(directory)
-        transaction.sweep(directory.checkpoints)
+        seal.verify_files(directory)
+        transaction.sweep_leftovers(directory.checkpoints)
         saved: Any = directory.read("recipe.json")  # ``open`` has seen it
-        refuse_other(directory.path, saved, recipe := located(recipe, saved))
-        if (done := _finished(directory, observer)) is not None:
+        refuse_other(directory.path, saved, recipe := pin_model_names(recipe, saved))
+        if (done := _finished_outcome(directory, observer)) is not None:
             return done
-        made: Any = directory.read("provenance.json")
-        if made["threads"] != torch.get_num_threads():
+        versions: Any = directory.read("provenance.json")
+        if versions["threads"] != torch.get_num_threads():
             observer.message(
-                f"note: this run was begun with {made['threads']} threads and goes on with {torch.get_num_threads()}: "
+                f"note: this run was begun with {versions['threads']} threads and goes on with {torch.get_num_threads()}: "
                 "sums may round differently, so it is the same run but not bit for bit"
             )
-        return _continue(
+        return _continue_run(
             directory,
             recipe,
-            _builder(recipe, backend or Local(device), wrap, int(saved.get("lag", 0))),
+            _trainer_factory(recipe, backend or LocalBackend(device), wrap, int(saved.get("lag", 0))),
             int(saved["checkpoint_every"]),
             observer,
         )
 
 
-Build = Callable[[Callable[[], int]], CoTrainer]
+TrainerFactory = Callable[[Callable[[], int]], CoTrainer]
 
 
-def _builder(recipe: Recipe, backend: Backend, wrap: Callable[[Any], Any] | None, lag: int) -> Build:
+def _trainer_factory(recipe: Recipe, backend: Backend, wrap: Callable[[Any], Any] | None, lag: int) -> TrainerFactory:
     stop: list[Callable[[], int]] = [lambda: 0]
     trainer = CoTrainer(recipe, backend=backend, stopping=lambda: stop[0](), wrap=wrap, lag=lag)
 
-    def build(stopping: Callable[[], int]) -> CoTrainer:
+    def get_trainer(stopping: Callable[[], int]) -> CoTrainer:
         stop[0] = stopping
         return trainer
 
-    return build
+    return get_trainer
 
 
-def _finished(directory: RunDirectory, observer: Observer) -> Outcome | None:
+def _finished_outcome(directory: RunDirectory, observer: Observer) -> Outcome | None:
     summary = directory.read("summary.json")
     if summary is None:
         return None
@@ -158,43 +158,43 @@ def _finished(directory: RunDirectory, observer: Observer) -> Outcome | None:
     return Outcome(directory=directory.path, summary=summary)
 
 
-def _continue(
-    directory: RunDirectory, recipe: Recipe, build: Build, checkpoint_every: int, observer: Observer
+def _continue_run(
+    directory: RunDirectory, recipe: Recipe, build: TrainerFactory, checkpoint_every: int, observer: Observer
 ) -> Outcome:
     with stop_on_signal() as stopping:
-        trainer, record, room = build(stopping), seal.Record(directory), Room(stopping, observer)
+        trainer, record, room = build(stopping), seal.CheckpointRecord(directory), DiskRetry(stopping, observer)
         (directory.path / STOPPED).unlink(missing_ok=True)
-        trainer.policies.begin_at(directory.begun)
+        trainer.policies.begin_at(directory.begin_time)
         trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
-        checkpoint = seal.newest(directory)
-        for damage in checkpoint.damaged if checkpoint else ():
+        checkpoint = seal.newest_checkpoint(directory)
+        for damage in checkpoint.damaged_newer if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         try:
             before: dict[str, Any] | None = None
-            losses = Losses()
-            todo: Callable[[], None] | None = None  # before the work goes on
+            losses = LostProcesses()
+            recover: Callable[[], None] | None = None  # before the work goes on
             while True:
                 try:
-                    if todo is not None:
-                        todo()
+                    if recover is not None:
+                        recover()
                     if before is None:
-                        trainer.policies.sees(directory.path)
-                        before = _start(directory, trainer, checkpoint, observer, room)
-                        _remember(directory, trainer, checkpoint)
-                        _restore(directory, trainer, checkpoint, observer)
-                    return _work(directory, trainer, before, record, checkpoint_every, observer, room)
+                        trainer.policies.check_folder(directory.path)
+                        before = _measure_start(directory, trainer, checkpoint, observer, room)
+                        _remember_answers(directory, trainer, checkpoint)
+                        _restore_checkpoint(directory, trainer, checkpoint, observer)
+                    return _run_steps(directory, trainer, before, record, checkpoint_every, observer, room)
                 except NotFinite as error:
                     if before is None:
                         raise
-                    todo = partial(_go_back, directory, trainer, error, observer)
+                    recover = partial(_go_back, directory, trainer, error, observer)
                 except ProcessLost as lost:
-                    losses.add(trainer.finished, lost)
-                    todo = partial(_bring_back, directory, trainer, lost, observer, to_start=before is None)
-                record = seal.Record(directory)
+                    losses.count_loss(trainer.finished, lost)
+                    recover = partial(_recover_lost, directory, trainer, lost, observer, to_start=before is None)
+                record = seal.CheckpointRecord(directory)
         except Interrupted:
             if before is not None and trainer.finished > _saved_step(directory):  # else there is nothing to save yet
                 with suppress(NotFinite, ProcessLost):  # then the checkpoint before it is the one to go on from
-                    _save(directory, trainer, record)
+                    _save_checkpoint(directory, trainer, record)
             observer.message(
                 f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is "
                 f"lost. Go on with: cotrain resume {directory.path}"
@@ -203,57 +203,57 @@ def _continue(
         except Exception as error:
             if before is not None:  # else there is nothing yet to look at
                 with suppress(OSError, CotrainError):
-                    directory.write(STOPPED, {"steps": trainer.finished, "error": said_by(error)})
+                    directory.write(STOPPED, {"steps": trainer.finished, "error": error_text(error)})
             raise
         finally:
             trainer.close()
 
 
-def _bring_back(
+def _recover_lost(
     directory: RunDirectory, trainer: CoTrainer, lost: ProcessLost, observer: Observer, *, to_start: bool
 ) -> None:
     """Processes were lost: to the newest checkpoint, or the start, and on from there with the same draws. ``to_start``:
     the start has not been measured yet."""
-    saved = None if to_start else seal.newest(directory)
+    saved = None if to_start else seal.newest_checkpoint(directory)
     where = "the start" if saved is None else saved.checkpoint.path.name
     observer.message(f"{lost}; going back to {where}")
-    trainer.backend.renew()
+    trainer.backend.restart_lost_processes()
     if saved is None:
         trainer.begin_again()
     if not to_start:
-        _restore(directory, trainer, saved, observer)
+        _restore_checkpoint(directory, trainer, saved, observer)
 
 
-def _start(
-    directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None, observer: Observer, room: Room
+def _measure_start(
+    directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None, observer: Observer, room: DiskRetry
 ) -> dict[str, dict[str, Any]]:
     """Figures of the start, measured by ``trainer``, which has its weights still; where they are lost, once more."""
-    held = directory.read("before.json")
-    if held is not None and (directory.path / "before_counts.json").exists():
-        return dict(held)
-    for line in look(trainer) if saved is None else ():
+    saved_figures = directory.read("before.json")
+    if saved_figures is not None and (directory.path / "before_counts.json").exists():
+        return dict(saved_figures)
+    for line in too_long_notes(trainer) if saved is None else ():
         observer.message(line)
     observer.message("measuring the start on held-out problems …")
     figures = final_figures(trainer)
-    made = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
-    if saved is not None and saved.checkpoint.step and not told(made).items() <= directory.sealed().items():
+    start_files = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
+    if saved is not None and saved.checkpoint.step and not seal_entries(start_files).items() <= directory.sealed_files().items():
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
             "restore it, or start anew"
         )
-    room(directory.keep, made)
-    return made["before.json"]
+    room(directory.write_sealed, start_files)
+    return start_files["before.json"]
 
 
-def _remember(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None) -> None:
+def _remember_answers(directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None) -> None:
     """What policies of other servers said in the steps that will be played again is not asked again."""
     if any(policy.outside for policy in trainer.recipe.policies.values()):
         with Ledger(directory.episodes) as ledger:
             later = [step for step in ledger.steps() if saved is None or step >= saved.checkpoint.step]
-            trainer.backend.remember(t for step in later for e in ledger.read(step) for t in e.traces)
+            trainer.backend.cache_remote_answers(t for step in later for e in ledger.read(step) for t in e.traces)
 
 
-def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | None, observer: Observer) -> None:
+def _restore_checkpoint(directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None, observer: Observer) -> None:
     """Load the checkpoint, and cut the files back to what they were when it was saved."""
     documents: dict[str, Any] = {}
     if saved is not None:
@@ -262,8 +262,8 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | No
         observer.message(
             f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
-    limit(trainer.policies, trainer.engine, documents)
-    cut(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
+    restore_limits(trainer.policies, trainer.engine, documents)
+    cut_to_size(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
     for path in (directory.timings, directory.path / SKIPPED):
         truncate_after(path, trainer.finished - 1)
     trainer.flops = sum(flops_of(row) for row in rows_of(directory.metrics))
@@ -275,44 +275,44 @@ def _restore(directory: RunDirectory, trainer: CoTrainer, saved: seal.Saved | No
 def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, observer: Observer) -> None:
     """To the newest checkpoint, from which the run goes on with other draws. Raises Diverged where it has been done
     before."""
-    saved = seal.newest(directory)
+    saved = seal.newest_checkpoint(directory)
     todo = "lower the learning rate, or look at the rewards"
     if saved is None or trainer.retries:
         again = "and so it was after going back to a checkpoint"
         what = "there is no checkpoint to go back to" if saved is None else again
-        kept = "" if saved is None else f"; {saved.checkpoint.path} is kept"
-        raise Diverged(f"stopped after step {trainer.finished}: {error}, {what}; {todo}{kept}") from error
+        kept_note = "" if saved is None else f"; {saved.checkpoint.path} is kept"
+        raise Diverged(f"stopped after step {trainer.finished}: {error}, {what}; {todo}{kept_note}") from error
     observer.message(f"going back to {saved.checkpoint.path.name}, and on from there with other draws: {error}; {todo}")
-    trainer.backend.remember(())  # other draws are other requests
-    _restore(directory, trainer, saved, observer)
-    trainer.retry(1)
-    _save(directory, trainer, seal.Record(directory))
+    trainer.backend.cache_remote_answers(())  # other draws are other requests
+    _restore_checkpoint(directory, trainer, saved, observer)
+    trainer.set_attempt(1)
+    _save_checkpoint(directory, trainer, seal.CheckpointRecord(directory))
 
 
-def _take_back(directory: RunDirectory, trainer: CoTrainer, step: int, observer: Observer) -> None:
+def _load_best(directory: RunDirectory, trainer: CoTrainer, step: int, observer: Observer) -> None:
     """Load what the policies were after ``step`` steps: the best of the evaluations on validation problems."""
     if step == trainer.finished:
         return
-    tensors, documents = seal.at(directory, step).load()
+    tensors, documents = seal.checkpoint_at(directory, step).load()
     trainer.load(documents["state"], tensors, documents.get(AHEAD))
     observer.message(f"the end is the state after step {step}, the best in {trainer.recipe.evaluation.best}")
 
 
 def _saved_step(directory: RunDirectory) -> int:
-    checkpoint = transaction.latest(directory.checkpoints)
+    checkpoint = transaction.latest_checkpoint(directory.checkpoints)
     return -1 if checkpoint is None else checkpoint.step
 
 
-def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> None:
+def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, record: seal.CheckpointRecord) -> None:
     """Raises NotFinite for weights that no run can go on with."""
-    tensors = trainer.policies.saved()
+    tensors = trainer.policies.checkpoint_parts()
     more = {} if (played := trainer.plays.state()) is None else {AHEAD: played}
-    more |= limits(trainer.policies, trainer.engine)
-    documents = {"state": trainer.state(), seal.RECORD: record.json(), **more}
+    more |= memory_limits(trainer.policies, trainer.engine)
+    documents = {"state": trainer.state(), seal.RECORD: record.to_json(), **more}
     saved: Any = directory.read("recipe.json")
     keep_every = int(saved.get("keep_every", 0))
     best = best_step(directory, trainer.recipe.evaluation.best)
-    transaction.save(
+    transaction.save_checkpoint(
         directory.checkpoints,
         trainer.finished,
         tensors,
@@ -322,21 +322,21 @@ def _save(directory: RunDirectory, trainer: CoTrainer, record: seal.Record) -> N
     )
 
 
-def _work(
+def _run_steps(
     directory: RunDirectory,
     trainer: CoTrainer,
     before: Mapping[str, Any],
-    record: seal.Record,
+    record: seal.CheckpointRecord,
     checkpoint_every: int,
     observer: Observer,
-    room: Room,
+    room: DiskRetry,
 ) -> Outcome:
     recipe = trainer.recipe
     told_of: set[str] = set()
-    measured, monitor, guard = last_measured(directory), Monitor(), Guard()
+    measured, monitor, guard = last_measured(directory), Monitor(), SkipGuard()
     for row in rows_of(directory.metrics):
-        monitor.add(row)
-        guard.add(row)
+        monitor.add_row(row)
+        guard.add_row(row)
     metrics, timings, ledger = (
         JsonlWriter(directory.metrics, watched=True),
         JsonlWriter(directory.timings),
@@ -345,7 +345,7 @@ def _work(
     with metrics, timings, ledger, _durable_on_exit(metrics, ledger):
         while True:
             step = trainer.finished - 1  # the last finished one, -1 at the start
-            if trainer.due() and measured < step + 1:
+            if trainer.is_evaluation_due() and measured < step + 1:
                 row = curve_row(trainer, step=step)
                 room(metrics.append, row)
                 observer.update(row)
@@ -353,8 +353,8 @@ def _work(
                 if best_step(directory, recipe.evaluation.best) == measured and measured > _saved_step(directory):
                     metrics.sync()
                     ledger.sync()
-                    room(_save, directory, trainer, record)
-            if trainer.done:
+                    room(_save_checkpoint, directory, trainer, record)
+            if trainer.is_done:
                 break
             if (
                 trainer.finished
@@ -363,36 +363,36 @@ def _work(
             ):
                 metrics.sync()
                 ledger.sync()
-                room(_save, directory, trainer, record)
+                room(_save_checkpoint, directory, trainer, record)
             result = trainer.step()
             _name_set_aside(trainer, told_of, observer)
             room(ledger.append, int(result.row["step"]), result.episodes, result.advantages)
             room(metrics.append, result.row)
-            room(timings.append, by_clock(result))
-            observer.update({**result.row, "seconds": sum(result.seconds.values()), **rates(result)})
+            room(timings.append, timings_row(result))
+            observer.update({**result.row, "seconds": sum(result.seconds.values()), **throughput_row(result)})
             if result.skipped:
                 with JsonlWriter(directory.path / SKIPPED) as skipped:
                     for batch in result.skipped:
                         skipped.append(batch)
             for line in short_of(result.row):
                 observer.message(line)
-            for alarm in monitor.add(result.row):
+            for alarm in monitor.add_row(result.row):
                 observer.message(with_examples(alarm, ledger.read).line())
-            guard.add(result.row)
-    for alarm in monitor.end():
+            guard.add_row(result.row)
+    for alarm in monitor.end_run():
         observer.message(alarm.line())
     if trainer.finished > _saved_step(directory):
-        room(_save, directory, trainer, record)
+        room(_save_checkpoint, directory, trainer, record)
     spent = {
         "steps": trainer.finished,
         "tokens": trainer.tokens,
         "flops": trainer.flops,
-        "updates": dict(trainer.policies.updates),
+        "updates": dict(trainer.policies.update_counts),
     }
     chosen = best_step(directory, recipe.evaluation.best)
     if chosen is not None:
         spent["chosen"] = chosen
-        _take_back(directory, trainer, chosen, observer)
+        _load_best(directory, trainer, chosen, observer)
     observer.message("measuring the end on held-out problems …")
     after, counts = end_figures(trainer, observer.message), directory.read("before_counts.json")
     _name_set_aside(trainer, told_of, observer)
@@ -403,9 +403,9 @@ def _work(
         "before": before,
         "after": estimates_json(after),
         "change": estimates_json(paired_changes(after, counts)) if counts else {},
-        "alarms": [with_examples(alarm, ledger.read).json() for alarm in monitor.alarms],
+        "alarms": [with_examples(alarm, ledger.read).to_json() for alarm in monitor.alarms],
     }
-    room(directory.keep, {AFTER: problems_json(after), "summary.json": summary}, record.files())
+    room(directory.write_sealed, {AFTER: problems_json(after), "summary.json": summary}, record.growing_files())
     return Outcome(directory=directory.path, summary=summary)
 
 

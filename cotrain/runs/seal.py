@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import ledger, transaction
-from cotrain.disk.files import REAL_FILES, Files, Growing, Written, written_in
+from cotrain.disk.files import REAL_FILES, Files, GrowingFileHash, FileDigest, digest_of_prefix
 from cotrain.runs.directory import AFTER, SEAL, RunDirectory
 
 if TYPE_CHECKING:
@@ -47,49 +47,49 @@ LENGTH = (
 )  # settings that end a run, or say where its decays end
 
 
-class Record:
+class CheckpointRecord:
     """What a checkpoint says of the run it belongs to. Metrics and ledger are hashed as they grow."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
-        self._growing = {name: Growing(directory.path / name) for name in (METRICS, LEDGER)}
+        self._growing = {name: GrowingFileHash(directory.path / name) for name in (METRICS, LEDGER)}
 
-    def files(self) -> dict[str, Written]:
+    def growing_files(self) -> dict[str, FileDigest]:
         """Metrics and ledger as they are now."""
-        return {name: growing.written() for name, growing in self._growing.items()}
+        return {name: growing.digest_all() for name, growing in self._growing.items()}
 
-    def json(self) -> dict[str, Any]:
-        of_start = {name: each for name, each in self._directory.sealed().items() if name in BEFORE}
-        listed = {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in (of_start | self.files()).items()}
-        return {"settings": _settings(self._directory), "files": listed}
+    def to_json(self) -> dict[str, Any]:
+        of_start = {name: each for name, each in self._directory.sealed_files().items() if name in BEFORE}
+        listed = {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in (of_start | self.growing_files()).items()}
+        return {"settings": _settings_hash(self._directory), "files": listed}
 
 
-def verify(directory: RunDirectory) -> None:
+def verify_files(directory: RunDirectory) -> None:
     """Raise RunDirectoryError for the first file of a run that is not as the seal has it."""
-    sealed = directory.sealed()
+    sealed = directory.sealed_files()
     finished = directory.summary.exists()
     for name in (*BEFORE, AFTER, "summary.json", "recipe.json"):
         if name not in sealed and (directory.path / name).exists():
             raise RunDirectoryError(
-                f"{directory.path / name} does not belong to this run ({SEAL} has no such file); {_todo(name)}"
+                f"{directory.path / name} does not belong to this run ({SEAL} has no such file); {_repair_advice(name)}"
             )
     for name, expected in sealed.items():
         path = directory.path / name
         if not finished and (name in WRITTEN_AGAIN or (name in LATER and not path.exists())):
             continue
-        if (wrong := _difference(path, expected)) is not None:
-            raise RunDirectoryError(f"{path} is not as this run wrote it ({wrong}); {_todo(name, finished)}")
+        if (wrong := _file_difference(path, expected)) is not None:
+            raise RunDirectoryError(f"{path} is not as this run wrote it ({wrong}); {_repair_advice(name, finished)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class VerifiedCheckpoint:
     """The newest checkpoint that verifies, which is of this run."""
 
     checkpoint: transaction.Checkpoint
-    files: Mapping[str, Written]  # metrics and ledger when it was saved; they begin so still
+    files: Mapping[str, FileDigest]  # metrics and ledger when it was saved; they begin so still
 
     @property
-    def damaged(self) -> tuple[transaction.Damage, ...]:
+    def damaged_newer(self) -> tuple[transaction.Damage, ...]:
         """Newer ones that were passed over."""
         return self.checkpoint.damaged
 
@@ -100,48 +100,48 @@ class Saved:
         return self.checkpoint.load(only=only, files=files)
 
 
-def newest(directory: RunDirectory, *, files: Files = REAL_FILES) -> Saved | None:
+def newest_checkpoint(directory: RunDirectory, *, files: Files = REAL_FILES) -> VerifiedCheckpoint | None:
     """The newest checkpoint of a run that was verified, None where there is none yet. Raises RunDirectoryError where it
     is another run's, or metrics or ledger are not those that it was saved with; and what ``transaction.latest``
     raises."""
-    checkpoint = transaction.latest(directory.checkpoints, files=files)
+    checkpoint = transaction.latest_checkpoint(directory.checkpoints, files=files)
     if checkpoint is None:
         return None
     _, documents = checkpoint.load(only=())
-    return Saved(checkpoint, _recorded(directory, checkpoint.path, documents))
+    return VerifiedCheckpoint(checkpoint, _recorded_files(directory, checkpoint.path, documents))
 
 
-def at(directory: RunDirectory, step: int) -> Saved:
+def checkpoint_at(directory: RunDirectory, step: int) -> VerifiedCheckpoint:
     """The checkpoint of one step. Raises RunDirectoryError where there is none, or what there is does not verify or is
     of another run."""
-    found = transaction.verify(directory.checkpoints / transaction.step_name(step))
-    if not isinstance(found, transaction.Checkpoint):
-        raise RunDirectoryError(f"{directory.path} has no checkpoint of step {step} that is whole ({found.reason})")
-    _, documents = found.load(only=())
-    return Saved(found, _recorded(directory, found.path, documents))
+    checkpoint = transaction.verify_checkpoint(directory.checkpoints / transaction.step_name(step))
+    if not isinstance(checkpoint, transaction.Checkpoint):
+        raise RunDirectoryError(f"{directory.path} has no checkpoint of step {step} that is whole ({checkpoint.reason})")
+    _, documents = checkpoint.load(only=())
+    return VerifiedCheckpoint(checkpoint, _recorded_files(directory, checkpoint.path, documents))
 
 
-def _recorded(directory: RunDirectory, checkpoint: Path, documents: Mapping[str, Any]) -> dict[str, Written]:
+def _recorded_files(directory: RunDirectory, checkpoint: Path, documents: Mapping[str, Any]) -> dict[str, FileDigest]:
     """What a checkpoint says of metrics and ledger."""
     try:
         record = documents[RECORD]
         settings = record["settings"]
-        files = {name: Written(bytes=each["bytes"], sha256=each["sha256"]) for name, each in record["files"].items()}
+        files = {name: FileDigest(bytes=each["bytes"], sha256=each["sha256"]) for name, each in record["files"].items()}
     except (KeyError, TypeError, AttributeError):
         raise RunDirectoryError(
             f"{checkpoint} does not say which run it is of: an earlier version saved it; start anew"
         ) from None
     back = "put this run's own back, or move checkpoints/ away to begin again"
-    if settings != _settings(directory):
+    if settings != _settings_hash(directory):
         raise RunDirectoryError(
             f"{checkpoint} is of a run with other settings than {directory.path / 'recipe.json'}; {back}"
         )
-    sealed = directory.sealed()
+    sealed = directory.sealed_files()
     other = [name for name in BEFORE if files.get(name) != sealed.get(name) and name in files]
     if other:
         raise RunDirectoryError(f"{checkpoint} is of a run with another {other[0]} than {directory.path}; {back}")
     for name in (METRICS, LEDGER):
-        if (wrong := _difference(directory.path / name, files[name], beginning=True)) is not None:
+        if (wrong := _file_difference(directory.path / name, files[name], beginning=True)) is not None:
             raise RunDirectoryError(
                 f"{directory.path / name} is not what {checkpoint.name} was saved with ({wrong}); restore it; "
                 f"if the checkpoint is another run's, {back}"
@@ -149,23 +149,23 @@ def _recorded(directory: RunDirectory, checkpoint: Path, documents: Mapping[str,
     return {name: files[name] for name in (METRICS, LEDGER)}
 
 
-def _settings(directory: RunDirectory) -> str:
+def _settings_hash(directory: RunDirectory) -> str:
     """Hash of the settings in recipe.json, the seed among them, whatever function and arguments they were made by. How
     long the run lasts is none of them: a finished run may go on. A model that was moved counts as it was named then."""
     saved: Any = directory.read("recipe.json")
     for policy, name in saved.get(MOVED, {}).items():
         saved["settings"]["policies"][policy] |= name
-    settled = {name: value for name, value in saved["settings"].items() if name not in LENGTH}
-    return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
+    lasting = {name: value for name, value in saved["settings"].items() if name not in LENGTH}
+    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()
 
 
-def _difference(path: Path, expected: Written, *, beginning: bool = False) -> str | None:
+def _file_difference(path: Path, expected: FileDigest, *, beginning: bool = False) -> str | None:
     """What is wrong with a file, or with its first bytes alone; None when nothing is."""
     try:
         size = path.stat().st_size
         if size < expected.bytes or (size > expected.bytes and not beginning):
             return f"it has {size} bytes, expected {'at least ' if beginning else ''}{expected.bytes}"
-        if written_in(path, expected.bytes) != expected:
+        if digest_of_prefix(path, expected.bytes) != expected:
             return f"its first {expected.bytes} bytes differ" if beginning else "its hash differs"
     except FileNotFoundError:
         return None if beginning and expected.bytes == 0 else "it is missing"
@@ -174,7 +174,7 @@ def _difference(path: Path, expected: Written, *, beginning: bool = False) -> st
     return None
 
 
-def _todo(name: str, finished: bool = True) -> str:
+def _repair_advice(name: str, finished: bool = True) -> str:
     if name in BEFORE and not finished:
         return "restore it, or delete it: then the start is measured again, with the weights of the start"
     return "restore it, or start anew"

@@ -14,17 +14,17 @@ from typing import Any, ParamSpec, TypeVar
 
 from cotrain.disk.files import DiskError
 from cotrain.runs.log import Observer
-from cotrain.train.policy_store import SHORT
+from cotrain.train.policy_store import MEMORY_SUFFIX
 from cotrain.core.stopping import Interrupted
 
-MICRO = "/micro_tokens"
+MICRO_SUFFIX = "/micro_tokens"
 PAUSE_S = 5.0  # between two tries
 PATIENCE_S = 3600.0  # of waiting for room
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Room:
+class DiskRetry:
     """Does what writes, again and again while the disk is full."""
 
     def __init__(self, stopping: Callable[[], int], observer: Observer) -> None:
@@ -57,12 +57,12 @@ class Room:
                 raise Interrupted(signal)
 
 
-def told(row: Mapping[str, Any]) -> Iterator[str]:
+def memory_notes(row: Mapping[str, Any]) -> Iterator[str]:
     """A line for each policy whose memory ran out in a step."""
     for key, count in row.items():
-        if key.endswith(SHORT):
-            policy = key.removesuffix(SHORT)
-            tokens = row.get(policy + MICRO)
+        if key.endswith(MEMORY_SUFFIX):
+            policy = key.removesuffix(MEMORY_SUFFIX)
+            tokens = row.get(policy + MICRO_SUFFIX)
             todo = "" if tokens is None else f"; to begin so, set policies.{policy}.micro_tokens={tokens:.0f}"
             yield (
                 f"note: step {row['step']}: memory ran out {count:.0f} times for policy {policy!r}; it was computed "

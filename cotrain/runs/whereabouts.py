@@ -25,32 +25,32 @@ from cotrain.config.policies import Policy, Weights
 from cotrain.config.recipe import Recipe, check_due, check_problems
 
 
-def ready(recipe: Recipe, **how: int) -> tuple[Recipe, dict[str, Any]]:
+def prepare_recipe(recipe: Recipe, **how: int) -> tuple[Recipe, dict[str, Any]]:
     """A recipe that can be begun, with names of its models that last, and its recipe.json. ``how``: as of
     ``recipe_json``. Raises ConfigError, DataError."""
-    recipe = located(recipe)
+    recipe = pin_model_names(recipe)
     saved = recipe_json(recipe, **how)
     check_problems(recipe)
     check_due(recipe)
     return recipe, saved
 
 
-def located(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> Recipe:
+def pin_model_names(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe with lasting names; ``begun``: recipe.json of the run that goes on, whose names stay where they mean
     the same."""
-    from cotrain.models.names import lasting, unpinned
+    from cotrain.models.names import lasting_name, unpinned_name
 
     held = _names_in(begun["settings"]["policies"]) if begun else set()
-    meant = {unpinned(name): name for name in sorted(held)}
-    names = {name: name if name in held else _held(name, meant) for name in _names_of(recipe.policies)}
-    return _renamed(recipe, {old: lasting(old) if new is None else new for old, new in names.items()})
+    meant = {unpinned_name(name): name for name in sorted(held)}
+    names = {name: name if name in held else _saved_name(name, meant) for name in _names_of(recipe.policies)}
+    return _rename_models(recipe, {old: lasting_name(old) if new is None else new for old, new in names.items()})
 
 
-def _held(name: str, meant: Mapping[str, str]) -> str | None:
+def _saved_name(name: str, meant: Mapping[str, str]) -> str | None:
     """The name by which the run knows this model; None for another model, and for a revision that the user names."""
-    from cotrain.models.names import is_hub_model, unpinned
+    from cotrain.models.names import is_hub_model, unpinned_name
 
-    return None if "@" in name and is_hub_model(name) else meant.get(unpinned(name))
+    return None if "@" in name and is_hub_model(name) else meant.get(unpinned_name(name))
 
 
 def _names_of(policies: Mapping[str, Policy]) -> set[str]:
@@ -70,7 +70,7 @@ def _names_in(policies: Mapping[str, Any]) -> set[str]:
     return models | {str(path) for one in policies.values() if (path := (one.get("lora") or {}).get("path"))}
 
 
-def _renamed(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
+def _rename_models(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
     if all(old == new for old, new in names.items()):
         return recipe
     policies = {}
@@ -82,34 +82,34 @@ def _renamed(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
         policies[policy] = spec
     origin = recipe.origin
     if origin is not None:
-        naming = _naming(origin.arguments, names)
-        arguments = {key: _value(value, names) if key in naming else value for key, value in origin.arguments.items()}
-        settings = tuple(_setting(one, names) for one in origin.settings)
+        naming = _naming_arguments(origin.arguments, names)
+        arguments = {key: _renamed_value(value, names) if key in naming else value for key, value in origin.arguments.items()}
+        settings = tuple(_renamed_setting(one, names) for one in origin.settings)
         origin = replace(origin, arguments=arguments, settings=settings)
     return replace(recipe, policies=policies, origin=origin)
 
 
-def _naming(arguments: Mapping[str, Any], names: Collection[str]) -> set[str]:
+def _naming_arguments(arguments: Mapping[str, Any], names: Collection[str]) -> set[str]:
     """The arguments that name these models: ``model``, ``verifier_model`` and their like, and another one only where
     none of those has its value. ``verifier="trained"`` names no model, also where the model is called "trained"."""
     plain = {key for key in arguments if key.rpartition("_")[2] in ("model", "models")}
-    said = {one for key in plain for one in _strings(arguments[key])}
-    return plain | {key for key, value in arguments.items() if _strings(value) & set(names) - said}
+    said = {one for key in plain for one in _strings_in(arguments[key])}
+    return plain | {key for key, value in arguments.items() if _strings_in(value) & set(names) - said}
 
 
-def _strings(value: Any) -> set[str]:
+def _strings_in(value: Any) -> set[str]:
     parts = value if isinstance(value, list | tuple) else [value]
     return {one for one in parts if isinstance(one, str)}
 
 
-def _value(value: Any, names: Mapping[str, str]) -> Any:
+def _renamed_value(value: Any, names: Mapping[str, str]) -> Any:
     """An argument; of a list, each of its parts."""
     if isinstance(value, list | tuple):
-        return [_value(one, names) for one in value]
+        return [_renamed_value(one, names) for one in value]
     return names.get(value, value) if isinstance(value, str) else value
 
 
-def _setting(text: str, names: Mapping[str, str]) -> str:
+def _renamed_setting(text: str, names: Mapping[str, str]) -> str:
     """One of ``--set``."""
     path, _, value = text.partition("=")
     try:
@@ -150,7 +150,7 @@ def admit_models(policies: Mapping[str, Policy]) -> None:
 
 def refuse_lost(policies: Mapping[str, Policy], where: Path | str) -> None:
     """Raise RunDirectoryError for directories of models that are gone."""
-    lost = sorted(name for name in _names_of(policies) if _gone(name))
+    lost = sorted(name for name in _names_of(policies) if _is_gone(name))
     if lost:
         many = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         new = "NEW" if len(lost) == 1 else "OLD=NEW"
@@ -160,24 +160,24 @@ def refuse_lost(policies: Mapping[str, Policy], where: Path | str) -> None:
         )
 
 
-def _gone(name: str) -> bool:
+def _is_gone(name: str) -> bool:
     return name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir()
 
 
-def moved(out: Path | str, model: str) -> None:
+def update_model_path(out: Path | str, model: str) -> None:
     """Let a run know the new place of a model that was moved: ``NEW``, or ``OLD=NEW`` where several are gone.
 
     Written again: recipe.json, with the seal. Raises ConfigError, RunDirectoryError, one line each; then the run is as
     it was.
     """
-    from cotrain.models.names import lasting
+    from cotrain.models.names import lasting_name
 
     directory = RunDirectory.open(out)
     with RunLock(directory.path):
-        seal.verify(directory)
+        seal.verify_files(directory)
         saved: Any = directory.read("recipe.json")
         policies = saved["settings"]["policies"]
-        lost = sorted(name for name in _names_in(policies) if _gone(name))
+        lost = sorted(name for name in _names_in(policies) if _is_gone(name))
         old, equals, new = model.partition("=")
         if not lost:
             raise ConfigError(
@@ -191,26 +191,26 @@ def moved(out: Path | str, model: str) -> None:
             raise ConfigError(
                 f"--model {model}: the run has no model {old!r} that is gone; expected {' or '.join(lost)}"
             )
-        where = lasting(new)
+        where = lasting_name(new)
         if not Path(where).is_dir():
             raise ConfigError(f"--model {model}: {new} is no directory; give the one that holds the model now")
-        begun: Any = directory.read("provenance.json") or {}
-        for policy, one in policies.items():
-            for key, name in ((policy, one["model"]), (f"{policy}/adapter", (one.get("lora") or {}).get("path"))):
-                if name == old and begun.get("weights", {}).get(key) != weights_hash(where):
+        provenance: Any = directory.read("provenance.json") or {}
+        for policy, spec in policies.items():
+            for key, name in ((policy, spec["model"]), (f"{policy}/adapter", (spec.get("lora") or {}).get("path"))):
+                if name == old and provenance.get("weights", {}).get(key) != weights_hash(where):
                     raise ConfigError(
                         f"--model {model}: {new} holds other weights than policy {policy!r} began with; give the "
                         "directory that was moved, unchanged"
                     )
         names = {old: where}
-        for policy, one in policies.items():
-            was = {key: one[key] for key in ("model", "lora") if key in one}
-            one["model"] = names.get(one["model"], one["model"])
-            if (one.get("lora") or {}).get("path") in names:
-                one["lora"] = one["lora"] | {"path": where}
-            if any(one[key] != was[key] for key in was):
-                saved.setdefault(seal.MOVED, {}).setdefault(policy, was)
+        for policy, spec in policies.items():
+            saved_names = {key: spec[key] for key in ("model", "lora") if key in spec}
+            spec["model"] = names.get(spec["model"], spec["model"])
+            if (spec.get("lora") or {}).get("path") in names:
+                spec["lora"] = spec["lora"] | {"path": where}
+            if any(spec[key] != saved_names[key] for key in saved_names):
+                saved.setdefault(seal.MOVED, {}).setdefault(policy, saved_names)
         if (origin := saved["origin"]) is not None:
-            origin["arguments"] = {key: _value(value, names) for key, value in origin["arguments"].items()}
-            origin["settings"] = [_setting(one, names) for one in origin["settings"]]
-        directory.keep({"recipe.json": saved})
+            origin["arguments"] = {key: _renamed_value(value, names) for key, value in origin["arguments"].items()}
+            origin["settings"] = [_renamed_setting(one, names) for one in origin["settings"]]
+        directory.write_sealed({"recipe.json": saved})

@@ -38,10 +38,10 @@ from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
 from cotrain.engine import contract
 from cotrain.rollout.idle_loop import together
 from cotrain.serve import asked, shapes
-from cotrain.serve.asked import Asked, BadRequest
-from cotrain.serve.models import Choice, Model, Served
+from cotrain.serve.asked import RequestParams, BadRequest
+from cotrain.serve.models import Choice, ServedModel, ServedRun
 from cotrain.serve.patience import PatientProtocol
-from cotrain.serve.verify import verify
+from cotrain.serve.verify import verify_request
 
 MAX_BODY = 4 * 2**20  # bytes
 BODY_SECONDS = 30.0  # for all of it to come
@@ -52,22 +52,22 @@ _GONE = Response(status_code=499)  # nobody is there to read it
 T = TypeVar("T")
 
 
-def serve(directory: Path | str, *, host: str, port: int, hosts: Sequence[str] = (), device: str = "cpu") -> int:
+def run_server(directory: Path | str, *, host: str, port: int, hosts: Sequence[str] = (), device: str = "cpu") -> int:
     """Load a run and serve it until a signal comes. ``hosts``: further names in Host headers that are answered.
 
     Raises ConfigError when the address is taken or not this machine's.
     """
-    listener = listen(host, port)  # before the models are loaded
+    listener = open_listener(host, port)  # before the models are loaded
     with listener:
-        trainer = api.opened(directory, device=device)
-        served = Served(trainer)
+        trainer = api.open_trainer(directory, device=device)
+        served = ServedRun(trainer)
         where = f"[{host}]" if ":" in host else host
         print(f"{trainer.recipe.name} after step {trainer.finished}: {', '.join(served.models)}")
         print(f"http://{where}:{listener.getsockname()[1]}/v1  (Ctrl-C to leave)", flush=True)
         if host not in LOCAL:
             print("cotrain: this server asks nobody for a password and now answers other machines", flush=True)
         config = uvicorn.Config(
-            application(served, (host, *hosts)),
+            make_application(served, (host, *hosts)),
             http=PatientProtocol,
             log_level="warning",
             timeout_graceful_shutdown=5,
@@ -80,7 +80,7 @@ def serve(directory: Path | str, *, host: str, port: int, hosts: Sequence[str] =
     return 0
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """A socket that listens there; port 0 takes a free one. Raises ConfigError."""
     if not 0 <= port < 2**16:
         raise ConfigError(f"--port is {port}; expected 0 (any free one) to {2**16 - 1}")
@@ -94,170 +94,170 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def application(served: Served, hosts: Sequence[str] = ()) -> ASGIApp:
+def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
     """The ASGI application. ``hosts``: names in Host headers that it answers besides this machine's own."""
     created = int(time.time())
 
-    async def models(request: Request) -> Response:
-        listed = [shapes.model(entry, created) for entry in served.models.values()]
+    async def list_models(request: Request) -> Response:
+        listed = [shapes.model_json(entry, created) for entry in served.models.values()]
         return JSONResponse({"object": "list", "data": listed})
 
-    async def model(request: Request) -> Response:
-        return JSONResponse(shapes.model(served.find(request.path_params["name"]), created))
+    async def show_model(request: Request) -> Response:
+        return JSONResponse(shapes.model_json(served.find_model(request.path_params["name"]), created))
 
     async def health(request: Request) -> Response:
         trainer = served.trainer
         state = {"recipe": trainer.recipe.name, "step": trainer.finished, "requests": served.started}
-        return JSONResponse({"status": "ok", "version": __version__, **state, "running": served.engine.open})
+        return JSONResponse({"status": "ok", "version": __version__, **state, "running": served.engine.open_requests})
 
     async def chat(request: Request) -> Response:
-        given, messages = asked.chat(await _body(request))
-        entry = served.find(given.model)
+        params, messages = asked.read_chat(await _read_body(request))
+        entry = served.find_model(params.model)
 
         async def prepare() -> list[contract.Request]:
-            return served.requests(entry, [served.conversation(entry, messages)], given)
+            return served.make_requests(entry, [served.chat_prompt_ids(entry, messages)], params)
 
-        def shape(choice: Choice, index: int) -> dict[str, Any]:
-            return shapes.chat_choice(served.renderer(entry), choice, index)
+        def shape_choice(choice: Choice, index: int) -> dict[str, Any]:
+            return shapes.chat_choice(served.renderer_of(entry), choice, index)
 
-        def delta(index: int, text: str | None, finish: str | None) -> dict[str, Any]:
-            said = {"content": text} if text is not None else {}
-            first = {"role": "assistant", "content": ""} if text is None and finish is None else said
+        def shape_delta(index: int, text: str | None, finish: str | None) -> dict[str, Any]:
+            content = {"content": text} if text is not None else {}
+            first = {"role": "assistant", "content": ""} if text is None and finish is None else content
             return {"index": index, "delta": first, "finish_reason": finish, "logprobs": None}
 
-        wanted = await served.engine.do(prepare())
-        return await _answered(served, request, entry, given, wanted, "chat.completion", shape, delta)
+        requests = await served.engine.run_in_thread(prepare())
+        return await _respond_choices(served, request, entry, params, requests, "chat.completion", shape_choice, shape_delta)
 
     async def completions(request: Request) -> Response:
-        given, prompts = asked.completions(await _body(request))
-        entry = served.find(given.model)
+        params, prompts = asked.read_completions(await _read_body(request))
+        entry = served.find_model(params.model)
 
         async def prepare() -> list[contract.Request]:
-            return served.requests(entry, [served.raw(entry, prompt) for prompt in prompts], given)
+            return served.make_requests(entry, [served.raw_prompt_ids(entry, prompt) for prompt in prompts], params)
 
-        def shape(choice: Choice, index: int) -> dict[str, Any]:
-            prompt = prompts[index // given.n]
+        def shape_choice(choice: Choice, index: int) -> dict[str, Any]:
+            prompt = prompts[index // params.n]
             text = prompt if isinstance(prompt, str) else None
-            return shapes.text_choice(served.renderer(entry), choice, index, given, text)
+            return shapes.text_choice(served.renderer_of(entry), choice, index, params, text)
 
-        def delta(index: int, text: str | None, finish: str | None) -> dict[str, Any]:
+        def shape_delta(index: int, text: str | None, finish: str | None) -> dict[str, Any]:
             return {"index": index, "text": text or "", "finish_reason": finish, "logprobs": None}
 
-        wanted = await served.engine.do(prepare())
-        return await _answered(served, request, entry, given, wanted, "text_completion", shape, delta)
+        requests = await served.engine.run_in_thread(prepare())
+        return await _respond_choices(served, request, entry, params, requests, "text_completion", shape_choice, shape_delta)
 
-    async def verification(request: Request) -> Response:
-        result = await _unless_gone(request, verify(served, await _body(request)))
+    async def verify_solution(request: Request) -> Response:
+        result = await _unless_gone(request, verify_request(served, await _read_body(request)))
         return _GONE if result is None else JSONResponse(result)
 
     app = Starlette(
         routes=[
             Route("/health", health),
-            Route("/v1/models", models),
-            Route("/v1/models/{name:path}", model),
+            Route("/v1/models", list_models),
+            Route("/v1/models/{name:path}", show_model),
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
-            Route("/v1/verify", verification, methods=["POST"]),
+            Route("/v1/verify", verify_solution, methods=["POST"]),
         ],
-        exception_handlers={UserError: _refused, CotrainError: _broken, HTTPException: _no_route, Exception: _broken},
+        exception_handlers={UserError: _refusal_response, CotrainError: _failure_response, HTTPException: _no_route_response, Exception: _failure_response},
     )
-    return _guarded(app, hosts)
+    return _guard_hosts(app, hosts)
 
 
-Shape = Callable[[Choice, int], dict[str, Any]]
-Delta = Callable[[int, str | None, str | None], dict[str, Any]]  # (choice, text, finish)
+ShapeChoice = Callable[[Choice, int], dict[str, Any]]
+ShapeDelta = Callable[[int, str | None, str | None], dict[str, Any]]  # (choice, text, finish)
 
 
-async def _answered(
-    served: Served,
+async def _respond_choices(
+    served: ServedRun,
     request: Request,
-    entry: Model,
-    given: Asked,
-    wanted: Sequence[contract.Request],
+    entry: ServedModel,
+    params: RequestParams,
+    requests: Sequence[contract.Request],
     kind: str,
-    shape: Shape,
-    delta: Delta,
+    shape: ShapeChoice,
+    delta: ShapeDelta,
 ) -> Response:
     """Chat and plain completions, as one JSON or as a stream."""
     head = {
-        "id": f"{'chatcmpl' if kind.startswith('chat') else 'cmpl'}-{wanted[0].address.task}",
+        "id": f"{'chatcmpl' if kind.startswith('chat') else 'cmpl'}-{requests[0].address.task}",
         "object": kind,
         "created": int(time.time()),
         "model": entry.name,
         "system_fingerprint": f"{served.trainer.recipe.name}-step-{served.trainer.finished}",
     }
-    if given.stream:
+    if params.stream:
         head["object"] = "chat.completion.chunk" if kind.startswith("chat") else kind
-        events = _events(served, entry, given, wanted, head, delta)
+        events = _stream_events(served, entry, params, requests, head, delta)
         return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     async def all_choices() -> dict[str, Any]:
-        choices = await together([served.answer(entry, one, given) for one in wanted])
+        choices = await together([served.answer_request(entry, one, params) for one in requests])
         shaped = [shape(choice, index) for index, choice in enumerate(choices)]
-        return {**head, "choices": shaped, "usage": shapes.usage(choices)}
+        return {**head, "choices": shaped, "usage": shapes.usage_json(choices)}
 
-    result = await _unless_gone(request, served.engine.do(all_choices()))
+    result = await _unless_gone(request, served.engine.run_in_thread(all_choices()))
     return _GONE if result is None else JSONResponse(result)
 
 
-async def _events(
-    served: Served, entry: Model, given: Asked, wanted: Sequence[contract.Request], head: dict[str, Any], delta: Delta
+async def _stream_events(
+    served: ServedRun, entry: ServedModel, params: RequestParams, requests: Sequence[contract.Request], head: dict[str, Any], delta: ShapeDelta
 ) -> AsyncIterator[bytes]:
     """Server-sent events: pieces of the choices as they come, in any order; ends with ``[DONE]``."""
     loop, pieces = asyncio.get_running_loop(), asyncio.Queue[tuple[int, str | None, str | None]]()
 
-    def event(choices: list[dict[str, Any]], **more: Any) -> bytes:
+    def encode_event(choices: list[dict[str, Any]], **more: Any) -> bytes:
         return f"data: {json.dumps({**head, 'choices': choices, **more}, ensure_ascii=False)}\n\n".encode()
 
-    async def one(index: int, request: contract.Request) -> Choice:
-        def tell(text: str) -> None:
+    async def answer_one(index: int, request: contract.Request) -> Choice:
+        def put_text(text: str) -> None:
             loop.call_soon_threadsafe(pieces.put_nowait, (index, text, None))
 
-        choice = await served.answer(entry, request, given, tell)
+        choice = await served.answer_request(entry, request, params, put_text)
         loop.call_soon_threadsafe(pieces.put_nowait, (index, None, choice.finish))
         return choice
 
     async def all_choices() -> list[Choice]:
-        return await together([one(index, request) for index, request in enumerate(wanted)])
+        return await together([answer_one(index, request) for index, request in enumerate(requests)])
 
-    work = asyncio.ensure_future(served.engine.do(all_choices()))
+    work = asyncio.ensure_future(served.engine.run_in_thread(all_choices()))
     work.add_done_callback(lambda _: pieces.put_nowait((-1, None, None)))
     try:
         if head["object"] == "chat.completion.chunk":
-            for index in range(len(wanted)):
-                yield event([delta(index, None, None)])
+            for index in range(len(requests)):
+                yield encode_event([delta(index, None, None)])
         while (piece := await pieces.get())[0] >= 0:
-            yield event([delta(*piece)])
+            yield encode_event([delta(*piece)])
         choices = await work
-        if given.usage:
-            yield event([], usage=shapes.usage(choices))
+        if params.usage:
+            yield encode_event([], usage=shapes.usage_json(choices))
         yield b"data: [DONE]\n\n"
     except CotrainError as error:
-        yield f"data: {json.dumps(shapes.error(str(error), status=500))}\n\n".encode()
+        yield f"data: {json.dumps(shapes.error_json(str(error), status=500))}\n\n".encode()
     except Exception as error:  # the status is sent: only an event can still tell it; the server's log has the rest
-        yield f"data: {json.dumps(shapes.error(f'{type(error).__name__}: {error}', status=500))}\n\n".encode()
+        yield f"data: {json.dumps(shapes.error_json(f'{type(error).__name__}: {error}', status=500))}\n\n".encode()
         raise
     finally:
         work.cancel()
 
 
-async def _body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise BadRequest(f"content-type is {kind or 'missing'}; expected application/json")
-    told = request.headers.get("content-length", "")
-    found = bytearray()
+    declared_length = request.headers.get("content-length", "")
+    content = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            if told.isdecimal() and int(told) > MAX_BODY:
+            if declared_length.isdecimal() and int(declared_length) > MAX_BODY:
                 raise _too_large()
             async for piece in request.stream():
-                found += piece
-                if len(found) > MAX_BODY:
+                content += piece
+                if len(content) > MAX_BODY:
                     raise _too_large()
     except TimeoutError:
         raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s", status=408) from None
-    return bytes(found)
+    return bytes(content)
 
 
 def _too_large() -> BadRequest:
@@ -277,27 +277,27 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | No
         task.cancel()
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _refusal_response(request: Request, error: Exception) -> Response:
     param, code, status = None, None, 400
     if isinstance(error, BadRequest):
         param, code, status = error.param, error.code, error.status
     elif isinstance(error, TooLong):
         code = "context_length_exceeded"
-    return JSONResponse(shapes.error(str(error), status=status, param=param, code=code), status_code=status)
+    return JSONResponse(shapes.error_json(str(error), status=status, param=param, code=code), status_code=status)
 
 
-async def _broken(request: Request, error: Exception) -> Response:
-    return JSONResponse(shapes.error(f"{type(error).__name__}: {error}", status=500), status_code=500)
+async def _failure_response(request: Request, error: Exception) -> Response:
+    return JSONResponse(shapes.error_json(f"{type(error).__name__}: {error}", status=500), status_code=500)
 
 
-async def _no_route(request: Request, error: Exception) -> Response:
+async def _no_route_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}; this server has GET /health, /v1/models and POST "
-    body = shapes.error(f"{message}/v1/chat/completions, /v1/completions, /v1/verify", status=error.status_code)
+    body = shapes.error_json(f"{message}/v1/chat/completions, /v1/completions, /v1/verify", status=error.status_code)
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
 
-def _guarded(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
+def _guard_hosts(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
     """Answers only requests whose Host header names this server; any IP address where it listens on all of them, as no
     name can have been made to point there."""
     names = {name.lower() for name in (*LOCAL, *hosts)}
@@ -308,7 +308,7 @@ def _guarded(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
             name = host_of(Headers(scope=scope).getlist("host"))
             if name not in names and not (everywhere and _is_address(name)):
                 message = f"Host {name!r} is not a name of this server; start it with --allow-host to answer to others"
-                await JSONResponse(shapes.error(message, status=400), status_code=400)(scope, receive, send)
+                await JSONResponse(shapes.error_json(message, status=400), status_code=400)(scope, receive, send)
                 return
         await app(scope, receive, send)
 
@@ -318,8 +318,8 @@ def _guarded(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
 def host_of(headers: Sequence[str]) -> str:
     """The name in a request's only Host header, without port and brackets; "" when it is not exactly one, or more than
     a name and a port."""
-    found = _HOST.fullmatch(headers[0].strip().lower()) if len(headers) == 1 else None
-    return "" if found is None else found["address"] or found["name"]
+    match = _HOST.fullmatch(headers[0].strip().lower()) if len(headers) == 1 else None
+    return "" if match is None else match["address"] or match["name"]
 
 
 def _is_address(name: str) -> bool:

@@ -46,7 +46,7 @@ class BadRequest(UserError, ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestParams:
     """What chat and completions have in common; None: the model's own setting."""
 
     model: str
@@ -63,152 +63,152 @@ class Asked:
     ids: bool = False  # the token ids of each answer too
 
 
-def decode(body: bytes, known: Sequence[str]) -> dict[str, Any]:
+def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:
     """The JSON object of a body, without its nulls. Raises BadRequest."""
     try:
-        found = json.loads(body)
-        json.dumps(found, ensure_ascii=False).encode()  # lone surrogates
+        parsed = json.loads(body)
+        json.dumps(parsed, ensure_ascii=False).encode()  # lone surrogates
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON in UTF-8: {str(error).splitlines()[0]}") from None
-    if not isinstance(found, dict):
-        raise BadRequest(f"the body is a JSON {type(found).__name__}; expected an object")
-    body_of = {name: value for name, value in found.items() if value is not None}
+    if not isinstance(parsed, dict):
+        raise BadRequest(f"the body is a JSON {type(parsed).__name__}; expected an object")
+    body_of = {name: value for name, value in parsed.items() if value is not None}
     for name, value in body_of.items():
         if name in known or name in _WITHOUT_EFFECT:
             continue
         if name not in _NEUTRAL:
             raise BadRequest(unknown_message("parameter", name, known), name)
         if value not in _NEUTRAL[name]:
-            raise BadRequest(f"{name} is {_short(value)}: not implemented by this server; leave it out", name)
+            raise BadRequest(f"{name} is {_short_value(value)}: not implemented by this server; leave it out", name)
     return body_of
 
 
-def chat(body: bytes) -> tuple[Asked, list[Message]]:
-    found = decode(body, CHAT)
-    wanted, top = boolean(found, "logprobs"), integer(found, "top_logprobs", 0, MAX_TOP)
+def read_chat(body: bytes) -> tuple[RequestParams, list[Message]]:
+    fields = decode_body(body, CHAT)
+    wanted, top = boolean_field(fields, "logprobs"), integer_field(fields, "top_logprobs", 0, MAX_TOP)
     if top is not None and not wanted:
         raise BadRequest("top_logprobs is given without logprobs; set logprobs to true", "top_logprobs")
-    limit = integer(found, "max_completion_tokens", 1, 2**31)
-    asked = _asked(
-        found, (top or 0) if wanted else None, integer(found, "max_tokens", 1, 2**31) if limit is None else limit
+    limit = integer_field(fields, "max_completion_tokens", 1, 2**31)
+    params = _read_params(
+        fields, (top or 0) if wanted else None, integer_field(fields, "max_tokens", 1, 2**31) if limit is None else limit
     )
-    messages = found.get("messages")
+    messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise BadRequest(f"messages is {_short(messages)}; expected a list of at least one message", "messages")
-    read = [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
-    if read[-1].role == "assistant":
+        raise BadRequest(f"messages is {_short_value(messages)}; expected a list of at least one message", "messages")
+    chat_messages = [_read_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    if chat_messages[-1].role == "assistant":
         raise BadRequest("the last message is the assistant's; expected one that it can answer", "messages")
-    return asked, read
+    return params, chat_messages
 
 
-def completions(body: bytes) -> tuple[Asked, list[str | tuple[int, ...]]]:
+def read_completions(body: bytes) -> tuple[RequestParams, list[str | tuple[int, ...]]]:
     """The prompts as texts or token ids."""
-    found = decode(body, COMPLETIONS)
-    echo = boolean(found, "echo")
-    limit = integer(found, "max_tokens", 0 if echo else 1, 2**31)
-    asked = _asked(found, integer(found, "logprobs", 0, MAX_TOP), 16 if limit is None else limit, echo)
-    if boolean(found, "return_token_ids"):
-        if asked.stream:
+    fields = decode_body(body, COMPLETIONS)
+    echo = boolean_field(fields, "echo")
+    limit = integer_field(fields, "max_tokens", 0 if echo else 1, 2**31)
+    params = _read_params(fields, integer_field(fields, "logprobs", 0, MAX_TOP), 16 if limit is None else limit, echo)
+    if boolean_field(fields, "return_token_ids"):
+        if params.stream:
             raise BadRequest("return_token_ids does not go with stream; leave out one of them", "return_token_ids")
-        asked = replace(asked, ids=True)
-    prompt = found.get("prompt")
+        params = replace(params, ids=True)
+    prompt = fields.get("prompt")
     many = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
-    prompts = [_prompt(one) for one in (prompt if many else [prompt])]  # type: ignore[union-attr]
-    if len(prompts) * asked.n > MAX_CHOICES:
-        raise BadRequest(f"{len(prompts)} prompts times n {asked.n} are more than {MAX_CHOICES} choices", "prompt")
-    return asked, prompts
+    prompts = [_read_prompt(one) for one in (prompt if many else [prompt])]  # type: ignore[union-attr]
+    if len(prompts) * params.n > MAX_CHOICES:
+        raise BadRequest(f"{len(prompts)} prompts times n {params.n} are more than {MAX_CHOICES} choices", "prompt")
+    return params, prompts
 
 
-def text(found: Mapping[str, Any], name: str) -> str | None:
+def text_field(found: Mapping[str, Any], name: str) -> str | None:
     value = found.get(name)
     if value is not None and not isinstance(value, str):
-        raise BadRequest(f"{name} is {_short(value)}; expected a string", name)
+        raise BadRequest(f"{name} is {_short_value(value)}; expected a string", name)
     return value
 
 
-def texts(found: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+def text_list_field(found: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
     value = found.get(name)
     if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
-        raise BadRequest(f"{name} is {_short(value)}; expected a list of strings", name)
+        raise BadRequest(f"{name} is {_short_value(value)}; expected a list of strings", name)
     return None if value is None else tuple(value)
 
 
-def boolean(found: Mapping[str, Any], name: str) -> bool:
+def boolean_field(found: Mapping[str, Any], name: str) -> bool:
     value = found.get(name, False)
     if not isinstance(value, bool):
-        raise BadRequest(f"{name} is {_short(value)}; expected true or false", name)
+        raise BadRequest(f"{name} is {_short_value(value)}; expected true or false", name)
     return value
 
 
-def integer(found: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
+def integer_field(found: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
     value = found.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
-        raise BadRequest(f"{name} is {_short(value)}; expected an integer from {least} to {most}", name)
+        raise BadRequest(f"{name} is {_short_value(value)}; expected an integer from {least} to {most}", name)
     return value
 
 
-def real(found: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
+def number_field(found: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
     value = found.get(name)
     if value is None:
         return None
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
     if not number or not math.isfinite(value) or not least <= value <= most:
-        raise BadRequest(f"{name} is {_short(value)}; expected a number from {least:g} to {most:g}", name)
+        raise BadRequest(f"{name} is {_short_value(value)}; expected a number from {least:g} to {most:g}", name)
     return float(value)
 
 
-def _asked(found: Mapping[str, Any], top: int | None, max_tokens: int | None, echo: bool = False) -> Asked:
-    model, stop = text(found, "model"), found.get("stop", [])
+def _read_params(fields: Mapping[str, Any], top: int | None, max_tokens: int | None, echo: bool = False) -> RequestParams:
+    model, stop = text_field(fields, "model"), fields.get("stop", [])
     if model is None:
         raise BadRequest("model is missing; GET /v1/models lists those there are", "model")
     stops = [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or len(stops) > MAX_STOPS or not all(isinstance(s, str) and s for s in stops):
-        raise BadRequest(f"stop is {_short(stop)}; expected at most {MAX_STOPS} strings, none empty", "stop")
-    top_p, stream = real(found, "top_p", 0.0, 1.0), boolean(found, "stream")
+        raise BadRequest(f"stop is {_short_value(stop)}; expected at most {MAX_STOPS} strings, none empty", "stop")
+    top_p, stream = number_field(fields, "top_p", 0.0, 1.0), boolean_field(fields, "stream")
     if top_p == 0.0:
         raise BadRequest("top_p is 0; expected a number above 0, or temperature 0 for greedy tokens", "top_p")
     if stream and (top is not None or echo):
         raise BadRequest("logprobs and echo do not go with stream; leave out one of them", "stream")
-    options = found.get("stream_options", {})
+    options = fields.get("stream_options", {})
     if not isinstance(options, dict) or options.keys() - {"include_usage", "include_obfuscation"}:
-        raise BadRequest(f"stream_options is {_short(options)}; expected {{'include_usage': true}}", "stream_options")
-    return Asked(
+        raise BadRequest(f"stream_options is {_short_value(options)}; expected {{'include_usage': true}}", "stream_options")
+    return RequestParams(
         model=model,
-        temperature=real(found, "temperature", 0.0, 100.0),
+        temperature=number_field(fields, "temperature", 0.0, 100.0),
         top_p=top_p,
         max_tokens=max_tokens,
-        seed=integer(found, "seed", -(2**63), 2**63 - 1),
+        seed=integer_field(fields, "seed", -(2**63), 2**63 - 1),
         stop=tuple(stops),
-        n=integer(found, "n", 1, MAX_CHOICES) or 1,
+        n=integer_field(fields, "n", 1, MAX_CHOICES) or 1,
         top=top,
         stream=stream,
-        usage=boolean({k: v for k, v in options.items() if v is not None}, "include_usage"),
+        usage=boolean_field({k: v for k, v in options.items() if v is not None}, "include_usage"),
         echo=echo,
     )
 
 
-def _message(message: Any, where: str) -> Message:
+def _read_message(message: Any, where: str) -> Message:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in ("system", "developer", "user", "assistant"):
-        raise BadRequest(f"{where}: role is {_short(role)}; expected system, developer, user or assistant", "messages")
+        raise BadRequest(f"{where}: role is {_short_value(role)}; expected system, developer, user or assistant", "messages")
     content = message.get("content")
     if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
-        raise BadRequest(f"{where}: content is {_short(content)}; expected a text or a list of text parts", "messages")
+        raise BadRequest(f"{where}: content is {_short_value(content)}; expected a text or a list of text parts", "messages")
     return Message("system" if role == "developer" else role, content)
 
 
-def _prompt(prompt: Any) -> str | tuple[int, ...]:
+def _read_prompt(prompt: Any) -> str | tuple[int, ...]:
     if isinstance(prompt, str) and prompt:
         return prompt
     if isinstance(prompt, list) and prompt and all(isinstance(i, int) and not isinstance(i, bool) for i in prompt):
         return tuple(prompt)
     raise BadRequest(
-        f"prompt is {_short(prompt)}; expected a text, token ids, or a list of either, none empty", "prompt"
+        f"prompt is {_short_value(prompt)}; expected a text, token ids, or a list of either, none empty", "prompt"
     )
 
 
-def _short(value: Any) -> str:
+def _short_value(value: Any) -> str:
     shown = "missing" if value is None else repr(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."

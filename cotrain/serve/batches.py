@@ -44,15 +44,15 @@ class EngineThread:
         self._drawn: dict[Address, list[int]] = {}
         self._failure = ""
         self._pumping: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="engine", daemon=True)
         self._thread.start()
 
     @property
-    def open(self) -> int:
+    def open_requests(self) -> int:
         """Requests that wait or run."""
         return len(self._open)
 
-    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_in_thread(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the engine's thread, from any other loop; whoever cancels this cancels the coroutine."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
@@ -95,9 +95,9 @@ class EngineThread:
             self._loop.call_soon_threadsafe(self._pumping.cancel)
             self._thread.join()
 
-    def _run(self) -> None:
+    def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._pumping = self._loop.create_task(self._pump())
+        self._pumping = self._loop.create_task(self._pump_engine())
         try:
             self._loop.run_until_complete(self._pumping)
         except asyncio.CancelledError:
@@ -109,17 +109,17 @@ class EngineThread:
         finally:
             self._loop.close()
 
-    async def _pump(self) -> None:
+    async def _pump_engine(self) -> None:
         """Step while there is work, sleep while there is none."""
         while True:
             try:
-                worked = self.engine.step()
-                self._drawn = self.engine.drawn() if self._watched else {}
+                has_worked = self.engine.step()
+                self._drawn = self.engine.running_tokens() if self._watched else {}
             except Exception as error:  # noqa: BLE001  whatever a forward pass raises; the server goes on
-                self._failure, worked = f"{type(error).__name__}: {error}", bool(self._open)
+                self._failure, has_worked = f"{type(error).__name__}: {error}", bool(self._open)
                 for work in list(self._open):
                     work.cancel()
-            if worked:
+            if has_worked:
                 tick, self._tick = self._tick, self._loop.create_future()
                 tick.set_result(None)
                 await asyncio.sleep(0)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_trust, whole
-from cotrain.core.threads import settled_threads
+from cotrain.core.flags import Parser, add_trust_flag, whole_number
+from cotrain.core.threads import choose_threads
 
 
 def serve(words: Sequence[str]) -> int:
@@ -15,7 +15,7 @@ def serve(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain serve", description=serve.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all, without any password")
-    parser.add_argument("--port", type=whole(0, 65535), default=8000, metavar="N", help="0: any that is free")
+    parser.add_argument("--port", type=whole_number(0, 65535), default=8000, metavar="N", help="0: any that is free")
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a further name in Host headers to answer to"
     )
@@ -23,10 +23,10 @@ def serve(words: Sequence[str]) -> int:
         "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 …"
     )
     parser.add_argument(
-        "--threads", type=whole(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
+        "--threads", type=whole_number(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
     )
-    add_trust(parser)
-    given = parser.strict(words)
+    add_trust_flag(parser)
+    args = parser.parse_strictly(words)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
@@ -38,9 +38,9 @@ def serve(words: Sequence[str]) -> int:
     import torch
     from transformers.utils import logging
 
-    from cotrain.backend.local import settled_device
+    from cotrain.backend.local import resolve_device
 
     logging.disable_progress_bar()
-    torch.set_num_threads(settled_threads(given.threads))
-    device = settled_device(given.device)
-    return app.serve(given.directory, host=given.host, port=given.port, hosts=given.allow_host, device=device)
+    torch.set_num_threads(choose_threads(args.threads))
+    device = resolve_device(args.device)
+    return app.run_server(args.directory, host=args.host, port=args.port, hosts=args.allow_host, device=device)

@@ -28,15 +28,15 @@ from cotrain.config.policies import Policy
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import unknown_message
 from cotrain.core.types import Sampling
-from cotrain.engine.contract import Request, serving
+from cotrain.engine.contract import Request, as_serving_engine
 from cotrain.rollout.role import Role
-from cotrain.serve.asked import Asked, BadRequest
+from cotrain.serve.asked import RequestParams, BadRequest
 from cotrain.serve.batches import EngineThread
-from cotrain.serve.reply import Reply
+from cotrain.serve.reply import StreamedReply
 from cotrain.text.messages import Message
-from cotrain.text.prompts import fields_of, fill
+from cotrain.text.prompts import fields_of, fill_template
 from cotrain.text.render import Renderer
-from cotrain.train.policy_store import vocabulary
+from cotrain.train.policy_store import vocabulary_of
 from cotrain.train.trainer import CoTrainer
 
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
@@ -50,7 +50,7 @@ Tell = Callable[[int, str], object]  # (choice, what is new of its text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class ServedModel:
     """One entry of ``/v1/models``."""
 
     name: str
@@ -60,16 +60,16 @@ class Model:
     spec: Policy  # what may be asked of it
 
     @property
-    def fields(self) -> frozenset[str]:
+    def prompt_fields(self) -> frozenset[str]:
         return frozenset() if self.role is None else fields_of(self.role.prompt)
 
     @property
-    def talks(self) -> bool:
-        return self.spec.speaks and (self.role is None or len(self.fields) == 1)
+    def can_chat(self) -> bool:
+        return self.spec.speaks and (self.role is None or len(self.prompt_fields) == 1)
 
     @property
-    def judges(self) -> bool:
-        return (self.spec.speaks or self.spec.scores) and _JUDGE <= self.fields <= _JUDGE | _TOLD
+    def can_judge(self) -> bool:
+        return (self.spec.speaks or self.spec.scores) and _JUDGE <= self.prompt_fields <= _JUDGE | _TOLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,18 +83,18 @@ class Choice:
     logprobs: list[tuple[float, Alternatives]] | None  # [T]; of prompt and answer [P - 1 + T] where a prompt was echoed
 
 
-class Served:
+class ServedRun:
     """The models of one run, and an engine in a thread of its own."""
 
     def __init__(self, trainer: CoTrainer) -> None:
         self.trainer = trainer
-        self.engine = EngineThread(serving(trainer.engine))
-        self.models = _models(trainer)
+        self.engine = EngineThread(as_serving_engine(trainer.engine))
+        self.models = _served_models(trainer)
         self._numbers = count(1)
         self._bytes: dict[str, int] = {}  # of the longest token, by policy
         self.started = 0  # requests so far
 
-    def find(self, name: str) -> Model:
+    def find_model(self, name: str) -> ServedModel:
         """Raises BadRequest (404, as OpenAI's API does)."""
         if name not in self.models and f"{POLICY}{name}" in self.models:
             name = f"{POLICY}{name}"
@@ -103,27 +103,27 @@ class Served:
             raise BadRequest(message, "model", status=404, code="model_not_found")
         return self.models[name]
 
-    def conversation(self, model: Model, messages: Sequence[Message]) -> tuple[int, ...]:
+    def chat_prompt_ids(self, model: ServedModel, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt ids [P]. Raises BadRequest for a model that does not talk."""
-        if not model.talks:
-            raise BadRequest(_not_talking(model), "model")
+        if not model.can_chat:
+            raise BadRequest(_cannot_chat_text(model), "model")
         if model.role is not None:
-            (name,) = model.fields
+            (name,) = model.prompt_fields
             template, system = model.role.prompt, model.role.system
             messages = [
-                Message("user", fill(template, **{name: m.content})) if m.role == "user" else m for m in messages
+                Message("user", fill_template(template, **{name: m.content})) if m.role == "user" else m for m in messages
             ]
             messages = messages if system is None else [Message("system", system), *messages]
-        self.measure(model, [message.content for message in messages], "messages")
-        return self.renderer(model).render(messages)
+        self.check_length(model, [message.content for message in messages], "messages")
+        return self.renderer_of(model).render(messages)
 
-    def measure(self, model: Model, texts: Sequence[str], param: str) -> None:
+    def check_length(self, model: ServedModel, texts: Sequence[str], param: str) -> None:
         """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens:
         counting their bytes takes no time, and cutting megabytes into tokens takes seconds in which nobody else is
         answered."""
         size = sum(len(text.encode("utf-8", "replace")) for text in texts)
         context = self.engine.engine.context(model.policy)
-        most = context * self._longest(model.policy)
+        most = context * self._longest_token(model.policy)
         if size > most:
             raise BadRequest(
                 f"{param} has {size} bytes of text, more than the {most} that the context of {context} tokens of "
@@ -133,96 +133,96 @@ class Served:
                 code="context_length_exceeded",
             )
 
-    def _longest(self, policy: str) -> int:
+    def _longest_token(self, policy: str) -> int:
         """Bytes of the longest token of a policy."""
         if policy not in self._bytes:
-            words = vocabulary(self.trainer.policies[policy].renderer) or [" "]
+            words = vocabulary_of(self.trainer.policies[policy].renderer) or [" "]
             self._bytes[policy] = max(len(word.encode("utf-8", "replace")) for word in words)
         return self._bytes[policy]
 
-    def raw(self, model: Model, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
+    def raw_prompt_ids(self, model: ServedModel, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """Prompt ids [P] of a text without any template, with the beginning of sequence that the tokenizer sets."""
         if not model.spec.speaks:
-            raise BadRequest(_not_talking(model), "model")
-        renderer = self.renderer(model)
+            raise BadRequest(_cannot_chat_text(model), "model")
+        renderer = self.renderer_of(model)
         if not isinstance(prompt, str):
             return prompt
-        self.measure(model, [prompt], "prompt")
+        self.check_length(model, [prompt], "prompt")
         bos = renderer.tokenizer.bos_token_id
-        begun = bos is not None and renderer.tokenizer("").input_ids[:1] == [bos]
-        return (*([bos] if begun else []), *renderer.encode(prompt))
+        starts_with_bos = bos is not None and renderer.tokenizer("").input_ids[:1] == [bos]
+        return (*([bos] if starts_with_bos else []), *renderer.encode(prompt))
 
-    def renderer(self, model: Model) -> Renderer:
+    def renderer_of(self, model: ServedModel) -> Renderer:
         renderer = self.trainer.policies[model.policy].renderer
         assert isinstance(renderer, Renderer)  # others are refused before
         return renderer
 
-    def requests(self, model: Model, prompts: Sequence[tuple[int, ...]], asked: Asked) -> list[Request]:
+    def make_requests(self, model: ServedModel, prompts: Sequence[tuple[int, ...]], params: RequestParams) -> list[Request]:
         """One request for each prompt and choice. Raises BadRequest or ConfigError for what the engine would refuse."""
-        self.admit(len(prompts) * asked.n)
-        number, renderer = self.number(), self.renderer(model)
-        found = []
+        self.check_capacity(len(prompts) * params.n)
+        number, renderer = self.next_number(), self.renderer_of(model)
+        requests = []
         for place, prompt_ids in enumerate(prompts):
-            own = seed_of(self.trainer.recipe.seed, "serve", number, place)
-            seed = own if asked.seed is None else asked.seed
+            own_seed = seed_of(self.trainer.recipe.seed, "serve", number, place)
+            seed = own_seed if params.seed is None else params.seed
             request = Request(
                 policy=model.policy,
                 prompt_ids=prompt_ids,
-                sampling=self._sampling(model, len(prompt_ids), asked),
+                sampling=self._sampling_for(model, len(prompt_ids), params),
                 stop_ids=renderer.stop_ids,
                 seed=0,
                 address=Address(step=SERVED_STEP, task=number, member=place, role=model.name, call=0),
                 decode=renderer.decode,
             )
             self.engine.check(request)
-            found += [_choice(request, seed, i) for i in range(asked.n)]
-        return found
+            requests += [_choice_request(request, seed, i) for i in range(params.n)]
+        return requests
 
-    async def answer(
-        self, model: Model, request: Request, asked: Asked, tell: Callable[[str], object] | None = None
+    async def answer_request(
+        self, model: ServedModel, request: Request, params: RequestParams, tell: Callable[[str], object] | None = None
     ) -> Choice:
         """Sample one request in the engine's thread; ``tell`` hears the text as it grows, its end included."""
-        prompt_ids, reply, completion = request.prompt_ids, Reply(self.renderer(model), asked.stop), None
+        prompt_ids, reply, completion = request.prompt_ids, StreamedReply(self.renderer_of(model), params.stop), None
 
         def read(ids: Sequence[int]) -> None:
-            if (new := reply.read(ids)) and tell is not None:
+            if (new := reply.read_new_text(ids)) and tell is not None:
                 tell(new)
 
-        if asked.max_tokens != 0:  # 0: the client wants nothing but the echo
+        if params.max_tokens != 0:  # 0: the client wants nothing but the echo
             completion = await (self.engine.watch(request, read) if tell is not None else self.engine.sample(request))
         ids = () if completion is None else completion.token_ids
-        if (new := reply.read(ids, final=True)) and tell is not None:
+        if (new := reply.read_new_text(ids, final=True)) and tell is not None:
             tell(new)
         return Choice(
             prompt_ids=prompt_ids,
             token_ids=ids,
             text=reply.text,
             finish="length" if completion is None else completion.finish,
-            logprobs=None if asked.top is None else self._logprobs(model, prompt_ids, ids, asked.echo, asked.top),
+            logprobs=None if params.top is None else self._compute_logprobs(model, prompt_ids, ids, params.echo, params.top),
         )
 
-    def admit(self, count: int) -> None:
+    def check_capacity(self, count: int) -> None:
         """Raises BadRequest (429, which clients take for "later") where too many answers wait already."""
-        if (there := self.engine.open) + count > MAX_OPEN:
-            message = f"{there} answers are under way and {count} more would be above {MAX_OPEN}; ask again later"
+        if (open_count := self.engine.open_requests) + count > MAX_OPEN:
+            message = f"{open_count} answers are under way and {count} more would be above {MAX_OPEN}; ask again later"
             raise BadRequest(message, status=429, code="rate_limit_exceeded")
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         """A new number for the addresses of a request."""
         self.started = next(self._numbers)
         return self.started
 
-    def _logprobs(
-        self, model: Model, prompt: tuple[int, ...], ids: tuple[int, ...], echo: bool, top: int
+    def _compute_logprobs(
+        self, model: ServedModel, prompt: tuple[int, ...], ids: tuple[int, ...], echo: bool, top: int
     ) -> list[tuple[float, Alternatives]]:
         """Of ``ids``, and with ``echo`` of the prompt from its second token on. Runs in the engine's thread."""
         handle = self.trainer.policies[model.policy]
         assert isinstance(handle, ModelHandle)  # those without a model do not speak here
-        return handle.ranked((*prompt, *ids), first=1 if echo else len(prompt), top=top)
+        return handle.top_logprobs((*prompt, *ids), first=1 if echo else len(prompt), top=top)
 
-    def _sampling(self, model: Model, prompt: int, asked: Asked) -> Sampling:
+    def _sampling_for(self, model: ServedModel, prompt: int, params: RequestParams) -> Sampling:
         context, own = self.engine.context(model.policy), model.sampling
-        room, wanted = context - prompt, asked.max_tokens
+        room, wanted = context - prompt, params.max_tokens
         if room < (wanted or 1):
             raise BadRequest(
                 f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} "
@@ -233,22 +233,22 @@ class Served:
             )
         return Sampling(
             max_tokens=wanted or min(own.max_tokens, room),
-            temperature=own.temperature if asked.temperature is None else asked.temperature,
-            top_p=own.top_p if asked.top_p is None else asked.top_p,
-            stop=(*own.stop, *asked.stop),
+            temperature=own.temperature if params.temperature is None else params.temperature,
+            top_p=own.top_p if params.top_p is None else params.top_p,
+            stop=(*own.stop, *params.stop),
         )
 
 
-def _choice(request: Request, seed: int, i: int) -> Request:
+def _choice_request(request: Request, seed: int, i: int) -> Request:
     return replace(request, seed=seed_of("serve", seed, i), address=replace(request.address, call=i))
 
 
-def _models(trainer: CoTrainer) -> Mapping[str, Model]:
+def _served_models(trainer: CoTrainer) -> Mapping[str, ServedModel]:
     """Roles first, then policies that speak."""
     recipe = trainer.recipe
     specs = recipe.policies
-    found = {
-        name: Model(name=name, policy=role.policy, sampling=role.sampling, role=role, spec=specs[role.policy])
+    models = {
+        name: ServedModel(name=name, policy=role.policy, sampling=role.sampling, role=role, spec=specs[role.policy])
         for name, role in recipe.roles.items()
     }
     for policy, spec in specs.items():
@@ -256,15 +256,15 @@ def _models(trainer: CoTrainer) -> Mapping[str, Model]:
             limits = [role.sampling.max_tokens for role in recipe.roles.values() if role.policy == policy]
             sampling = Sampling(max_tokens=max(limits, default=MAX_TOKENS))
             name = f"{POLICY}{policy}"
-            found[name] = Model(name=name, policy=policy, sampling=sampling, role=None, spec=spec)
-    return found
+            models[name] = ServedModel(name=name, policy=policy, sampling=sampling, role=None, spec=spec)
+    return models
 
 
-def _not_talking(model: Model) -> str:
+def _cannot_chat_text(model: ServedModel) -> str:
     if not model.spec.speaks:
         what = "scores and does not speak" if model.spec.scores else f"is a {model.spec.kind}"
-        return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.judges else "")
-    fields = ", ".join(sorted(model.fields)) or "none"
-    other = "ask /v1/verify, or " if model.judges else ""
+        return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.can_judge else "")
+    fields = ", ".join(sorted(model.prompt_fields)) or "none"
+    other = "ask /v1/verify, or " if model.can_judge else ""
     todo = f"{other}give whole messages to 'policy/{model.policy}'"
     return f"role {model.name!r} has the fields {fields} and not one; {todo}"

@@ -21,33 +21,33 @@ class PatientProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait()
+        self._start_deadline()
 
     def data_received(self, data: bytes) -> None:
-        if not self._answering():
-            self._wait()
+        if not self._is_answering():
+            self._start_deadline()
         super().data_received(data)
-        if self._answering():
-            self._rest()
+        if self._is_answering():
+            self._stop_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._rest()
+        self._stop_deadline()
         super().connection_lost(exc)
 
-    def _answering(self) -> bool:
+    def _is_answering(self) -> bool:
         """Has a whole head come that is not answered yet?"""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _wait(self) -> None:
+    def _start_deadline(self) -> None:
         if self._deadline is None:
             self._deadline = self.loop.call_later(self.seconds, self._give_up)
 
-    def _rest(self) -> None:
+    def _stop_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def _give_up(self) -> None:
         self._deadline = None
-        if not self._answering() and not self.transport.is_closing():
+        if not self._is_answering() and not self.transport.is_closing():
             self.transport.close()

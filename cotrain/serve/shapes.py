@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cotrain.serve.asked import Asked
-from cotrain.serve.models import Alternatives, Choice, Model
+from cotrain.serve.asked import RequestParams
+from cotrain.serve.models import Alternatives, Choice, ServedModel
 from cotrain.text.render import Renderer
 
 
-def usage(choices: Sequence[Choice]) -> dict[str, int]:
+def usage_json(choices: Sequence[Choice]) -> dict[str, int]:
     """Prompts are counted once each, however many choices they have."""
     prompts = sum(len(ids) for ids in {id(c.prompt_ids): c.prompt_ids for c in choices}.values())
     sampled = sum(len(choice.token_ids) for choice in choices)
@@ -31,9 +31,9 @@ def chat_choice(renderer: Renderer, choice: Choice, index: int) -> dict[str, Any
     }
 
 
-def text_choice(renderer: Renderer, choice: Choice, index: int, asked: Asked, prompt: str | None) -> dict[str, Any]:
+def text_choice(renderer: Renderer, choice: Choice, index: int, params: RequestParams, prompt: str | None) -> dict[str, Any]:
     """``prompt``: the text that was asked, where it was one."""
-    echo = asked.echo
+    echo = params.echo
     before = (renderer.decode(choice.prompt_ids) if prompt is None else prompt) if echo else ""
     logprobs = None
     if choice.logprobs is not None:
@@ -41,8 +41,8 @@ def text_choice(renderer: Renderer, choice: Choice, index: int, asked: Asked, pr
         unknown: list[tuple[float | None, Alternatives | None]] = [(None, None)] if echo else []
         values: list[tuple[float | None, Alternatives | None]] = [*unknown, *choice.logprobs]
         own = [
-            None if said is None or best is None else {token_text(renderer, t): p for t, p in [*best, (token, said)]}
-            for token, (said, best) in zip(ids, values, strict=True)
+            None if logprob is None or best is None else {token_text(renderer, t): p for t, p in [*best, (token, logprob)]}
+            for token, (logprob, best) in zip(ids, values, strict=True)
         ]
         logprobs = {
             "tokens": [token_text(renderer, token) for token in ids],
@@ -50,8 +50,8 @@ def text_choice(renderer: Renderer, choice: Choice, index: int, asked: Asked, pr
             "top_logprobs": own,
             "text_offset": [0, *renderer.offsets(ids)][: len(ids)],
         }
-    shown = {"index": index, "text": before + choice.text, "finish_reason": choice.finish, "logprobs": logprobs}
-    return shown | ({"token_ids": list(choice.token_ids)} if asked.ids else {})
+    row = {"index": index, "text": before + choice.text, "finish_reason": choice.finish, "logprobs": logprobs}
+    return row | ({"token_ids": list(choice.token_ids)} if params.ids else {})
 
 
 def token_text(renderer: Renderer, token: int) -> str:
@@ -60,29 +60,29 @@ def token_text(renderer: Renderer, token: int) -> str:
     return text if isinstance(text, str) and text and "\ufffd" not in text else f"token_id:{token}"
 
 
-def model(entry: Model, created: int) -> dict[str, Any]:
+def model_json(entry: ServedModel, created: int) -> dict[str, Any]:
     """An entry of ``/v1/models``; what is not OpenAI's stands under "cotrain"."""
     ours = {
         "role": None if entry.role is None else entry.name,
         "policy": entry.policy,
-        "chat": entry.talks,
+        "chat": entry.can_chat,
         "completions": entry.spec.speaks,
-        "verify": entry.judges,
+        "verify": entry.can_judge,
         "max_tokens": entry.sampling.max_tokens,
         "temperature": entry.sampling.temperature,
     }
     return {"id": entry.name, "object": "model", "created": created, "owned_by": "cotrain", "cotrain": ours}
 
 
-def error(message: str, *, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+def error_json(message: str, *, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def _chat_token(renderer: Renderer, token: int, logprob: float, best: Alternatives) -> dict[str, Any]:
-    return _named(renderer, token, logprob) | {"top_logprobs": [_named(renderer, *pair) for pair in best]}
+    return _token_json(renderer, token, logprob) | {"top_logprobs": [_token_json(renderer, *pair) for pair in best]}
 
 
-def _named(renderer: Renderer, token: int, logprob: float) -> dict[str, Any]:
+def _token_json(renderer: Renderer, token: int, logprob: float) -> dict[str, Any]:
     text = token_text(renderer, token)
     return {"token": text, "logprob": logprob, "bytes": None if text.startswith("token_id:") else list(text.encode())}

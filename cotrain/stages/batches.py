@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import torch
 
 from cotrain.core.errors import DataError
-from cotrain.stages.packing import Document, Packed, pack
+from cotrain.stages.packing import Document, PackedBatch, pack_documents
 
 Documents = Callable[[int, int], Sequence[Document]]  # (start, count) → documents start .. start+count−1
 AHEAD = 2  # batches that may wait
@@ -26,69 +26,69 @@ AHEAD = 2  # batches that may wait
 
 def next_batch(
     documents: Documents, rows: int, length: int, pad_id: int, cursor: int, waiting: Sequence[Document] = ()
-) -> tuple[int, list[Document], Packed]:
+) -> tuple[int, list[Document], PackedBatch]:
     """The batch that begins with document ``cursor``; ``waiting`` are documents from there on, fetched before.
 
     Returns the next cursor, what is waiting then, and the batch. Raises DataError for documents without tokens.
     """
-    held = list(waiting)
-    while (missing := rows * length - (tokens := sum(len(document.ids) for document in held))) > 0:
-        mean = max(tokens / len(held), 1.0) if held else length
-        fetched = documents(cursor + len(held), max(1, math.ceil(missing / mean)))
+    available = list(waiting)
+    while (missing := rows * length - (tokens := sum(len(document.ids) for document in available))) > 0:
+        mean = max(tokens / len(available), 1.0) if available else length
+        fetched = documents(cursor + len(available), max(1, math.ceil(missing / mean)))
         if not any(document.ids for document in fetched):
-            raise DataError(f"training documents {cursor + len(held)} and following are empty; bring text")
-        held += fetched
-    taken, batch = pack(held, rows, length, pad_id)
-    return cursor + taken, held[taken:], batch
+            raise DataError(f"training documents {cursor + len(available)} and following are empty; bring text")
+        available += fetched
+    taken, batch = pack_documents(available, rows, length, pad_id)
+    return cursor + taken, available[taken:], batch
 
 
 @contextmanager
 def batches_ahead(
     documents: Documents, rows: int, length: int, pad_id: int, cursor: int, steps: int, device: torch.device
-) -> Iterator[Iterator[tuple[int, Packed]]]:
+) -> Iterator[Iterator[tuple[int, PackedBatch]]]:
     """``steps`` times (cursor after the batch, batch), in order; an error in the thread is raised where it is read."""
-    ready: queue.Queue[tuple[int, Packed] | Exception] = queue.Queue(maxsize=AHEAD)
-    stopped = threading.Event()
+    ready: queue.Queue[tuple[int, PackedBatch] | Exception] = queue.Queue(maxsize=AHEAD)
+    reader_left = threading.Event()
 
-    def put(item: tuple[int, Packed] | Exception) -> None:
-        while not stopped.is_set():
+    def put_item(item: tuple[int, PackedBatch] | Exception) -> None:
+        while not reader_left.is_set():
             try:
                 return ready.put(item, timeout=0.1)
             except queue.Full:
                 continue
 
-    def work() -> None:
+    def fill_queue() -> None:
         try:
             at, waiting = cursor, list[Document]()
             for _ in range(steps):
                 at, waiting, batch = next_batch(documents, rows, length, pad_id, at, waiting)
-                put((at, batch.to(device)))
-                if stopped.is_set():
+                put_item((at, batch.to(device)))
+                if reader_left.is_set():
                     return
         except Exception as error:  # noqa: BLE001 - whatever it is belongs to the reader, who raises it
-            put(error)
+            put_item(error)
 
-    def read() -> Iterator[tuple[int, Packed]]:
+    def read_queue() -> Iterator[tuple[int, PackedBatch]]:
         for _ in range(steps):
             item = ready.get()
             if isinstance(item, Exception):
                 raise item
             yield item
 
-    thread = threading.Thread(target=work, name="batches", daemon=True)
+    thread = threading.Thread(target=fill_queue, name="batches", daemon=True)
     thread.start()
     try:
-        yield read()
+        yield read_queue()
     finally:
-        stopped.set()
+        reader_left.set()
         thread.join()
 
 
-def pack_all(documents: Sequence[Document], rows: int, length: int, pad_id: int, device: torch.device) -> list[Packed]:
+def pack_all(documents: Sequence[Document], rows: int, length: int, pad_id: int, device: torch.device) -> list[PackedBatch]:
     """All of these documents, in as many batches as they need."""
     batches, rest = [], list(documents)
     while rest:
-        taken, packed = pack(rest, rows, length, pad_id)
+        taken, packed = pack_documents(rest, rows, length, pad_id)
         batches.append(packed.to(device))
         rest = rest[taken:]
     return batches

@@ -18,7 +18,7 @@ from typing import Any
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.input_files import MOST_ROW, lines_of_file
-from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import BOM, whole_text
 from cotrain.tasks.words.practice import OF_SKILL, SWAPPED, check_practice, solve_practice
 from cotrain.tasks.words.source import WordProblems
@@ -38,7 +38,7 @@ class Corpus:
     get: Callable[[int], Item]  # index in [0, size) → the same item, always
 
 
-def procedural(name: str, get: Callable[[int], Item]) -> Corpus:
+def procedural_corpus(name: str, get: Callable[[int], Item]) -> Corpus:
     """An endless corpus from a function of an index."""
     return Corpus(name=name, size=None, get=get)
 
@@ -54,7 +54,7 @@ def text_file(path: str | Path, min_characters: int = 400) -> Corpus:
     """A UTF-8 text file: paragraphs (parted by empty lines), short ones joined until ``min_characters`` are reached."""
     texts: list[str] = []
     pending = ""
-    for paragraph in _paragraphs(Path(path)):
+    for paragraph in _read_paragraphs(Path(path)):
         if paragraph:
             pending = f"{pending}\n\n{paragraph}" if pending else paragraph
             if len(pending) >= min_characters:
@@ -70,9 +70,9 @@ def jsonl_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
     Raises DataError with row (from 1) and column for whatever else is found, or sets such a row ``aside``, at most half
     of all.
     """
-    items = parsed(numbered(Path(path)), _item, aside)
+    items = parse_rows(numbered_lines(Path(path)), _parse_item, aside)
     if aside is not None:
-        aside.settle(path)
+        aside.check_share(path)
     return from_items(str(path), items)
 
 
@@ -92,7 +92,7 @@ def interleave(parts: Sequence[tuple[Corpus, int]]) -> Corpus:
         raise ConfigError("interleave: expected one corpus or more, each with an integer weight of 1 or more")
     turns = [(number, rank) for number, (_, weight) in enumerate(parts) for rank in range(weight)]
 
-    def get(index: int) -> Item:
+    def get_item(index: int) -> Item:
         period, place = divmod(index, len(turns))
         order = list(range(len(turns)))
         rng_of("interleave", period).shuffle(order)
@@ -101,31 +101,31 @@ def interleave(parts: Sequence[tuple[Corpus, int]]) -> Corpus:
         own = period * weight + rank
         return corpus.get(own) if corpus.size is None else corpus.get(epoch_index(corpus.size, own, number))
 
-    return Corpus(name="+".join(f"{weight}×{corpus.name}" for corpus, weight in parts), size=None, get=get)
+    return Corpus(name="+".join(f"{weight}×{corpus.name}" for corpus, weight in parts), size=None, get=get_item)
 
 
-def split(corpus: Corpus, validation: int, seed: int = 0) -> tuple[Corpus, Corpus]:
+def split_corpus(corpus: Corpus, validation: int, seed: int = 0) -> tuple[Corpus, Corpus]:
     """(training, validation) without an item in common; ``validation`` items are held out.
 
     Of an endless corpus the first ones are held out, of a finite one a draw by ``seed``, at most a tenth of its items
     and at least one. Raises DataError when the corpus has one item alone.
     """
     if corpus.size is None:
-        later = procedural(corpus.name, lambda index: corpus.get(index + validation))
+        later = procedural_corpus(corpus.name, lambda index: corpus.get(index + validation))
         return later, Corpus(name=f"{corpus.name} (validation)", size=validation, get=corpus.get)
     validation = min(validation, max(1, corpus.size // 10))
     if corpus.size <= validation:
         raise DataError(f"{corpus.name}: one item alone, which would have to be held out; bring at least two")
     order = list(range(corpus.size))
     rng_of("split", seed).shuffle(order)
-    held, kept = sorted(order[:validation]), sorted(order[validation:])
+    held_places, kept_places = sorted(order[:validation]), sorted(order[validation:])
     return (
-        Corpus(name=corpus.name, size=len(kept), get=lambda index: corpus.get(kept[index])),
-        Corpus(name=f"{corpus.name} (validation)", size=len(held), get=lambda index: corpus.get(held[index])),
+        Corpus(name=corpus.name, size=len(kept_places), get=lambda index: corpus.get(kept_places[index])),
+        Corpus(name=f"{corpus.name} (validation)", size=len(held_places), get=lambda index: corpus.get(held_places[index])),
     )
 
 
-def epochs(corpus: Corpus, seed: int) -> Callable[[int], Item]:
+def repeat_epochs(corpus: Corpus, seed: int) -> Callable[[int], Item]:
     """index in [0, ∞) → item: a finite corpus is read again and again, in another order each time."""
     if corpus.size is None:
         return corpus.get
@@ -136,19 +136,19 @@ def epochs(corpus: Corpus, seed: int) -> Callable[[int], Item]:
 def epoch_index(size: int, index: int, seed: int) -> int:
     """Where the ``index``-th item of repeated, shuffled reading stands in a corpus of ``size`` items."""
     epoch, place = divmod(index, size)
-    return _order(size, epoch, seed)[place]
+    return _epoch_order(size, epoch, seed)[place]
 
 
 @lru_cache(maxsize=8)
-def _order(size: int, epoch: int, seed: int) -> list[int]:
+def _epoch_order(size: int, epoch: int, seed: int) -> list[int]:
     order = list(range(size))
     rng_of("epoch", seed, epoch).shuffle(order)
     return order
 
 
-def _paragraphs(path: Path) -> Iterator[str]:
+def _read_paragraphs(path: Path) -> Iterator[str]:
     """What stands between empty lines, without white space at its ends."""
-    held, size, at = [], 0, 0  # the lines of this paragraph, their bytes, and the bytes in front of this line
+    lines, size, at = [], 0, 0  # the lines of this paragraph, their bytes, and the bytes in front of this line
     try:
         for line in lines_of_file(path):
             size += len(line)
@@ -158,16 +158,16 @@ def _paragraphs(path: Path) -> Iterator[str]:
             at += len(line)
             for each in io.StringIO(text, newline=None):  # \r and \r\n are line breaks too
                 if each != "\n":
-                    held.append(each)
+                    lines.append(each)
                     continue
-                yield "".join(held).strip()
-                held, size = [], 0
+                yield "".join(lines).strip()
+                lines, size = [], 0
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 at byte {at + error.start}; save the file as UTF-8") from error
-    yield "".join(held).strip()
+    yield "".join(lines).strip()
 
 
-def _item(fields: dict[str, Any], place: str) -> Item:
+def _parse_item(fields: dict[str, Any], place: str) -> Item:
     if "text" in fields:
         if not isinstance(fields["text"], str) or not fields["text"]:
             raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
@@ -200,6 +200,6 @@ def practice_of(source: WordProblems, seed: int, stage: str, rise: int = 0) -> l
     "mend" reviews other errors than the rest; ``rise``: problems of a kind after which one step more comes, 0 for all
     lengths from the start."""
     errors = SWAPPED if stage == "mend" else OF_SKILL
-    solve = procedural("solve", lambda i: solve_practice(source, stage, seed, i, rise))
-    check = procedural("check", lambda i: check_practice(source, stage, seed, i, rise, errors))
+    solve = procedural_corpus("solve", lambda i: solve_practice(source, stage, seed, i, rise))
+    check = procedural_corpus("check", lambda i: check_practice(source, stage, seed, i, rise, errors))
     return [(solve, 1), (check, 1)]

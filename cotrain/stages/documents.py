@@ -14,7 +14,7 @@ from datetime import datetime
 from transformers import PreTrainedTokenizerBase
 
 from cotrain.core.errors import DataError
-from cotrain.stages.corpora import Corpus, Item, epochs
+from cotrain.stages.corpora import Corpus, Item, repeat_epochs
 from cotrain.stages.packing import Document
 from cotrain.text.messages import Message as Rendered
 from cotrain.text.render import Renderer
@@ -22,7 +22,7 @@ from cotrain.text.render import Renderer
 PROBE = 200  # conversations looked at before training begins
 
 
-def documents(
+def document_reader(
     corpus: Corpus,
     tokenizer: PreTrainedTokenizerBase,
     seed: int = 0,
@@ -37,13 +37,13 @@ def documents(
         longest: conversations are cut off after this many tokens (0: never); running text is left whole.
         begun: the time that chat templates are told.
     """
-    get = epochs(corpus, seed)
-    renderer = _renderer(tokenizer, begun)
+    get = repeat_epochs(corpus, seed)
+    renderer = _renderer_at(tokenizer, begun)
 
-    def read(start: int, count: int) -> list[Document]:
+    def read_documents(start: int, count: int) -> list[Document]:
         return tokenize([get(index) for index in range(start, start + count)], renderer, replies_only, longest)
 
-    return read
+    return read_documents
 
 
 def all_documents(
@@ -56,7 +56,7 @@ def all_documents(
     """Every document of a finite corpus, in order."""
     if corpus.size is None:
         raise DataError(f"{corpus.name}: endless; expected a finite corpus, such as the held-out part of a split")
-    renderer = _renderer(tokenizer, begun)
+    renderer = _renderer_at(tokenizer, begun)
     return tokenize([corpus.get(index) for index in range(corpus.size)], renderer, replies_only, longest)
 
 
@@ -76,27 +76,27 @@ def refuse_overlong(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, length: 
 def tokenize(items: Sequence[Item], renderer: Renderer, replies_only: bool = False, longest: int = 0) -> list[Document]:
     """Tokens of each item; running texts go through the tokenizer in one call, conversations through the renderer."""
     texts = [item for item in items if isinstance(item, str)]
-    running = iter(_running(texts, renderer.tokenizer) if texts else ())
-    found = []
+    running = iter(_running_documents(texts, renderer.tokenizer) if texts else ())
+    tokenized = []
     for item in items:
         if isinstance(item, str):
-            found.append(next(running))
+            tokenized.append(next(running))
             continue
         ids, sampled = renderer.render_conversation([Rendered(m["role"], m["content"]) for m in item])
         learn = sampled if replies_only else (True,) * len(ids)
         last = longest or len(ids)
-        found.append(Document(ids=ids[:last], learn=learn[:last]))
-    return found
+        tokenized.append(Document(ids=ids[:last], learn=learn[:last]))
+    return tokenized
 
 
-def _renderer(tokenizer: PreTrainedTokenizerBase, begun: datetime | None) -> Renderer:
+def _renderer_at(tokenizer: PreTrainedTokenizerBase, begun: datetime | None) -> Renderer:
     renderer = Renderer(tokenizer)
     if begun is not None:
-        renderer.begin_at(begun)
+        renderer.set_time(begun)
     return renderer
 
 
-def _running(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Document]:
+def _running_documents(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Document]:
     """BOS text END, as far as the tokenizer has those; what a text says never becomes a control token."""
     begin = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)

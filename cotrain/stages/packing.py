@@ -28,7 +28,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedBatch:
     """One batch of rows."""
 
     ids: torch.Tensor  # [B, L] int64
@@ -36,16 +36,16 @@ class Packed:
     positions: torch.Tensor  # [B, L] int64, restarting at 0 with every document
     segments: torch.Tensor  # [B, L] int64, number of the document within its row, PADDING where there is none
 
-    def rows(self, start: int, end: int) -> Packed:
+    def select_rows(self, start: int, end: int) -> PackedBatch:
         """Rows ``start`` to ``end``, which may lie past the last."""
-        return Packed(**{field.name: getattr(self, field.name)[start:end] for field in fields(self)})
+        return PackedBatch(**{field.name: getattr(self, field.name)[start:end] for field in fields(self)})
 
-    def to(self, device: torch.device) -> Packed:
+    def to(self, device: torch.device) -> PackedBatch:
         """The same batch on a device."""
-        return Packed(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        return PackedBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
-def cut(document: Document, length: int) -> list[Document]:
+def cut_document(document: Document, length: int) -> list[Document]:
     """Pieces of at most ``length`` tokens: one for a document that is no longer, none for an empty one."""
     return [
         Document(ids=document.ids[start : start + length], learn=document.learn[start : start + length])
@@ -53,7 +53,7 @@ def cut(document: Document, length: int) -> list[Document]:
     ]
 
 
-def fit(sizes: Sequence[int], rows: int, length: int) -> list[list[int]] | None:
+def best_fit(sizes: Sequence[int], rows: int, length: int) -> list[list[int]] | None:
     """Best-fit decreasing: which of the items go into which row, or None when they do not all fit.
 
     Items are placed longest first (ties by position), each into the fullest row that still takes it (ties by row).
@@ -69,7 +69,7 @@ def fit(sizes: Sequence[int], rows: int, length: int) -> list[list[int]] | None:
     return placed
 
 
-def prefix(sizes: Sequence[int], rows: int, length: int) -> tuple[int, list[list[int]]]:
+def longest_prefix(sizes: Sequence[int], rows: int, length: int) -> tuple[int, list[list[int]]]:
     """The longest prefix of the items that fits into ``rows`` rows of ``length``, and its arrangement.
 
     Best-fit is not monotone in principle; the search goes down from the largest prefix that fits by its sum, so the
@@ -80,14 +80,14 @@ def prefix(sizes: Sequence[int], rows: int, length: int) -> tuple[int, list[list
         total += sizes[count]
         count += 1
     while count:
-        placed = fit(sizes[:count], rows, length)
+        placed = best_fit(sizes[:count], rows, length)
         if placed is not None:
             return count, placed
         count -= 1
     return 0, [[] for _ in range(rows)]
 
 
-def arrange(documents: Sequence[Document], placed: Sequence[Sequence[int]], length: int, pad_id: int) -> Packed:
+def arrange_rows(documents: Sequence[Document], placed: Sequence[Sequence[int]], length: int, pad_id: int) -> PackedBatch:
     """Write documents into rows as ``placed`` says (``placed[row]`` lists documents in order)."""
     ids = torch.full((len(placed), length), pad_id, dtype=torch.int64)
     learn = torch.zeros((len(placed), length), dtype=torch.bool)
@@ -104,10 +104,10 @@ def arrange(documents: Sequence[Document], placed: Sequence[Sequence[int]], leng
             positions[row, start:end] = torch.arange(end - start)
             segments[row, start:end] = segment
             start = end
-    return Packed(ids=ids, learn=learn, positions=positions, segments=segments)
+    return PackedBatch(ids=ids, learn=learn, positions=positions, segments=segments)
 
 
-def pack(documents: Sequence[Document], rows: int, length: int, pad_id: int) -> tuple[int, Packed]:
+def pack_documents(documents: Sequence[Document], rows: int, length: int, pad_id: int) -> tuple[int, PackedBatch]:
     """Fill ``rows`` rows with as many documents from the front as fit; returns how many were taken, and the rows.
 
     Documents longer than ``length`` are cut into pieces; a document is taken with all of its pieces or not at all,
@@ -116,25 +116,25 @@ def pack(documents: Sequence[Document], rows: int, length: int, pad_id: int) -> 
     pieces: list[Document] = []
     ends: list[int] = []  # number of pieces after each document
     for document in documents:
-        pieces.extend(cut(document, length))
+        pieces.extend(cut_document(document, length))
         ends.append(len(pieces))
     if ends and ends[0] > rows:
-        return 1, arrange(pieces[:rows], [[row] for row in range(rows)], length, pad_id)
+        return 1, arrange_rows(pieces[:rows], [[row] for row in range(rows)], length, pad_id)
     sizes = [len(piece.ids) for piece in pieces]
     limit = len(pieces)
     while True:
-        count, placed = prefix(sizes[:limit], rows, length)
+        count, placed = longest_prefix(sizes[:limit], rows, length)
         taken = sum(end <= count for end in ends)
         whole = ends[taken - 1] if taken else 0
         if whole == count:
-            return taken, arrange(pieces, placed, length, pad_id)
+            return taken, arrange_rows(pieces, placed, length, pad_id)
         limit = whole
 
 
-def unpacked(documents: Iterable[Document], length: int, pad_id: int) -> Packed:
+def pack_one_per_row(documents: Iterable[Document], length: int, pad_id: int) -> PackedBatch:
     """One document per row, the slow reference of ``pack``; documents are cut at ``length`` just the same."""
-    pieces = [piece for document in documents for piece in cut(document, length)]
-    return arrange(pieces, [[i] for i in range(len(pieces))], length, pad_id)
+    pieces = [piece for document in documents for piece in cut_document(document, length)]
+    return arrange_rows(pieces, [[i] for i in range(len(pieces))], length, pad_id)
 
 
 def block_mask(segments: torch.Tensor) -> torch.Tensor:
@@ -144,7 +144,7 @@ def block_mask(segments: torch.Tensor) -> torch.Tensor:
     return (segments[:, None, :, None] == segments[:, None, None, :]) & causal
 
 
-def lengths(segments: torch.Tensor) -> list[int]:
+def segment_lengths(segments: torch.Tensor) -> list[int]:
     """Lengths of all documents and paddings of all rows ``[B, L]``, in order; they sum to B·L."""
     first = torch.ones_like(segments, dtype=torch.bool)
     first[:, 1:] = segments[:, 1:] != segments[:, :-1]

@@ -23,10 +23,10 @@ from cotrain.backend.local import check_device
 from cotrain.core.errors import ConfigError
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import load_model, save_model
-from cotrain.stages.corpora import Corpus, Item, interleave, split
-from cotrain.stages.documents import all_documents, documents, refuse_overlong
+from cotrain.stages.corpora import Corpus, Item, interleave, split_corpus
+from cotrain.stages.documents import all_documents, document_reader, refuse_overlong
 from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.stages.trainer import Outcome, Plan, begun_at, train
+from cotrain.stages.trainer import TrainingOutcome, TrainingPlan, begin_time, train
 from cotrain.text.render import Renderer
 
 Parts = Sequence[tuple[Corpus, int]]  # corpora with integer weights
@@ -57,7 +57,7 @@ def pretrain(
     report: Callable[[dict[str, Any]], None] | None = None,
     plan: Mapping[str, Any] | None = None,
     device: str = "cpu",
-) -> Outcome:
+) -> TrainingOutcome:
     """Train on ``tokens`` tokens of text (padding counted) and write the model to ``out``.
 
     Args:
@@ -74,7 +74,7 @@ def pretrain(
     Interrupted (``finished=False``), it has left a checkpoint: call again with ``resume=True``.
     Raises ConfigError, DataError, ModelError, RunDirectoryError.
     """
-    parts = parts_of(corpus)
+    parts = weighted_parts(corpus)
     if model is not None and (config is not None or tokenizer is not None):
         raise ConfigError("pretrain: model brings its own config and tokenizer; give either model or those")
     if model is not None:
@@ -82,18 +82,18 @@ def pretrain(
     else:
         tokenizer = tokenizer or train_tokenizer(sample_texts(parts), vocab_size)
         network = new_model(config or config_for(tokenizer), seed)
-    on_device(network, device)
+    move_to_device(network, device)
     full = make_plan(
         tokens, batch_tokens, plan, length=length, lr=lr, seed=seed, optimizer=optimizer, weight_decay=weight_decay,
         warmup=warmup, decay_fraction=decay_fraction, shape=shape,
     )  # fmt: skip
-    return fit(
+    return train_and_save(
         network, tokenizer, parts, out, full, replies_only=False, validation=validation,
         start=str(model) if model is not None else "new", resume=resume, save_dtype=save_dtype, report=report,
     )  # fmt: skip
 
 
-def on_device(network: nn.Module, device: str) -> None:
+def move_to_device(network: nn.Module, device: str) -> None:
     """Put a model where it is trained. Raises ConfigError for a device that is not there."""
     check_device(device)
     nn.Module.to(network, device)
@@ -105,32 +105,32 @@ def config_for(tokenizer: PreTrainedTokenizerBase, **sizes: Any) -> PretrainedCo
     return small_config(len(tokenizer), **sizes, **{name: i for name, i in names.items() if i is not None})
 
 
-def steps_of(tokens: int, batch_tokens: int, length: int) -> int:
+def step_count(tokens: int, batch_tokens: int, length: int) -> int:
     """Optimiser steps for so many tokens: each takes as many whole rows as ``batch_tokens`` hold."""
     return math.ceil(tokens / max(length, batch_tokens // length * length))
 
 
-def make_plan(tokens: int, batch_tokens: int, more: Mapping[str, Any] | None, *, length: int, **fields: Any) -> Plan:
+def make_plan(tokens: int, batch_tokens: int, more: Mapping[str, Any] | None, *, length: int, **fields: Any) -> TrainingPlan:
     """A plan of as many steps and rows as these numbers of tokens need; raises ConfigError for unknown fields."""
     if batch_tokens < length or tokens < batch_tokens:
         raise ConfigError(
             f"expected length ≤ batch_tokens ≤ tokens, found {length}, {batch_tokens}, {tokens}; raise the smaller ones"
         )
-    rows, steps = batch_tokens // length, steps_of(tokens, batch_tokens, length)
+    rows, steps = batch_tokens // length, step_count(tokens, batch_tokens, length)
     warmup = min(fields.pop("warmup"), steps // 5)
-    made = Plan(steps=steps, rows=rows, length=length, warmup=warmup, **fields)
-    unknown = sorted(set(more or {}) - set(Plan.__dataclass_fields__))
+    made = TrainingPlan(steps=steps, rows=rows, length=length, warmup=warmup, **fields)
+    unknown = sorted(set(more or {}) - set(TrainingPlan.__dataclass_fields__))
     if unknown:
-        raise ConfigError(f"plan: no field {unknown[0]!r} (there are: {', '.join(Plan.__dataclass_fields__)})")
+        raise ConfigError(f"plan: no field {unknown[0]!r} (there are: {', '.join(TrainingPlan.__dataclass_fields__)})")
     return replace(made, **dict(more or {}))
 
 
-def fit(
+def train_and_save(
     network: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     parts: Parts,
     out: str | Path,
-    plan: Plan,
+    plan: TrainingPlan,
     *,
     replies_only: bool,
     validation: int,
@@ -138,7 +138,7 @@ def fit(
     resume: bool,
     save_dtype: torch.dtype | None,
     report: Callable[[dict[str, Any]], None] | None,
-) -> Outcome:
+) -> TrainingOutcome:
     """Hold out, tokenize, train, write: what pretraining and supervised training have in common."""
     longest = plan.length if replies_only else 0
     if replies_only:
@@ -147,13 +147,13 @@ def fit(
     about: dict[str, Any] = {"start": start, "held_out": validation, "replies_only": replies_only}
     begun = None
     if Renderer(tokenizer).asks_time:  # a training that goes on tells it the same
-        about["begun"] = begun_at(out) or datetime.now().isoformat(timespec="seconds")
+        about["begun"] = begin_time(out) or datetime.now().isoformat(timespec="seconds")
         begun = datetime.fromisoformat(about["begun"])
-    divided = [(*split(corpus, validation, plan.seed), weight) for corpus, weight in parts]
+    divided = [(*split_corpus(corpus, validation, plan.seed), weight) for corpus, weight in parts]
     mixed = divided[0][0] if len(divided) == 1 else interleave([(kept, weight) for kept, _, weight in divided])
     return train(
         network,
-        documents(mixed, tokenizer, plan.seed, replies_only, longest, begun),
+        document_reader(mixed, tokenizer, plan.seed, replies_only, longest, begun),
         out,
         plan,
         pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
@@ -176,14 +176,14 @@ def sample_texts(parts: Parts) -> list[str]:
     for corpus, weight in parts:
         count = math.ceil(TOKENIZER_SAMPLE * weight / whole)
         for index in range(count if corpus.size is None else min(count, corpus.size)):
-            texts += _texts(corpus.get(index))
+            texts += _texts_of_item(corpus.get(index))
     return texts
 
 
-def _texts(item: Item) -> list[str]:
+def _texts_of_item(item: Item) -> list[str]:
     return [item] if isinstance(item, str) else [message["content"] for message in item]
 
 
-def parts_of(corpus: Corpus | Parts) -> Parts:
+def weighted_parts(corpus: Corpus | Parts) -> Parts:
     """One corpus or several, as several."""
     return [(corpus, 1)] if isinstance(corpus, Corpus) else list(corpus)

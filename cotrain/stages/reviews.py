@@ -29,21 +29,21 @@ from cotrain.core.errors import DataError
 from cotrain.core.pace import Pace
 from cotrain.core.types import Task
 from cotrain.rollout.executor import Roles
-from cotrain.rollout.fixed_solutions import asked_about
+from cotrain.rollout.fixed_solutions import judge_fields
 from cotrain.rollout.judges import judge
 from cotrain.rollout.protocols import examine, fields_for, review
 from cotrain.rollout.role import Role, Turn
 from cotrain.stages.corpora import Corpus, Item, from_items
-from cotrain.stages.solutions import CHUNK, asked_itself, in_chunks, rows_in, why_lost, without
-from cotrain.tasks.processbench import Sample, sample_of
+from cotrain.stages.solutions import CHUNK, open_player, in_chunks, read_rows, why_lost, lost_suffix
+from cotrain.tasks.processbench import FixedSolution, solution_of_row
 from cotrain.tasks.reading import Quarantine
-from cotrain.text.free_verdicts import BOXED, TAGS, WORDS, written_review
+from cotrain.text.free_verdicts import BOXED, TAGS, WORDS, write_free_review
 from cotrain.text.messages import Message
-from cotrain.text.prompts import REVIEW_FULL, REVIEW_OWN, fields_of, fill
+from cotrain.text.prompts import REVIEW_FULL, REVIEW_OWN, fields_of, fill_template
 
 Form = Literal["steps", "genrm"]
 FORMS: tuple[Form, ...] = ("steps", "genrm")
-Kept = dict[tuple[bool, str], Item]  # by the truth, and by the review's address or its solution's
+KeptReviews = dict[tuple[bool, str], Item]  # by the truth, and by the review's address or its solution's
 
 
 def verifier_of(
@@ -64,17 +64,17 @@ def gold_reviews(
     """The file's own solutions and labels; those that the form of the verdict cannot say are left out, and told. Raises
     DataError with the layout expected, or sets such a row ``aside``."""
 
-    def conversation(row: dict[str, Any], where: str) -> Item | None:
+    def read_conversation(row: dict[str, Any], where: str) -> Item | None:
         try:
-            return _labelled(sample_of(row, where, ""), role, form)
+            return _labelled_conversation(solution_of_row(row, where, ""), role, form)
         except DataError as error:
             raise DataError(f"{error}; expected problem, steps and label, the first wrong step or -1") from error
 
-    found = rows_in(path, conversation, aside)
-    items = [item for item in found if item is not None]
-    if len(items) < len(found):
+    conversations = read_rows(path, read_conversation, aside)
+    items = [item for item in conversations if item is not None]
+    if len(items) < len(conversations):
         lost = (
-            f"{len(found) - len(items)} of {len(found)} labelled solutions are left out: the verdict {role.verdict!r} "
+            f"{len(conversations) - len(items)} of {len(conversations)} labelled solutions are left out: the verdict {role.verdict!r} "
             "cannot say that steps and answer differ"
         )
         if not items:
@@ -102,12 +102,12 @@ def own_reviews(
     """Reviews of ``samples`` own solutions of each problem, of which ``reviews`` are drawn (0: one is written from the
     truth), and the same as rows of ``messages``. Raises DataError where there is none of right, or none of wrong
     solutions."""
-    roles_of = {"solver": solver, "verifier": verifier_of(model, form, max_tokens, verdict, prompt)}
-    kept: Kept = {}
+    roles_by_name = {"solver": solver, "verifier": verifier_of(model, form, max_tokens, verdict, prompt)}
+    kept: KeptReviews = {}
     seen = {True: 0, False: 0}  # solutions that can be read
     lost = Counter[str]()
 
-    async def play(task: Task, roles: Roles) -> None:
+    async def play_episode(task: Task, roles: Roles) -> None:
         solution = await roles.solver(problem=task.prompt)
         truth = await examine(task, roles, solution)
         if truth is None or not solution.parsed.ok:
@@ -116,73 +116,73 @@ def own_reviews(
         if reviews:
             for turn in await review(task, roles, solution, n=reviews):
                 if turn.parsed.ok and turn.parsed.final == truth:
-                    kept[truth, turn.id] = _answered(turn.chat.messages[:1], turn.text)
+                    kept[truth, turn.id] = _with_reply(turn.chat.messages[:1], turn.text)
             return
-        text = _written(solution, truth, form, roles_of["verifier"])
+        text = _write_review(solution, truth, form, roles_by_name["verifier"])
         if text is not None:
-            told = fields_for(task, roles, roles.verifier, solution, solution.tagged)
-            kept[truth, solution.id] = _answered(roles.verifier.begin(parent=solution, **told).messages, text)
+            fields = fields_for(task, roles, roles.verifier, solution, solution.tagged_text)
+            kept[truth, solution.id] = _with_reply(roles.verifier.begin(parent=solution, **fields).messages, text)
 
-    with asked_itself(model, path, roles_of, device=device, seed=seed, aside=aside) as (tasks, player):
+    with open_player(model, path, roles_by_name, device=device, seed=seed, aside=aside) as (tasks, player):
         pace = Pace(samples * len(tasks), "{} solutions drawn and reviewed", say)
         player.watch = lambda total: pace.add
-        for start, mine in in_chunks(tasks):
-            for episode in player.play(play, mine, step=-1 - start, group_size=samples):
+        for start, chunk in in_chunks(tasks):
+            for episode in player.play(play_episode, chunk, step=-1 - start, group_size=samples):
                 lost.update(why_lost(episode))
-            found = {truth: sum(one is truth for one, _ in kept) for truth in seen}
-            judged = f"{found[True]} and {found[False]} reviews of them are right"
+            kept_counts = {truth: sum(one is truth for one, _ in kept) for truth in seen}
+            review_counts = f"{kept_counts[True]} and {kept_counts[False]} reviews of them are right"
             say(
                 f"{min(start + CHUNK, len(tasks))} of {len(tasks)} problems answered: {seen[True]} right and "
-                f"{seen[False]} wrong solutions, {judged}{without(lost)}"
+                f"{seen[False]} wrong solutions, {review_counts}{lost_suffix(lost)}"
             )
-    least = min(found.values())
+    least = min(kept_counts.values())
     if not least:
-        raise DataError(f"{path}: {_why(seen, found, reviews, form)}{without(lost)}")
+        raise DataError(f"{path}: {_why_none(seen, kept_counts, reviews, form)}{lost_suffix(lost)}")
     by_address = {truth: [item for key, item in sorted(kept.items()) if key[0] is truth][:least] for truth in seen}
     items = [item for pair in zip(by_address[True], by_address[False], strict=True) for item in pair]
     return from_items(f"reviews of {path}", items), [{"messages": item} for item in items]
 
 
-def _why(seen: dict[bool, int], found: dict[bool, int], reviews: int, form: Form) -> str:
+def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], reviews: int, form: Form) -> str:
     """What is missing, and what would help."""
     kinds = {True: "right", False: "wrong"}
     for truth, other in ((True, "easier"), (False, "harder")):
-        if not seen[truth]:
+        if not solution_counts[truth]:
             return f"none of the model's solutions is {kinds[truth]} and can be read; bring {other} problems"
-    truth = not found[True]
+    truth = not review_counts[True]
     missing = f"no review of a {kinds[truth]} solution is right and can be read"
     if reviews:
         return f"{missing}; --reviews 0 writes them from the truth"
     return f"{missing}: nobody knows which step is wrong; --judge genrm asks for the answer alone, or bring labels"
 
 
-def _written(solution: Turn, truth: bool, form: Form, role: Role) -> str | None:
+def _write_review(solution: Turn, truth: bool, form: Form, role: Role) -> str | None:
     if form == "genrm":
-        return _verdict(truth)
+        return _verdict_tag(truth)
     count = len(solution.parsed.steps)
-    return _reviewed([truth] * count, truth, role) if truth or count == 1 else None
+    return _review_text([truth] * count, truth, role) if truth or count == 1 else None
 
 
-def _reviewed(verdicts: Sequence[bool], final: bool, role: Role) -> str | None:
+def _review_text(verdicts: Sequence[bool], final: bool, role: Role) -> str | None:
     """The review as the role is read: where its prompt names no count, of the answer alone."""
-    whole = role.verdict in (WORDS, BOXED) and "count" not in fields_of(role.prompt)
-    return written_review(role.verdict, [] if whole else verdicts, final)
+    answer_only = role.verdict in (WORDS, BOXED) and "count" not in fields_of(role.prompt)
+    return write_free_review(role.verdict, [] if answer_only else verdicts, final)
 
 
-def _labelled(sample: Sample, role: Role, form: Form) -> Item | None:
+def _labelled_conversation(sample: FixedSolution, role: Role, form: Form) -> Item | None:
     right = sample.label < 0 if sample.final_answer_correct is None else sample.final_answer_correct
     verdicts = [sample.label < 0 or k < sample.label for k in range(len(sample.steps))]
-    text = _verdict(right) if form == "genrm" else _reviewed(verdicts, right, role)
+    text = _verdict_tag(right) if form == "genrm" else _review_text(verdicts, right, role)
     if text is None:
         return None
-    prompt = fill(role.prompt, **role.told(asked_about(sample, guarded="nonce" in fields_of(role.prompt))))
+    prompt = fill_template(role.prompt, **role.prompt_fields(judge_fields(sample, guarded="nonce" in fields_of(role.prompt))))
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
 
 
-def _answered(told: Sequence[Message], text: str) -> Item:
+def _with_reply(messages: Sequence[Message], text: str) -> Item:
     """What a role was told before it spoke, and what it is to say."""
-    return [*({"role": m.role, "content": m.content} for m in told), {"role": "assistant", "content": text}]
+    return [*({"role": m.role, "content": m.content} for m in messages), {"role": "assistant", "content": text}]
 
 
-def _verdict(right: bool) -> str:
+def _verdict_tag(right: bool) -> str:
     return f"<verdict>{'Yes' if right else 'No'}</verdict>"

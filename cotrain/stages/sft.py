@@ -16,8 +16,8 @@ import torch
 
 from cotrain.models.load import load_model
 from cotrain.stages.corpora import Corpus
-from cotrain.stages.pretrain import Parts, fit, make_plan, on_device, parts_of
-from cotrain.stages.trainer import Outcome
+from cotrain.stages.pretrain import Parts, train_and_save, make_plan, move_to_device, weighted_parts
+from cotrain.stages.trainer import TrainingOutcome
 
 
 def sft(
@@ -41,7 +41,7 @@ def sft(
     report: Callable[[dict[str, Any]], None] | None = None,
     plan: Mapping[str, Any] | None = None,
     device: str = "cpu",
-) -> Outcome:
+) -> TrainingOutcome:
     """Fine-tune ``model`` on ``tokens`` tokens of conversations (prompts and padding counted) and write it to ``out``.
 
     ``conversations`` is one corpus or several with integer weights. Running text in a corpus is learned whole.
@@ -49,12 +49,12 @@ def sft(
     errors as in ``pretrain``; the default rate is for the embedded base, larger models want 1e-5 to 1e-4.
     """
     network, tokenizer = load_model(model)
-    on_device(network, device)
+    move_to_device(network, device)
     full = make_plan(
         tokens, batch_tokens, plan, length=length, lr=lr, seed=seed, optimizer=optimizer, weight_decay=weight_decay,
         warmup=warmup, decay_fraction=decay_fraction, shape=shape,
     )  # fmt: skip
-    return fit(
-        network, tokenizer, parts_of(conversations), out, full, replies_only=True, validation=validation,
+    return train_and_save(
+        network, tokenizer, weighted_parts(conversations), out, full, replies_only=True, validation=validation,
         start=str(model), resume=resume, save_dtype=save_dtype, report=report,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.policies import frozen
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError
@@ -31,21 +31,21 @@ from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
 from cotrain.grading.pool import AnswerGrader, grade_outside
-from cotrain.preflight.answers import TAGS, Said, read
+from cotrain.preflight.answers import TAGS, SampledAnswer, read_answers
 from cotrain.preflight.probing import STEP as LOOK
-from cotrain.preflight.probing import ask, places
+from cotrain.preflight.probing import ask_solver, spread_indices
 from cotrain.rollout.common_roles import solver, speaks_short
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
 from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.tasks.jsonl import task_of
-from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
 from cotrain.text.answers import ENDS, READERS, write_answer
 from cotrain.text.parsers import final_answer, write_solution
-from cotrain.text.prompts import SOLVE_FULL, fill, solve_own
-from cotrain.text.steps import steps_in, steps_seen, write_steps
+from cotrain.text.prompts import SOLVE_FULL, fill_template, solve_own
+from cotrain.text.steps import steps_in, steps_kind_of, write_steps
 from cotrain.train.policy_store import PolicyStore
 
 LAYOUTS = "question and answer, prompt and completion, messages, or conversations (ShareGPT)"
@@ -63,23 +63,23 @@ def solver_of(
 ) -> Role:
     """The role ``solver`` as a run will have it, with these changes."""
     role = replace(solver("solver", model, max_tokens=max_tokens), answer=answer or TAGS, steps=steps)
-    if prompt is None and role.free and role.prompt == SOLVE_FULL:
+    if prompt is None and role.is_free_form and role.prompt == SOLVE_FULL:
         prompt = solve_own(role.answer, steps)
     return replace(role, prompt=prompt or role.prompt)
 
 
 def gold_solutions(path: str, role: Role, aside: Quarantine | None = None) -> Corpus:
     """The file's own solutions. Raises DataError with the layouts expected, or sets such a row ``aside``."""
-    return from_items(path, rows_in(path, lambda row, where: _conversation(row, where, role), aside))
+    return from_items(path, read_rows(path, lambda row, where: _gold_conversation(row, where, role), aside))
 
 
-def rows_in(path: str, read: Callable[[dict[str, Any], str], T], aside: Quarantine | None) -> list[T]:
+def read_rows(path: str, read: Callable[[dict[str, Any], str], T], aside: Quarantine | None) -> list[T]:
     """What ``read(row, where)`` makes of each row of a file. Raises DataError of the first row that it refuses, or sets
     such rows ``aside``."""
-    found = parsed(numbered(Path(path)), read, aside)
+    rows = parse_rows(numbered_lines(Path(path)), read, aside)
     if aside is not None:
-        aside.settle(path)
-    return found
+        aside.check_share(path)
+    return rows
 
 
 def own_solutions(
@@ -98,26 +98,26 @@ def own_solutions(
     kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
     drawn, lost = 0, Counter[str]()
-    with asked_itself(model, path, {"solver": role}, device=device, seed=seed, aside=aside) as (tasks, player):
+    with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=aside) as (tasks, player):
         pace = Pace(samples * len(tasks), "{} answers drawn", say)
         player.watch = lambda total: pace.add
-        for start, mine in in_chunks(tasks):
-            for episode in player.play(_attempt, mine, step=-1 - start, group_size=samples):
+        for start, chunk in in_chunks(tasks):
+            for episode in player.play(_solve_and_examine, chunk, step=-1 - start, group_size=samples):
                 lost.update(why_lost(episode))
                 for trace in episode.traces:
-                    task = mine[episode.task]
-                    said = Said(task=task, text=trace.text, finish=trace.finish)
-                    (found,) = read(role.prompt, role.answer, [said], role.steps).found
-                    if CORRECT.of(trace) and found is not None:
-                        kept[task.id, trace.text] = _asked(role, task.prompt, trace.text)
+                    task = chunk[episode.task]
+                    sample = SampledAnswer(task=task, text=trace.text, finish=trace.finish)
+                    (solution,) = read_answers(role.prompt, role.answer, [sample], role.steps).found
+                    if CORRECT.of(trace) and solution is not None:
+                        kept[task.id, trace.text] = _solver_conversation(role, task.prompt, trace.text)
                         solved.add(task.id)
             done = min(start + CHUNK, len(tasks))
-            right = f"{len(kept)} right solutions of {len(solved)} problems"
-            say(f"{done} of {len(tasks)} problems answered: {right}{without(lost)}")
+            progress = f"{len(kept)} right solutions of {len(solved)} problems"
+            say(f"{done} of {len(tasks)} problems answered: {progress}{lost_suffix(lost)}")
         drawn = samples * len(tasks)
     if len(kept) < 2:
         raise DataError(
-            f"{path}: of {drawn} solutions of {model} {len(kept)} are right and can be read{without(lost)}; bring "
+            f"{path}: of {drawn} solutions of {model} {len(kept)} are right and can be read{lost_suffix(lost)}; bring "
             "easier problems, raise --samples, or leave out --from-samples"
         )
     items = list(kept.values())
@@ -125,13 +125,13 @@ def own_solutions(
 
 
 @contextmanager
-def asked_itself(
+def open_player(
     model: str, path: str, roles: Mapping[str, Role], *, device: str, seed: int, aside: Quarantine | None
 ) -> Iterator[tuple[list[Task], Executor]]:
     """The problems of a file, and a player of ``roles`` of the policy "solver", which is the model as it stands.
     Problems are graded outside of this process for as long as the context is open."""
-    rows = rows_in(path, _problem, aside)
-    judge, backend = AnswerGrader(), Local(device)
+    rows = read_rows(path, _problem_row, aside)
+    judge, backend = AnswerGrader(), LocalBackend(device)
     tasks = [task_of(row, f"sft/{i}", judge) for i, row in enumerate(rows)]
     policies = PolicyStore(backend.open({"solver": frozen(model)}, seed=seed))
     try:
@@ -143,7 +143,7 @@ def asked_itself(
         judge.close()
 
 
-def cut_as_written(
+def choose_step_format(
     role: Role,
     model: str,
     path: str,
@@ -158,14 +158,14 @@ def cut_as_written(
     one of the package's."""
     if role.steps is not None or role.answer == TAGS or speaks_short(model):
         return role
-    spare = None if aside is None else Quarantine()
-    with asked_itself(model, path, {"solver": role}, device=device, seed=seed, aside=spare) as (tasks, player):
-        mine = [tasks[i] for i in places(len(tasks))]
-        episodes = player.play(ask, mine, step=LOOK, group_size=1)
-    said = [Said(task=mine[e.task], text=trace.text, finish=trace.finish) for e in episodes for trace in e.traces]
-    found = read(role.prompt, role.answer, said).found
-    steps = steps_seen([one.text for one, solution in zip(said, found, strict=True) if solution is not None])
-    say(f"steps as {steps}, as most of {len(said)} answers are written; --steps-as chooses otherwise")
+    own_aside = None if aside is None else Quarantine()
+    with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=own_aside) as (tasks, player):
+        chosen_tasks = [tasks[i] for i in spread_indices(len(tasks))]
+        episodes = player.play(ask_solver, chosen_tasks, step=LOOK, group_size=1)
+    samples = [SampledAnswer(task=chosen_tasks[e.task], text=trace.text, finish=trace.finish) for e in episodes for trace in e.traces]
+    solutions = read_answers(role.prompt, role.answer, samples).found
+    steps = steps_kind_of([one.text for one, solution in zip(samples, solutions, strict=True) if solution is not None])
+    say(f"steps as {steps}, as most of {len(samples)} answers are written; --steps-as chooses otherwise")
     return replace(role, steps=steps)
 
 
@@ -183,7 +183,7 @@ def why_lost(episode: Episode) -> list[str]:
     return [reason] if (reason := solution.failure or FAILURE.of(solution)) else []
 
 
-def without(lost: Mapping[str, int]) -> str:
+def lost_suffix(lost: Mapping[str, int]) -> str:
     """How many solutions were lost, and the most frequent reason; "" for none."""
     if not lost:
         return ""
@@ -191,49 +191,49 @@ def without(lost: Mapping[str, int]) -> str:
     return f"; {sum(lost.values())} could not be read or graded (most often: {most})"
 
 
-async def _attempt(task: Task, roles: Roles) -> None:
+async def _solve_and_examine(task: Task, roles: Roles) -> None:
     await examine(task, roles, await roles.solver(problem=task.prompt))
 
 
-def _asked(role: Role, problem: str, text: str) -> Item:
+def _solver_conversation(role: Role, problem: str, text: str) -> Item:
     system = [] if role.system is None else [{"role": "system", "content": role.system}]
-    asked = fill(role.prompt, problem=problem)
-    return [*system, {"role": "user", "content": asked}, {"role": "assistant", "content": text}]
+    prompt = fill_template(role.prompt, problem=problem)
+    return [*system, {"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
 
 
-def _conversation(row: dict[str, Any], where: str, role: Role) -> Item:
-    problem, work, answer = _read(row, where)
+def _gold_conversation(row: dict[str, Any], where: str, role: Role) -> Item:
+    problem, work, answer = _parse_row(row, where)
     worked = without_calculator(work)
     lines, tagged = _lines_of(worked), [" ".join(_lines_of(step.text)) for step in steps_in(worked, "tags")]
-    if not role.free:
-        said = work if "</answer>" in work else write_solution(tagged or lines or [answer], answer)
-        return _asked(role, problem, said)
+    if not role.is_free_form:
+        text = work if "</answer>" in work else write_solution(tagged or lines or [answer], answer)
+        return _solver_conversation(role, problem, text)
     if tagged:  # what stands behind them is written anew, where its format can be
         lines = tagged if role.answer in ENDS else [*tagged, *_lines_of(worked.rpartition("</step>")[2])]
         work = "\n".join(lines)
-    work = _cut_as(role.steps, work, lines)
+    work = _write_steps_as(role.steps, work, lines)
     if role.answer == TAGS and "</answer>" in work:
-        return _asked(role, problem, work)
+        return _solver_conversation(role, problem, work)
     if role.answer not in ENDS or (role.answer != TAGS and READERS[role.answer](work) == answer):
-        return _asked(role, problem, work)
-    return _asked(role, problem, f"{work}\n{write_answer(answer, role.answer)}".strip())
+        return _solver_conversation(role, problem, work)
+    return _solver_conversation(role, problem, f"{work}\n{write_answer(answer, role.answer)}".strip())
 
 
 def _lines_of(text: str) -> list[str]:
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 
-def _cut_as(steps: str | None, work: str, lines: Sequence[str]) -> str:
+def _write_steps_as(steps: str | None, work: str, lines: Sequence[str]) -> str:
     """A worked text whose steps are written in this way, made of its lines where they are not so already."""
     if steps in (None, "lines", "sentences") or not lines or len(steps_in(work, str(steps))) > 1:
         return work
     return write_steps(lines, str(steps))
 
 
-def _read(row: dict[str, Any], where: str) -> tuple[str, str, str]:
+def _parse_row(row: dict[str, Any], where: str) -> tuple[str, str, str]:
     """Problem, worked text without the mark of its answer, and the answer."""
     if "messages" in row or "conversations" in row:
-        problem, work = _dialogue(row, where)
+        problem, work = _one_dialogue(row, where)
     elif "completion" in row:
         problem = field_of(row, "prompt|instruction|question|problem", where, numbers=False)[1]
         work = field_of(row, "completion", where, numbers=False)[1]
@@ -242,10 +242,10 @@ def _read(row: dict[str, Any], where: str) -> tuple[str, str, str]:
             found: Row = row_of(row, ANY.question, ANY.answer, where)
         except DataError as error:
             raise DataError(f"{error}; expected {LAYOUTS}") from error
-        alone = _answer_in(found.answer) or found.answer  # the column may hold worked text
-        given = str(row.get("solution") or row.get("answer") or "")
-        work = given.rpartition("####")[0].strip() if "####" in given else given
-        return found.question, "" if work.strip() == alone else work, alone
+        bare_answer = _answer_in(found.answer) or found.answer  # the column may hold worked text
+        worked = str(row.get("solution") or row.get("answer") or "")
+        work = worked.rpartition("####")[0].strip() if "####" in worked else worked
+        return found.question, "" if work.strip() == bare_answer else work, bare_answer
     answer = _answer_in(work)
     if answer is None:
         raise DataError(
@@ -259,12 +259,12 @@ def _answer_in(work: str) -> str | None:
     return final_answer(work) or READERS["phrase"](work)
 
 
-def _problem(row: dict[str, Any], where: str) -> Row:
-    question, _, answer = _read(row, where)
+def _problem_row(row: dict[str, Any], where: str) -> Row:
+    question, _, answer = _parse_row(row, where)
     return Row(question=question, answer=answer, solution=None)
 
 
-def _dialogue(row: Mapping[str, Any], where: str) -> tuple[str, str]:
+def _one_dialogue(row: Mapping[str, Any], where: str) -> tuple[str, str]:
     """The one question and the one reply of a conversation."""
     name = "messages" if "messages" in row else "conversations"
     turns: dict[str, list[str]] = {"user": [], "assistant": [], "system": []}
@@ -277,10 +277,10 @@ def _dialogue(row: Mapping[str, Any], where: str) -> tuple[str, str]:
                 "and assistant"
             )
         turns[who].append(text)
-    found: Sequence[int] = (len(turns["user"]), len(turns["assistant"]))
-    if found != (1, 1):
+    counts: Sequence[int] = (len(turns["user"]), len(turns["assistant"]))
+    if counts != (1, 1):
         raise DataError(
-            f"{where}, field {name!r}: {found[0]} questions and {found[1]} replies; a solver's conversation has one "
+            f"{where}, field {name!r}: {counts[0]} questions and {counts[1]} replies; a solver's conversation has one "
             "of each"
         )
     return turns["user"][0], turns["assistant"][0]

@@ -8,25 +8,25 @@ from collections.abc import Callable
 from typing import Any
 
 
-def progress_of(steps: int) -> Callable[[dict[str, Any]], None]:
+def progress_printer(steps: int) -> Callable[[dict[str, Any]], None]:
     """Prints a row with how many steps there are, and from the second row on the time that is left."""
     first: list[tuple[int, float]] = []
 
-    def show(row: dict[str, Any]) -> None:
+    def show_row(row: dict[str, Any]) -> None:
         now, step = time.monotonic(), int(row["step"])
         first[:] = first or [(step, now)]
         begun, since = first[0]
-        left = f"  {_duration((now - since) / (step - begun) * (steps - step))} left" if begun < step < steps else ""
+        left = f"  {_duration_text((now - since) / (step - begun) * (steps - step))} left" if begun < step < steps else ""
         shown = {**row, "step": f"{step} of {steps}"}
         print(
             "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()) + left,
             flush=True,
         )
 
-    return show
+    return show_row
 
 
-def _duration(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     minutes = round(seconds / 60)
     return (
         f"{minutes // 60} h {minutes % 60:02d} min"
@@ -37,7 +37,7 @@ def _duration(seconds: float) -> str:
     )
 
 
-def ended(outcome: Any, out: str) -> int:
+def report_outcome(outcome: Any, out: str) -> int:
     if outcome.finished:
         held_out = ", ".join(f"{name} {value:.3f}" for name, value in outcome.validation.items())
         losses = "finished before" if math.isnan(outcome.loss) else f"loss {outcome.loss:.3f}; held out: {held_out}"

@@ -31,12 +31,12 @@ from transformers import PreTrainedModel
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, StateError, UnknownName
 from cotrain.core.pace import SECONDS
-from cotrain.core.state import take
+from cotrain.core.state import take_fields
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, truncate_after
 from cotrain.disk.lock import RunLock
-from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolated
+from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolate_documents
 from cotrain.models.optim import (
     Optimizer,
     adamw,
@@ -44,14 +44,14 @@ from cotrain.models.optim import (
     load_optimizer_tensors,
     muon,
     optimizer_tensors,
-    schedule,
+    lr_multiplier,
 )
 from cotrain.stages.batches import Documents, batches_ahead, pack_all
-from cotrain.stages.packing import PADDING, Document, Packed, block_mask, lengths
+from cotrain.stages.packing import PADDING, Document, PackedBatch, block_mask, segment_lengths
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
 METRICS, SETTINGS, CHECKPOINTS = "metrics.jsonl", "training.json", "checkpoints"  # in the run's directory
-FREE = {"log_every", "save_every", "keep"}  # fields of a plan that may differ when a run is resumed
+CHANGEABLE_FIELDS = {"log_every", "save_every", "keep"}  # fields of a plan that may differ when a run is resumed
 
 
 class NonFiniteLoss(CotrainError):
@@ -59,7 +59,7 @@ class NonFiniteLoss(CotrainError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TrainingPlan:
     """How to train."""
 
     steps: int
@@ -84,7 +84,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrainingOutcome:
     """How a run ended."""
 
     step: int  # steps done, of all calls
@@ -98,14 +98,14 @@ def train(
     model: nn.Module,
     documents: Documents,
     out: str | Path,
-    plan: Plan,
+    plan: TrainingPlan,
     pad_id: int,
     validation: Mapping[str, Sequence[Document]] | None = None,
     about: Mapping[str, Any] | None = None,
     resume: bool = False,
     finish: Callable[[], None] | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
-) -> Outcome:
+) -> TrainingOutcome:
     """Train ``model`` in place; metrics, settings and checkpoints go to ``out``.
 
     Args:
@@ -124,71 +124,71 @@ def train(
     device = next(model.parameters()).device
     if plan.autocast is None:
         plan = replace(plan, autocast=has_bfloat16(device))
-    _check(plan)
+    _check_plan(plan)
     out = Path(out)
     settings = {"plan": asdict(plan), "about": dict(about or {})}
-    _claim(out, settings, resume)
+    _claim_directory(out, settings, resume)
     if (out / SETTINGS).is_file() and not (out / CHECKPOINTS).is_dir():
-        return Outcome(step=plan.steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
+        return TrainingOutcome(step=plan.steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
     optimizer = OPTIMIZERS[plan.optimizer](model, plan.lr, betas=plan.betas, weight_decay=plan.weight_decay)
-    held_out = {
+    packed_validation = {
         name: pack_all(items, plan.rows, plan.length, pad_id, device) for name, items in (validation or {}).items()
     }
     began, loss, losses = time.perf_counter(), math.nan, dict[str, float]()
     with RunLock(out / CHECKPOINTS):
         replace_file(out / SETTINGS, json.dumps(settings, indent=2).encode())
-        step, cursor = _load(out, model, optimizer)
-        saved = step
+        step, cursor = _load_checkpoint(out, model, optimizer)
+        saved_step = step
         model.train()
         with (
             JsonlWriter(out / METRICS) as metrics,
-            _interruption() as interrupted,
-            isolated(model) if plan.isolate and can_isolate(model) else nullcontext(),
+            _catch_signals() as interrupted,
+            isolate_documents(model) if plan.isolate and can_isolate(model) else nullcontext(),
             batches_ahead(documents, plan.rows, plan.length, pad_id, cursor, plan.steps - step, device) as batches,
         ):
             tokens, since = 0, time.perf_counter()
-            told = since
+            last_report = since
             while step < plan.steps and not interrupted.is_set():
-                rate = schedule(step, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
+                rate = lr_multiplier(step, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
                 cursor, batch = next(batches)
                 loss, norm = update(model, optimizer, batch, plan, rate, step)
                 step, tokens = step + 1, tokens + batch.ids.numel()
                 line: dict[str, Any] = {}
-                if _due(step, plan.log_every, plan.steps):
+                if _is_due(step, plan.log_every, plan.steps):
                     now = time.perf_counter()
                     line = {"step": step, "loss": loss, "norm": norm, "rate": plan.lr * rate, "documents": cursor}
                     line["learned_tokens"] = int(batch.learn.sum())
                     line["filled"] = round((batch.segments != PADDING).float().mean().item(), 4)
                     line["tokens_per_second"] = round(tokens / (now - since))
                     tokens, since = 0, now
-                if held_out and _due(step, plan.validate_every, plan.steps):
+                if packed_validation and _is_due(step, plan.validate_every, plan.steps):
                     paused = time.perf_counter()
-                    losses = {name: evaluate(model, packed, plan) for name, packed in held_out.items()}
+                    losses = {name: evaluate(model, packed, plan) for name, packed in packed_validation.items()}
                     line |= {"step": step} | {f"validation/{name}": value for name, value in losses.items()}
                     since += time.perf_counter() - paused
                 if line:
                     metrics.append(line)
-                if report is not None and (line or time.perf_counter() - told >= SECONDS):
+                if report is not None and (line or time.perf_counter() - last_report >= SECONDS):
                     report(line or {"step": step, "loss": loss})
-                    told = time.perf_counter()
+                    last_report = time.perf_counter()
                 if plan.save_every and step % plan.save_every == 0:
                     metrics.sync()
-                    _save(out, model, optimizer, step, cursor, plan.keep)
-                    saved = step
-            if step > saved:
+                    _save_checkpoint(out, model, optimizer, step, cursor, plan.keep)
+                    saved_step = step
+            if step > saved_step:
                 metrics.sync()
-                _save(out, model, optimizer, step, cursor, plan.keep)
+                _save_checkpoint(out, model, optimizer, step, cursor, plan.keep)
         model.eval()
         if step == plan.steps:
             if finish is not None:
                 finish()
-            _forget(out)
+            _drop_checkpoints(out)
     seconds = time.perf_counter() - began
-    return Outcome(step=step, finished=step == plan.steps, loss=loss, validation=losses, seconds=seconds)
+    return TrainingOutcome(step=step, finished=step == plan.steps, loss=loss, validation=losses, seconds=seconds)
 
 
 def update(
-    model: nn.Module, optimizer: Optimizer, batch: Packed, plan: Plan, rate: float, step: int
+    model: nn.Module, optimizer: Optimizer, batch: PackedBatch, plan: TrainingPlan, rate: float, step: int
 ) -> tuple[float, float]:
     """One optimiser step; returns the mean loss of the learned tokens and the gradient's norm before clipping."""
     rows = batch.ids.shape[0]
@@ -198,7 +198,7 @@ def update(
     with torch.random.fork_rng():  # dropout, where a model has it, is drawn at this step's address
         torch.manual_seed(seed_of(plan.seed, "dropout", step))
         for start in range(0, rows, micro):
-            part = batch.rows(start, start + micro)
+            part = batch.select_rows(start, start + micro)
             losses = token_losses(model, part, plan.isolate, bool(plan.autocast))
             loss = (losses * part.learn[:, 1:]).sum() / learned
             loss.backward()
@@ -215,14 +215,14 @@ def update(
     return total.item(), norm.item()
 
 
-def token_losses(model: nn.Module, batch: Packed, isolate: bool = True, autocast: bool = False) -> torch.Tensor:
+def token_losses(model: nn.Module, batch: PackedBatch, isolate: bool = True, autocast: bool = False) -> torch.Tensor:
     """Negative log-likelihoods ``[B, L−1]`` in float32: place t is the loss of predicting token t+1, unmasked."""
     rows, length = batch.ids.shape
     places: dict[str, Any] = {"position_ids": batch.positions}
     if not isolate:
         places = {"position_ids": torch.arange(length, device=batch.ids.device).expand(rows, length)}
     elif isinstance(model, PreTrainedModel) and model.config._attn_implementation == IMPLEMENTATION:
-        places["document_lengths"] = lengths(batch.segments)
+        places["document_lengths"] = segment_lengths(batch.segments)
     else:
         places["attention_mask"] = block_mask(batch.segments)
     with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=autocast):
@@ -232,14 +232,14 @@ def token_losses(model: nn.Module, batch: Packed, isolate: bool = True, autocast
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Sequence[Packed], plan: Plan) -> float:
+def evaluate(model: nn.Module, batches: Sequence[PackedBatch], plan: TrainingPlan) -> float:
     """Mean loss per learned token over all batches; NaN when nothing is to be learned in them."""
     training = model.training
     model.eval()
     total, learned = 0.0, 0
     for batch in batches:
         for start in range(0, batch.ids.shape[0], plan.micro or plan.rows):
-            part = batch.rows(start, start + (plan.micro or plan.rows))
+            part = batch.select_rows(start, start + (plan.micro or plan.rows))
             losses = token_losses(model, part, plan.isolate, bool(plan.autocast))
             total += (losses * part.learn[:, 1:]).sum().item()
             learned += int(part.learn[:, 1:].sum())
@@ -247,11 +247,11 @@ def evaluate(model: nn.Module, batches: Sequence[Packed], plan: Plan) -> float:
     return total / learned if learned else math.nan
 
 
-def _due(step: int, every: int, last: int) -> bool:
+def _is_due(step: int, every: int, last: int) -> bool:
     return every > 0 and (step % every == 0 or step == last)
 
 
-def _check(plan: Plan) -> None:
+def _check_plan(plan: TrainingPlan) -> None:
     if plan.optimizer not in OPTIMIZERS:
         raise UnknownName("optimizer", plan.optimizer, OPTIMIZERS)
     for name, least in (("steps", 1), ("rows", 1), ("length", 2), ("keep", 1), ("micro", 0), ("save_every", 0)):
@@ -259,11 +259,11 @@ def _check(plan: Plan) -> None:
             raise ConfigError(f"training plan: {name} must be {least} or more, found {getattr(plan, name)}")
     if not (plan.lr > 0 and plan.clip > 0):
         raise ConfigError(f"training plan: lr and clip must be positive, found {plan.lr} and {plan.clip}")
-    schedule(0, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
+    lr_multiplier(0, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
 
 
 @contextmanager
-def _interruption() -> Iterator[threading.Event]:
+def _catch_signals() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set, instead of ending the process; a second signal ends it."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -271,12 +271,12 @@ def _interruption() -> Iterator[threading.Event]:
         return
     before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         event.set()
         signal.signal(number, before[number])
 
     for number in before:
-        signal.signal(number, handle)
+        signal.signal(number, on_signal)
     try:
         yield event
     finally:
@@ -284,7 +284,7 @@ def _interruption() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def begun_at(out: str | Path) -> str | None:
+def begin_time(out: str | Path) -> str | None:
     """When the training in a directory was begun, where that is of its settings."""
     try:
         begun = json.loads((Path(out) / SETTINGS).read_text(encoding="utf-8"))["about"]["begun"]
@@ -293,7 +293,7 @@ def begun_at(out: str | Path) -> str | None:
     return begun if isinstance(begun, str) else None
 
 
-def _claim(out: Path, settings: dict[str, Any], resume: bool) -> None:
+def _claim_directory(out: Path, settings: dict[str, Any], resume: bool) -> None:
     """Refuse ``out`` when something else is in it, or a run that is not to be resumed or had other settings."""
     settings = json.loads(json.dumps(settings))
     file = out / SETTINGS
@@ -303,36 +303,36 @@ def _claim(out: Path, settings: dict[str, Any], resume: bool) -> None:
         return
     if not resume:
         raise RunDirectoryError(f"{out} holds a training run; resume it, or choose another directory")
-    before = json.loads(file.read_text(encoding="utf-8"))
+    saved_settings = json.loads(file.read_text(encoding="utf-8"))
     for part, fields in settings.items():
-        then = before.get(part, {})
-        for name in sorted((fields.keys() | then.keys()) - FREE):
-            if then.get(name) != fields.get(name):
+        saved_fields = saved_settings.get(part, {})
+        for name in sorted((fields.keys() | saved_fields.keys()) - CHANGEABLE_FIELDS):
+            if saved_fields.get(name) != fields.get(name):
                 raise RunDirectoryError(
-                    f"{out} was begun with {part} {name} = {then.get(name)!r}, now it is {fields.get(name)!r}; "
+                    f"{out} was begun with {part} {name} = {saved_fields.get(name)!r}, now it is {fields.get(name)!r}; "
                     "resume with the same, or choose another directory"
                 )
 
 
-def _save(out: Path, model: nn.Module, optimizer: Optimizer, step: int, cursor: int, keep: int) -> None:
+def _save_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer, step: int, cursor: int, keep: int) -> None:
     """One checkpoint: weights, optimiser state, two integers; a transaction (``disk.transaction``)."""
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     tensors = {"model": weights, "optimizer": optimizer_tensors(optimizer, model)}
-    transaction.save(out / CHECKPOINTS, step, tensors, {"state": {"step": step, "cursor": cursor}}, keep=keep)
+    transaction.save_checkpoint(out / CHECKPOINTS, step, tensors, {"state": {"step": step, "cursor": cursor}}, keep=keep)
 
 
-def _load(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple[int, int]:
+def _load_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple[int, int]:
     """Restore the newest intact checkpoint into model and optimiser: (step, next document), or zeros without one."""
-    found = transaction.latest(out / CHECKPOINTS)
-    if found is None:
+    checkpoint = transaction.latest_checkpoint(out / CHECKPOINTS)
+    if checkpoint is None:
         truncate_after(out / METRICS, 0)
         return 0, 0
-    tensors, documents = found.load()
-    step, cursor = take("training checkpoint", documents["state"], "step", "cursor")
+    tensors, documents = checkpoint.load()
+    step, cursor = take_fields("training checkpoint", documents["state"], "step", "cursor")
     parameters = dict(model.named_parameters())
     weights = tensors["model"]
     if {name: t.shape for name, t in weights.items()} != {name: p.shape for name, p in parameters.items()}:
-        raise StateError(f"{found.path}: its weights are not those of this model; resume with the model it began with")
+        raise StateError(f"{checkpoint.path}: its weights are not those of this model; resume with the model it began with")
     load_optimizer_tensors(optimizer, model, tensors["optimizer"])
     with torch.no_grad():
         for name, tensor in weights.items():
@@ -341,7 +341,7 @@ def _load(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple[int, int]:
     return step, cursor
 
 
-def _forget(out: Path) -> None:
+def _drop_checkpoints(out: Path) -> None:
     """The run is finished and its result written: drop the checkpoints, in one rename as far as a reader can see."""
     trash = out / ".trash"
     shutil.rmtree(trash, ignore_errors=True)

@@ -54,7 +54,7 @@ class GymTasks:
         self.name = f"gym:{dataset}"
         self._dataset, self._size, self._settings = dataset, size, dict(settings or {})
         self._blocks: dict[tuple[str, int], Any] = {}
-        self._block("train", 0)
+        self._load_block("train", 0)
 
     def get(self, split: str, index: int) -> Task:
         """The task at an index. Raises UnknownName, IndexError, and DataError where questions are too few."""
@@ -62,7 +62,7 @@ class GymTasks:
         if index < 0 or (size is not None and index >= size):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {size or 'endless'}")
         block, offset = divmod(index, BLOCK)
-        items = self._block(split, block)
+        items = self._load_block(split, block)
         for attempt in range(ATTEMPTS):
             item = items[offset + attempt * BLOCK]
             if split_of(item["question"]) == split:
@@ -96,7 +96,7 @@ class GymTasks:
         """None: reasoning-gym has no oracle for steps."""
         return None
 
-    def _block(self, split: str, block: int) -> Any:
+    def _load_block(self, split: str, block: int) -> Any:
         from reasoning_gym.factory import create_dataset
 
         if (split, block) not in self._blocks:

@@ -27,8 +27,8 @@ from cotrain.core.input_files import absolute_path
 from cotrain.core.types import Task
 from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
 from cotrain.tasks.hub import hub_rows, is_hub_name
-from cotrain.tasks.reading import Quarantine, parsed, read_rows
-from cotrain.tasks.rows import SCHEMAS, Row, files_in, normal, row_of, schema_of
+from cotrain.tasks.reading import Quarantine, parse_rows, read_rows
+from cotrain.tasks.rows import SCHEMAS, Row, files_in, normal_question, row_of, schema_of
 
 SPLITS = ("train", "validation", "test")
 
@@ -60,8 +60,8 @@ class JsonlTasks:
         self.grader = AnswerGrader(workers=workers, deadline_s=deadline_s)
         self._limits = (workers, deadline_s)
         self.left_out = 0
-        self._rows = self._arranged(read_splits(self.path, question, answer, self.quarantine if lenient else None))
-        self.quarantine.settle(self.path)
+        self._rows = self._arrange_splits(read_splits(self.path, question, answer, self.quarantine if lenient else None))
+        self.quarantine.check_share(self.path)
         self._keep_paraphrases_apart()
         if not self._rows["train"]:
             raise DataError(f"{self.path}: too few questions, none falls into the training split; give at least 20")
@@ -73,13 +73,13 @@ class JsonlTasks:
 
     def get(self, split: str, index: int) -> Task:
         """Row ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
-        rows = self._split(split)
+        rows = self._rows_in(split)
         if not 0 <= index < len(rows):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {len(rows)}")
         return task_of(rows[index], f"{self.name}/{split}/{index}", self.grader)
 
     def size(self, split: str) -> int:
-        return len(self._split(split))
+        return len(self._rows_in(split))
 
     def describe(self) -> dict[str, Any]:
         """``JsonlTasks(**source.describe()["settings"])`` is this source, as long as the file is the same."""
@@ -93,42 +93,42 @@ class JsonlTasks:
         """End the grading processes."""
         self.grader.close()
 
-    def _split(self, split: str) -> tuple[Row, ...]:
+    def _rows_in(self, split: str) -> tuple[Row, ...]:
         if split not in self._rows:
             raise UnknownName("split", split, self._rows)
         return self._rows[split]
 
-    def _arranged(self, read: Mapping[str, list[Row]]) -> dict[str, tuple[Row, ...]]:
+    def _arrange_splits(self, parts: Mapping[str, list[Row]]) -> dict[str, tuple[Row, ...]]:
         """The rows in three splits: cut where there is one part only, else kept apart as they are."""
-        if len(read) == 1:
-            (rows,) = read.values()
+        if len(parts) == 1:
+            (rows,) = parts.values()
             return {split: tuple(row for row in rows if split_of(row.question) == split) for split in SPLITS}
-        test = {normal(row.question) for row in read["test"]}
-        if "validation" in read:
-            held_out = test | {normal(row.question) for row in read["validation"]}
-            validation = [row for row in read["validation"] if normal(row.question) not in test]
-            train = [row for row in read["train"] if normal(row.question) not in held_out]
+        test = {normal_question(row.question) for row in parts["test"]}
+        if "validation" in parts:
+            held_out = test | {normal_question(row.question) for row in parts["validation"]}
+            validation = [row for row in parts["validation"] if normal_question(row.question) not in test]
+            train = [row for row in parts["train"] if normal_question(row.question) not in held_out]
         else:
-            kept = [row for row in read["train"] if normal(row.question) not in test]
-            validation = [row for row in kept if split_of(row.question) == "validation"]
-            train = [row for row in kept if split_of(row.question) != "validation"]
-        self.left_out = sum(map(len, read.values())) - len(train) - len(validation) - len(read["test"])
-        return {"train": tuple(train), "validation": tuple(validation), "test": tuple(read["test"])}
+            not_in_test = [row for row in parts["train"] if normal_question(row.question) not in test]
+            validation = [row for row in not_in_test if split_of(row.question) == "validation"]
+            train = [row for row in not_in_test if split_of(row.question) != "validation"]
+        self.left_out = sum(map(len, parts.values())) - len(train) - len(validation) - len(parts["test"])
+        return {"train": tuple(train), "validation": tuple(validation), "test": tuple(parts["test"])}
 
     def _keep_paraphrases_apart(self) -> None:
         """Leave out training rows of which a paraphrase is a held-out question."""
-        held_out = {normal(row.question) for split in ("validation", "test") for row in self._rows[split]}
+        held_out = {normal_question(row.question) for split in ("validation", "test") for row in self._rows[split]}
         train = self._rows["train"]
-        self._rows["train"] = tuple(r for r in train if held_out.isdisjoint(map(normal, r.paraphrases)))
+        self._rows["train"] = tuple(r for r in train if held_out.isdisjoint(map(normal_question, r.paraphrases)))
         self.left_out += len(train) - len(self._rows["train"])
 
 
 def gsm8k(path: str | Path) -> JsonlTasks:
     """GSM8K (arXiv 2110.14168) from a file or directory in its published format."""
-    return benchmark("gsm8k", path)
+    return benchmark_tasks("gsm8k", path)
 
 
-def benchmark(name: str, path: str | Path, *, lenient: bool = False) -> JsonlTasks:
+def benchmark_tasks(name: str, path: str | Path, *, lenient: bool = False) -> JsonlTasks:
     """A benchmark of ``SCHEMAS`` from a file, a directory or the Hub. Raises UnknownName, DataError."""
     schema = schema_of(name)
     return JsonlTasks(path, schema.question, schema.answer, name=name, lenient=lenient)
@@ -152,7 +152,7 @@ def read_splits(path: str, question: str, answer: str, aside: Quarantine | None 
     where there is one, "validation". Raises DataError, see ``read_rows``."""
     if is_hub_name(path):
         rows = {
-            split: parsed(
+            split: parse_rows(
                 ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)),
                 lambda row, where: row_of(row, question, answer, where),
                 aside,
@@ -177,7 +177,7 @@ def read_splits(path: str, question: str, answer: str, aside: Quarantine | None 
 
 def split_of(question: str) -> str:
     """The split of a question: 8 of 10 hash buckets are train, one is validation, one is test."""
-    bucket = seed_of("split", normal(question)) % 10
+    bucket = seed_of("split", normal_question(question)) % 10
     return "train" if bucket < 8 else "validation" if bucket == 8 else "test"
 
 

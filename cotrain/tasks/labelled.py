@@ -49,14 +49,14 @@ class PartlyLabelled:
                 return replace(self.targets.get("train", index), labelled=False)
             return self.targets.get(split, index)
         if split == "train":
-            return self.targets.get("train", self._place(index))
+            return self.targets.get("train", self._permuted_place(index))
         if split == UNLABELLED:
-            whole = self.targets.size("train")
-            place = index if whole is None else self._place(self.count + index)
-            return replace(self.targets.get("train", place), labelled=False)
+            train_size = self.targets.size("train")
+            train_index = index if train_size is None else self._permuted_place(self.count + index)
+            return replace(self.targets.get("train", train_index), labelled=False)
         return self.targets.get(split, index)
 
-    def _place(self, index: int) -> int:
+    def _permuted_place(self, index: int) -> int:
         """Where the ``index``-th training problem stands in ``targets``, in an order of the seed's own."""
         whole = self.targets.size("train")
         if whole is None:
@@ -88,23 +88,23 @@ class PartlyLabelled:
 
 def with_labels(targets: TaskSource, labelled: str, seed: int) -> PartlyLabelled:
     """``targets`` with the labels that ``--labelled`` means. Raises ConfigError and UnknownName, one line each."""
-    given = labelled.strip()
-    if not re.fullmatch(r"-?[\d.]+%?", given):
-        from cotrain.tasks.sources import problems
+    spec = labelled.strip()
+    if not re.fullmatch(r"-?[\d.]+%?", spec):
+        from cotrain.tasks.sources import problem_source
 
-        file = given.endswith((".jsonl", ".json", ".csv", ".parquet"))
-        easier = problems("jsonl" if file else given, given if file else None)
+        file = spec.endswith((".jsonl", ".json", ".csv", ".parquet"))
+        easier = problem_source("jsonl" if file else spec, spec if file else None)
         return PartlyLabelled(targets=targets, easier=easier, seed=seed)
-    whole = targets.size("train")
-    if given.endswith("%") and whole is None:
+    train_size = targets.size("train")
+    if spec.endswith("%") and train_size is None:
         raise ConfigError(
             f"labelled is {labelled!r}, and there is no end of training problems; give a number, such as 16"
         )
-    count = Fraction(given.rstrip("%")) if re.fullmatch(r"\d+(\.\d+)?%?", given) else Fraction(0)
-    if whole is not None and given.endswith("%"):
-        count = Fraction(round(whole * count / 100))
-    if count.denominator != 1 or count < 1 or (whole is not None and count >= whole):
-        most = "" if whole is None else f" and fewer than the {whole} training problems"
+    count = Fraction(spec.rstrip("%")) if re.fullmatch(r"\d+(\.\d+)?%?", spec) else Fraction(0)
+    if train_size is not None and spec.endswith("%"):
+        count = Fraction(round(train_size * count / 100))
+    if count.denominator != 1 or count < 1 or (train_size is not None and count >= train_size):
+        most = "" if train_size is None else f" and fewer than the {train_size} training problems"
         raise ConfigError(
             f"labelled is {labelled!r}; expected a number of at least 1{most}, a share such as 10%, or a source such "
             "as words:2-3"

@@ -40,7 +40,7 @@ class OpenEnvGrader(AnswerGrader):
 
     def grade(self, task: Task, text: str) -> Grade:
         """Play one step with the answer that a text ends on, or with the whole text where it names none."""
-        return self._source.step(task, final_answer(text) or text)
+        return self._source.grade_answer(task, final_answer(text) or text)
 
     async def agrade(self, task: Task, text: str) -> Grade:
         """``grade``, while others go on."""
@@ -85,7 +85,7 @@ class OpenEnvTasks:
         given = asked | dict(fields or {})
         self._action = given.get("action") or self._action_field()
         self._prompt = given.get("prompt") or ""
-        first, second = self._ask(0), self._ask(0)
+        first, second = self._reset_prompt(0), self._reset_prompt(0)
         if first != second:
             raise ConfigError(f"{self.name}: two resets with seed 0 give two prompts; a task source must repeat itself")
         self.grader = OpenEnvGrader(self)
@@ -96,7 +96,7 @@ class OpenEnvTasks:
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
         task_id = f"{self.name}/{split}/{index}"
         if (split, index) not in self._prompts:
-            self._prompts[split, index] = self._drawn(split, index)
+            self._prompts[split, index] = self._draw_prompt(split, index)
         prompt = self._prompts[split, index][1]
         return Task(id=task_id, prompt=prompt, answer=None, solution=None, difficulty=0.0, grader=self.grader)
 
@@ -118,14 +118,14 @@ class OpenEnvTasks:
         }
         return {"kind": "openenv", "settings": settings}
 
-    def step(self, task: Task, answer: str) -> Grade:
+    def grade_answer(self, task: Task, answer: str) -> Grade:
         """What the server thinks of an answer; None, with its reason, wherever it does not say."""
         _, split, index = task.id.rsplit("/", 2)
         self.get(split, int(index))
         seed, prompt = self._prompts[split, int(index)]
         try:
-            with self._session() as session:
-                if self._read(session.reset(seed=seed).observation) != prompt:
+            with self._open_session() as session:
+                if self._prompt_in(session.reset(seed=seed).observation) != prompt:
                     return Grade(value=None, reason="prompt changed")
                 result = session.step({self._action: answer})
         except TimeoutError:
@@ -143,28 +143,28 @@ class OpenEnvTasks:
     def close(self) -> None:
         """Nothing is held between grades."""
 
-    def _session(self) -> Any:
+    def _open_session(self) -> Any:
         deadline_s = self._limits[2]
         client = self._client(base_url=self._address, connect_timeout_s=deadline_s, message_timeout_s=deadline_s)
         return client.sync()
 
-    def _drawn(self, split: str, index: int) -> tuple[int, str]:
+    def _draw_prompt(self, split: str, index: int) -> tuple[int, str]:
         for attempt in range(ATTEMPTS):
             seed = seed_of("openenv", self._address, split, index, attempt) % 2**31
-            if split_of(prompt := self._ask(seed)) == split:
+            if split_of(prompt := self._reset_prompt(seed)) == split:
                 return seed, prompt
         raise DataError(f"{self.name}: too few different prompts for a {split!r} split; does it make use of its seed?")
 
-    def _ask(self, seed: int) -> str:
+    def _reset_prompt(self, seed: int) -> str:
         try:
-            with self._session() as session:
-                return self._read(session.reset(seed=seed).observation)
+            with self._open_session() as session:
+                return self._prompt_in(session.reset(seed=seed).observation)
         except ConfigError:
             raise
         except Exception as error:
             raise ConfigError(f"{self.name} cannot be reset ({error}); is the server running?") from error
 
-    def _read(self, observation: Mapping[str, Any]) -> str:
+    def _prompt_in(self, observation: Mapping[str, Any]) -> str:
         """The prompt in an observation; the first call finds its field."""
         texts = [name for name, value in observation.items() if isinstance(value, str) and value.strip()]
         if not self._prompt:

@@ -20,20 +20,20 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 def paper_of(*, before: str, tests: str, solution: str) -> str:
     """The paper as JSON. ``before``: code that stands before the answer; ``solution``: the reference program. Where
     that cannot be read, all names that the tests do not explain are the answer's."""
-    used = _used(f"{before}\n{tests}")
+    used = _names_read(f"{before}\n{tests}")
     try:
-        reference = list(_top(ast.parse(solution).body))
+        reference = list(_all_statements(ast.parse(solution).body))
     except (SyntaxError, ValueError, RecursionError):
         reference, defined = [], used - set(vars(builtins))
     else:
-        defined = {name for statement in reference for name in _defined(statement)}
-    imports = [ast.unparse(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom) and used & _imported(s)]
-    known = defined.union(*(_imported(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom)))
-    imports += [f"import {name}" for name in sorted((used & sys.stdlib_module_names) - known)]
+        defined = {name for statement in reference for name in _names_defined(statement)}
+    imports = [ast.unparse(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom) and used & _names_imported(s)]
+    known_names = defined.union(*(_names_imported(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom)))
+    imports += [f"import {name}" for name in sorted((used & sys.stdlib_module_names) - known_names)]
     return json.dumps({"imports": imports, "names": sorted(defined & used), "before": before, "tests": tests})
 
 
-def _used(code: str) -> set[str]:
+def _names_read(code: str) -> set[str]:
     """All names that are read anywhere in it."""
     try:
         nodes = ast.walk(ast.parse(code))
@@ -42,23 +42,23 @@ def _used(code: str) -> set[str]:
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
-def _top(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
+def _all_statements(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
     """The statements of a module, also those under ``if``, ``try``, ``with`` and loops."""
     for statement in body:
         yield statement
         if not isinstance(statement, Definition):
             for part in ("body", "orelse", "finalbody"):
-                yield from _top(getattr(statement, part, []))
+                yield from _all_statements(getattr(statement, part, []))
             for handler in getattr(statement, "handlers", []):
-                yield from _top(handler.body)
+                yield from _all_statements(handler.body)
 
 
-def _defined(statement: ast.stmt) -> set[str]:
+def _names_defined(statement: ast.stmt) -> set[str]:
     if isinstance(statement, Definition):
         return {statement.name}
     nodes = () if isinstance(statement, ast.Import | ast.ImportFrom) else ast.walk(statement)
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
-def _imported(statement: ast.Import | ast.ImportFrom) -> set[str]:
+def _names_imported(statement: ast.Import | ast.ImportFrom) -> set[str]:
     return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}

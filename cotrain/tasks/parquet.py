@@ -35,15 +35,15 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 narrow = {field.name for field in batch.schema if str(field.type) == "float"}
                 for row in batch.to_pylist():
                     number += 1
-                    row |= {name: _written(row[name]) for name in narrow if row[name] is not None}
+                    row |= {name: _shortest_decimal(row[name]) for name in narrow if row[name] is not None}
                     yield number, {name: value for name, value in row.items() if value is not None}
     except (ArrowException, OSError, ValueError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        place = f"{path}, after row {number}" if number else str(path)
-        raise DataError(f"{place}: cannot be read ({first}); expected a parquet file") from error
+        where = f"{path}, after row {number}" if number else str(path)
+        raise DataError(f"{where}: cannot be read ({first}); expected a parquet file") from error
 
 
-def _written(value: float) -> float:
+def _shortest_decimal(value: float) -> float:
     """A number of 32 bits as it was written, 0.1, and not as 64 bits have it, 0.10000000149011612."""
     tries = (float(f"{value:.{digits}g}") for digits in range(6, 10))
     return next((one for one in tries if struct.pack("f", one) == struct.pack("f", value)), value)

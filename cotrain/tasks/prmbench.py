@@ -15,27 +15,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from cotrain.core.errors import DataError
-from cotrain.tasks.processbench import Sample, read_each, steps_of
+from cotrain.tasks.processbench import FixedSolution, read_all_rows, steps_of
 from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.rows import kind_of, text_of
 
 HUB = "hitsmy/PRMBench_Preview"
 
 
-def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[Sample]:
+def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[FixedSolution]:
     """The samples of files, of all files of directories, or of a data set of the Hub.
 
     Raises DataError with file, row and field, or sets such a row ``aside``.
     """
-    found: dict[str, Sample] = {}
-    for sample in read_each(paths, "PRMBench", lambda row, where, _: sample_of(row, where), aside):
+    found: dict[str, FixedSolution] = {}
+    for sample in read_all_rows(paths, "PRMBench", lambda row, where, _: solution_of_row(row, where), aside):
         found.setdefault(sample.id, sample)
     if not found:
         raise DataError(f"{', '.join(paths)}: no rows; expected JSON lines with 'modified_process' and 'error_steps'")
     return list(found.values())
 
 
-def sample_of(row: dict[str, Any], where: str) -> Sample:
+def solution_of_row(row: dict[str, Any], where: str) -> FixedSolution:
     """One row, checked. Raises DataError that begins with ``where``."""
     for column in ("modified_question", "modified_process", "error_steps", "classification", "idx"):
         if column not in row:
@@ -50,7 +50,7 @@ def sample_of(row: dict[str, Any], where: str) -> Sample:
     indices = tuple(sorted({number - 1 for number in wrong if number <= len(steps)}))
     kind = text_of(row["classification"], f"{where}, field 'classification'", numbers=False)
     idx = text_of(row["idx"], f"{where}, field 'idx'", numbers=True)
-    return Sample(
+    return FixedSolution(
         id=f"{kind}/{idx}",
         split=kind,
         problem=text_of(row["modified_question"], f"{where}, field 'modified_question'", numbers=False),

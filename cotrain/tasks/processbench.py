@@ -15,14 +15,14 @@ from typing import Any
 from cotrain.core.errors import DataError
 from cotrain.core.input_files import absolute_path
 from cotrain.tasks.hub import hub_rows, is_hub_name
-from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import Line, files_in, kind_of, text_of
 
 HUB = "Qwen/ProcessBench"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class FixedSolution:
     """One solution to be judged."""
 
     id: str
@@ -34,41 +34,41 @@ class Sample:
     wrong: tuple[int, ...] | None = None  # all wrong steps, from 0; None where the row names the first one only
 
 
-Reader = Callable[[dict[str, Any], str, str], Sample]
+Reader = Callable[[dict[str, Any], str, str], FixedSolution]
 
 
-def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[Sample]:
+def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[FixedSolution]:
     """The samples of files, of all files of directories, or of a data set of the Hub.
 
     Raises DataError with file, row and field, or sets such a row ``aside``; also for an id that occurs twice.
     """
-    found = read_each(paths, "ProcessBench", sample_of, aside)
-    if not found:
+    samples = read_all_rows(paths, "ProcessBench", solution_of_row, aside)
+    if not samples:
         raise DataError(f"{', '.join(paths)}: no rows; expected JSON lines with 'problem', 'steps' and 'label'")
-    seen: set[str] = set()
-    for sample in found:
-        if sample.id in seen:
+    seen_ids: set[str] = set()
+    for sample in samples:
+        if sample.id in seen_ids:
             raise DataError(f"{', '.join(paths)}: id {sample.id!r} occurs twice; give each file once")
-        seen.add(sample.id)
-    return found
+        seen_ids.add(sample.id)
+    return samples
 
 
-def read_each(paths: Sequence[str], kind: str, read: Reader, aside: Quarantine | None) -> list[Sample]:
+def read_all_rows(paths: Sequence[str], kind: str, read: Reader, aside: Quarantine | None) -> list[FixedSolution]:
     """What ``read(row, where, split)`` makes of every row; ``split`` is the name of its file or split. Raises DataError
     of the first row that it refuses, or sets such rows ``aside``."""
-    found: list[Sample] = []
-    for split, lines in _files(paths, kind):
-        found += parsed(lines, partial(_of_split, read, split), aside)
+    found: list[FixedSolution] = []
+    for split, lines in _split_files(paths, kind):
+        found += parse_rows(lines, partial(_read_with_split, read, split), aside)
     if aside is not None:
-        aside.settle(", ".join(paths))
+        aside.check_share(", ".join(paths))
     return found
 
 
-def _of_split(read: Reader, split: str, row: dict[str, Any], where: str) -> Sample:
+def _read_with_split(read: Reader, split: str, row: dict[str, Any], where: str) -> FixedSolution:
     return read(row, where, split)
 
 
-def _files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterator[tuple[str, Line]]]]:
+def _split_files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterator[tuple[str, Line]]]]:
     for path in paths:
         if is_hub_name(path):
             for split, rows in hub_rows(path).items():
@@ -79,7 +79,7 @@ def _files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterator[tupl
         if not files:
             raise DataError(f"{folder}: no .jsonl or .parquet file in this directory; expected those of {kind}")
         for file in files:
-            yield file.name.partition(".")[0], numbered(file)
+            yield file.name.partition(".")[0], numbered_lines(file)
 
 
 def steps_of(row: dict[str, Any], column: str, where: str) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def steps_of(row: dict[str, Any], column: str, where: str) -> tuple[str, ...]:
     return tuple(text_of(step, f"{where}, field {column!r}, {i}", numbers=False) for i, step in enumerate(steps))
 
 
-def sample_of(row: dict[str, Any], where: str, split: str) -> Sample:
+def solution_of_row(row: dict[str, Any], where: str, split: str) -> FixedSolution:
     """One row, checked. ``split``: where the row does not say. Raises DataError that begins with ``where``."""
     for column in ("problem", "steps", "label"):
         if column not in row:
@@ -101,7 +101,7 @@ def sample_of(row: dict[str, Any], where: str, split: str) -> Sample:
     if final is not None and not isinstance(final, bool):
         raise DataError(f"{where}, field 'final_answer_correct': expected true or false, found {kind_of(final)}")
     name = str(row.get("split", split))
-    return Sample(
+    return FixedSolution(
         id=str(row.get("id", where)),
         split=name,
         problem=text_of(row["problem"], f"{where}, field 'problem'", numbers=False),

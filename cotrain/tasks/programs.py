@@ -37,15 +37,15 @@ from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.trust import admit_module
 from cotrain.core.types import Grade, Task
-from cotrain.grading.fences import MAX_PROGRAM, defines, program_of
+from cotrain.grading.fences import MAX_PROGRAM, defines_name, program_of
 from cotrain.grading.grade_process import GRACE_S
 from cotrain.grading.grade_worker import PATIENCE
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
 from cotrain.grading.pool import WORKERS, AnswerGrader, GradingPool
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.tasks.papers import paper_of
-from cotrain.tasks.reading import Quarantine, numbered, parsed
+from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import Line, files_in, kind_of, text_of
 
 KINDS = {
@@ -59,7 +59,7 @@ Sandbox = Callable[[str], Grade]  # program and tests as one text → right when
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ProgramProblem:
     """One row."""
 
     question: str  # as a solver sees it
@@ -74,27 +74,27 @@ class Problem:
 class ProgramGrader(AnswerGrader):
     """Grades by the tests of each problem. ``sandbox``: what runs a program, where that is not our own process."""
 
-    def __init__(self, problems: dict[str, Problem], workers: int, deadline_s: float, sandbox: Sandbox | None) -> None:
+    def __init__(self, problems: dict[str, ProgramProblem], workers: int, deadline_s: float, sandbox: Sandbox | None) -> None:
         self._problems, self._sandbox = problems, sandbox
         self._patience = PATIENCE * deadline_s + GRACE_S
-        cell = None if sandbox else chosen()
+        cell = None if sandbox else working_cell()
         self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, cell=cell)
-        self._paper = cache(_paper)
+        self._paper = cache(_problem_paper)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if sandbox else None
 
-    def problem(self, task: Task) -> Problem:
+    def problem_of(self, task: Task) -> ProgramProblem:
         """The problem of a task."""
         return self._problems[task.id]
 
     def grade(self, task: Task, text: str) -> Grade:
         """Run the program of an answer with the problem's tests."""
-        problem = self.problem(task)
+        problem = self.problem_of(task)
         program = program_of(text, problem.entry)
         if program is None or len(program) > MAX_PROGRAM:
             return Grade(value=False, reason="no program" if program is None else "program too long")
-        program = whole(problem, program)
+        program = whole_program(problem, program)
         if self._sandbox is None or self._threads is None:
-            return self._pool.ask(self._paper(problem), program)
+            return self._pool.grade_in_process(self._paper(problem), program)
         try:
             return self._threads.submit(self._sandbox, f"{program}\n\n{problem.tests}").result(self._patience)
         except Late:
@@ -169,7 +169,7 @@ class ProgramTasks:
         self.grader.close()
 
 
-def suite(
+def suite_tasks(
     kind: str,
     paths: Sequence[str],
     aside: Quarantine | None = None,
@@ -180,23 +180,23 @@ def suite(
     """The problems that results are published on: of MBPP those numbered 11 to 510 (all, where none has a published
     number), all of HumanEval. The tasks share a grader, whose ``close`` ends its processes. Malformed rows go
     ``aside``; else raises DataError."""
-    lines = [pair for path in paths for pair in _rows(path)]
-    rows = [(where, row) for where, row in parsed(lines, lambda row, where: (where, row), aside)]
-    if kind == "mbpp" and any(_published(row.get("task_id")) for _, row in rows):
-        rows = [(where, row) for where, row in rows if _published(row.get("task_id")) == "test"]
+    lines = [pair for path in paths for pair in _located_rows(path)]
+    rows = [(where, row) for where, row in parse_rows(lines, lambda row, where: (where, row), aside)]
+    if kind == "mbpp" and any(_published_split(row.get("task_id")) for _, row in rows):
+        rows = [(where, row) for where, row in rows if _published_split(row.get("task_id")) == "test"]
     if aside is not None:
         aside.read -= len(rows)  # they are read once more, as problems
-    read = parsed(rows, READ[kind], aside)
+    problem_list = parse_rows(rows, ROW_READERS[kind], aside)
     if aside is not None:
-        aside.settle(", ".join(paths))
-    problems = {f"{kind}/{i}": problem for i, problem in enumerate(read)}
+        aside.check_share(", ".join(paths))
+    problems = {f"{kind}/{i}": problem for i, problem in enumerate(problem_list)}
     if not problems:
         raise DataError(f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set")
     grader = ProgramGrader(problems, workers, deadline_s, None)
     return [task_of(problem, name, grader) for name, problem in problems.items()]
 
 
-def task_of(problem: Problem, task_id: str, grader: ProgramGrader) -> Task:
+def task_of(problem: ProgramProblem, task_id: str, grader: ProgramGrader) -> Task:
     """One problem as a task; its answer is the reference program."""
     return Task(
         id=task_id,
@@ -209,24 +209,24 @@ def task_of(problem: Problem, task_id: str, grader: ProgramGrader) -> Task:
     )
 
 
-def _paper(problem: Problem) -> str:
+def _problem_paper(problem: ProgramProblem) -> str:
     return paper_of(before=problem.before, tests=problem.tests, solution=problem.solution)
 
 
 # -- rows
 
 
-def read_problems(kind: str, path: str, aside: Quarantine | None = None) -> list[Problem]:
+def read_problems(kind: str, path: str, aside: Quarantine | None = None) -> list[ProgramProblem]:
     """All problems at a path. Raises DataError; also for an MBPP file without a single problem to train on."""
-    problems = parsed(_rows(path), READ[kind], aside)
+    problems = parse_rows(_located_rows(path), ROW_READERS[kind], aside)
     if aside is not None:
-        aside.settle(path)
+        aside.check_share(path)
     if not any(problem.split == "train" for problem in problems):
         raise DataError(f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20")
     return problems
 
 
-def _rows(path: str) -> Iterator[tuple[str, Line]]:
+def _located_rows(path: str) -> Iterator[tuple[str, Line]]:
     """Each row of a file, a directory of files or a data set, behind where it stands."""
     if is_hub_name(path):
         for split, found in hub_rows(path).items():
@@ -234,74 +234,74 @@ def _rows(path: str) -> Iterator[tuple[str, Line]]:
         return
     folder = Path(path).expanduser()
     for file in files_in(folder) if folder.is_dir() else [folder]:
-        yield from numbered(file)
+        yield from numbered_lines(file)
 
 
-def mbpp_problem(row: dict[str, Any], where: str) -> Problem:
+def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     """One row of MBPP, of either version. Raises DataError."""
-    asked = _text(row, "text" if "text" in row else "prompt", where)
-    code = _text(row, "code", where)
-    tests = _texts(row, "test_list", where)
+    question = _text_field(row, "text" if "text" in row else "prompt", where)
+    code = _text_field(row, "code", where)
+    tests = _text_list_field(row, "test_list", where)
     if not tests:
         raise DataError(f"{where}, field 'test_list': expected at least one test, found an empty list")
-    setup = _text(row, "test_setup_code", where).strip() if row.get("test_setup_code") else ""
-    shown = "\n".join(tests)
-    called = [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"{name}(" in shown]
-    return Problem(
-        question=f"{asked}\n\nThese tests must pass:\n{shown}\n\n{ASK}",
-        before="\n".join(_texts(row, "test_imports", where)),
+    setup = _text_field(row, "test_setup_code", where).strip() if row.get("test_setup_code") else ""
+    tests_text = "\n".join(tests)
+    called = [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"{name}(" in tests_text]
+    return ProgramProblem(
+        question=f"{question}\n\nThese tests must pass:\n{tests_text}\n\n{ASK}",
+        before="\n".join(_text_list_field(row, "test_imports", where)),
         stub="",
         entry=called[-1] if called else "",
-        tests=f"{setup}\n{shown}" if setup else shown,
+        tests=f"{setup}\n{tests_text}" if setup else tests_text,
         solution=code,
-        split=_published(row.get("task_id")) or split_of(asked),
+        split=_published_split(row.get("task_id")) or split_of(question),
     )
 
 
-def humaneval_problem(row: dict[str, Any], where: str) -> Problem:
+def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     """One row of HumanEval. Raises DataError."""
-    prompt, entry = _text(row, "prompt", where), _text(row, "entry_point", where)
-    at = prompt.rfind(f"def {entry}(")
-    if at < 0:
+    prompt, entry = _text_field(row, "prompt", where), _text_field(row, "entry_point", where)
+    head_start = prompt.rfind(f"def {entry}(")
+    if head_start < 0:
         raise DataError(f"{where}, field 'prompt': expected the head of the function {entry!r}, which is not in it")
-    return Problem(
+    return ProgramProblem(
         question=f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}",
-        before=prompt[:at],
-        stub=prompt[at:],
+        before=prompt[:head_start],
+        stub=prompt[head_start:],
         entry=entry,
-        tests=f"{_text(row, 'test', where)}\n\ncheck({entry})\n",
-        solution=prompt + _text(row, "canonical_solution", where),
+        tests=f"{_text_field(row, 'test', where)}\n\ncheck({entry})\n",
+        solution=prompt + _text_field(row, "canonical_solution", where),
         split=split_of(prompt),
     )
 
 
-READ: dict[str, Callable[[dict[str, Any], str], Problem]] = {"mbpp": mbpp_problem, "humaneval": humaneval_problem}
+ROW_READERS: dict[str, Callable[[dict[str, Any], str], ProgramProblem]] = {"mbpp": mbpp_problem, "humaneval": humaneval_problem}
 
 
-def _published(number: object) -> str | None:
+def _published_split(number: object) -> str | None:
     """The split of an MBPP problem; "prompt" is none that is played."""
     if not isinstance(number, int) or not 1 <= number <= 974:
         return None
     return "prompt" if number <= 10 else "test" if number <= 510 else "validation" if number <= 600 else "train"
 
 
-def _text(row: dict[str, Any], column: str, where: str) -> str:
+def _text_field(row: dict[str, Any], column: str, where: str) -> str:
     if column not in row:
         raise DataError(f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})")
     return text_of(row[column], f"{where}, field {column!r}", numbers=False)
 
 
-def _texts(row: dict[str, Any], column: str, where: str) -> list[str]:
+def _text_list_field(row: dict[str, Any], column: str, where: str) -> list[str]:
     value = row.get(column, [] if column == "test_imports" else None)
     if not isinstance(value, list):
         raise DataError(f"{where}, field {column!r}: expected a list of texts, found {kind_of(value)}")
     return [text_of(one, f"{where}, field {column!r}", numbers=False) for one in value]
 
 
-def whole(problem: Problem, program: str) -> str:
+def whole_program(problem: ProgramProblem, program: str) -> str:
     """The program with what the problem gives: its imports and helpers, and its head where the answer is a body
     alone."""
-    if problem.stub and not defines(program, problem.entry):
+    if problem.stub and not defines_name(program, problem.entry):
         return problem.before + problem.stub.rstrip("\n") + "\n" + program
     return f"{problem.before}\n\n{program}"
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedRow:
     """A row that was set aside."""
 
     where: str
@@ -39,10 +39,10 @@ class Refused:
 class Quarantine:
     """Collects what is set aside while files are read, and how many rows were read."""
 
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedRow] = field(default_factory=list)
     read: int = 0
 
-    def settle(self, path: str | Path) -> None:
+    def check_share(self, path: str | Path) -> None:
         """Raises DataError where more rows were set aside than read: then it is the format that is wrong, not the
         rows."""
         if len(self.refused) > self.read:
@@ -53,7 +53,7 @@ class Quarantine:
                 f"{self.refused[0].reason}"
             )
 
-    def line(self) -> str:
+    def summary_line(self) -> str:
         """What happened, in one line."""
         count = len(self.refused)
         total = self.read + count
@@ -82,37 +82,37 @@ def read_rows(path: Path, question: str, answer: str, aside: Quarantine | None =
     UTF-8, a NUL, broken JSON, a row that is no object, a field that is missing or of the wrong type. With ``aside``
     those that are about a row are set aside there.
     """
-    lines = list(numbered(path))
+    lines = list(numbered_lines(path))
     if not lines:
         raise DataError(f"{path}: no rows; expected {format_of(path)} with the fields {question!r} and {answer!r}")
-    return parsed(lines, lambda row, where: row_of(row, question, answer, where), aside)
+    return parse_rows(lines, lambda row, where: row_of(row, question, answer, where), aside)
 
 
-def numbered(path: Path) -> Iterator[tuple[str, Line]]:
+def numbered_lines(path: Path) -> Iterator[tuple[str, Line]]:
     """The lines of a file, each with where it stands. Raises DataError, see ``lines_of``."""
     return ((f"{path}, row {number}", line) for number, line in lines_of(path))
 
 
-def parsed(
+def parse_rows(
     lines: Iterable[tuple[str, Line]], read: Callable[[dict[str, Any], str], T], aside: Quarantine | None = None
 ) -> list[T]:
     """What ``read(object, where)`` makes of each line. Raises DataError of the first that it refuses, or sets it
     ``aside``."""
-    found: list[T] = []
+    results: list[T] = []
     for where, line in lines:
         try:
-            found.append(read(object_of(line, where), where))
+            results.append(read(object_of(line, where), where))
         except DataError as error:
             if aside is None:
                 raise RowError(str(error)) from error
-            aside.refused.append(Refused(where=where, reason=str(error), row=_shown(line)))
+            aside.refused.append(RefusedRow(where=where, reason=str(error), row=_row_text(line)))
         else:
             if aside is not None:
                 aside.read += 1
-    return found
+    return results
 
 
-def _shown(line: Line) -> str:
+def _row_text(line: Line) -> str:
     if isinstance(line, bytes):
         return line[: 4 * SHOWN].decode("utf-8", "backslashreplace")[:SHOWN]
     return json.dumps(line, default=str)[:SHOWN]

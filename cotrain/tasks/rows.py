@@ -90,7 +90,7 @@ class Row:
     paraphrases: tuple[str, ...] = ()
 
 
-def normal(question: str) -> str:
+def normal_question(question: str) -> str:
     """A question up to case and whitespace: what counts as the same question when splits are kept apart."""
     return " ".join(question.split()).casefold()
 
@@ -106,13 +106,13 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
         raise DataError(f"{path}: no such file or directory" + (f"; did you mean {near[0]!r}?" if near else ""))
     if not os.path.isfile(path):
         raise DataError(f"{path}: not a regular file, or no file there; expected {format_of(path)}")
-    ending = _ending(path)
+    ending = _file_ending(path)
     if ending == ENDING:
         yield from parquet_rows(path)
     elif ending == ".csv":
         yield from _csv_rows(path)
     elif ending == ".json":
-        yield from _array(path)
+        yield from _json_array_rows(path)
     else:
         for number, line in enumerate(lines_of_file(path), start=1):
             row = (line.removeprefix(BOM) if number == 1 else line).removesuffix(b"\n")
@@ -154,7 +154,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DataError(f"{path}: cannot be read ({error}); expected {format_of(path)}") from error
 
 
-def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_array_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of one JSON array."""
     text = text_of_file(path, MOST_WHOLE)
     try:
@@ -166,7 +166,7 @@ def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     yield from enumerate(rows, start=1)
 
 
-def _ending(path: Path) -> str:
+def _file_ending(path: Path) -> str:
     """Of the name of a file, in small letters and without ``.gz``."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
@@ -177,7 +177,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def format_of(path: Path) -> str:
-    return FORMATS.get(_ending(path), "JSON lines")
+    return FORMATS.get(_file_ending(path), "JSON lines")
 
 
 def object_of(line: Line, where: str) -> dict[str, Any]:
@@ -224,18 +224,18 @@ def _size_above(line: Line, most: int) -> bool:
 def row_of(row: dict[str, Any], question: str, answer: str, where: str) -> Row:
     """Question and answer of an object, by the columns that hold them. Raises DataError that begins with ``where``."""
     _refuse_talk(row, question, answer, where)
-    _, asked = field_of(row, question, where, numbers=False)
-    column, given = field_of(row, answer, where, numbers=True)
-    paraphrases = _paraphrases(row, asked, f"{where}, field 'paraphrase'")
-    work, mark, gold = given.rpartition("####")
+    _, question_text = field_of(row, question, where, numbers=False)
+    column, answer_text = field_of(row, answer, where, numbers=True)
+    paraphrases = _read_paraphrases(row, question_text, f"{where}, field 'paraphrase'")
+    work, mark, gold = answer_text.rpartition("####")
     if not mark:
-        return Row(question=asked, answer=given.strip(), solution=None, paraphrases=paraphrases)
+        return Row(question=question_text, answer=answer_text.strip(), solution=None, paraphrases=paraphrases)
     gold = without_separators(gold.strip())
     if not gold:
         raise DataError(f"{where}, field {column!r}: nothing after the last '####'; expected the final answer there")
     lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
     solution = write_solution(lines, gold) if lines else None
-    return Row(question=asked, answer=gold, solution=solution, paraphrases=paraphrases)
+    return Row(question=question_text, answer=gold, solution=solution, paraphrases=paraphrases)
 
 
 TALK = {"messages": "messages", "conversations": "ShareGPT", "completion": "prompt and completion"}  # column → layout
@@ -259,14 +259,14 @@ def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) ->
     for choice in columns.split("|"):
         names = choice.split("+")
         if all(name.removesuffix("[]") in row for name in names):
-            return choice, " ".join(_column(row, name, where, numbers=numbers) for name in names)
+            return choice, " ".join(_column_text(row, name, where, numbers=numbers) for name in names)
     first = columns.split("|")[0].split("+")[0].removesuffix("[]")
     near = get_close_matches(first, row, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, row)) or 'none'})")
 
 
-def _column(row: dict[str, Any], name: str, where: str, *, numbers: bool) -> str:
+def _column_text(row: dict[str, Any], name: str, where: str, *, numbers: bool) -> str:
     plain = name.removesuffix("[]")
     value, where = row[plain], f"{where}, field {plain!r}"
     if plain == name or not isinstance(value, list):
@@ -276,7 +276,7 @@ def _column(row: dict[str, Any], name: str, where: str, *, numbers: bool) -> str
     return ", ".join(text_of(one, where, numbers=numbers) for one in value)
 
 
-def _paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[str, ...]:
+def _read_paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[str, ...]:
     """The optional column ``paraphrase``, without those that repeat the question."""
     given = row.get("paraphrase", [])
     if not isinstance(given, str | list):
@@ -284,7 +284,7 @@ def _paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[str, .
             f"{where}: expected text or a list of texts, found {kind_of(given)}; leave it out where there is none"
         )
     texts = [text_of(text, where, numbers=False) for text in ([given] if isinstance(given, str) else given)]
-    return tuple(text for text in texts if normal(text) != normal(question))
+    return tuple(text for text in texts if normal_question(text) != normal_question(question))
 
 
 def without_calculator(line: str) -> str:

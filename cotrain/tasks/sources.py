@@ -13,9 +13,9 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.core.registry import TASKS, joined, load_named, shipped
-from cotrain.core.state import take
+from cotrain.core.state import take_fields
 from cotrain.core.types import TaskSource
-from cotrain.core.user_code import named_class
+from cotrain.core.user_code import load_class
 from cotrain.tasks.rows import SCHEMAS
 
 PROGRAMS = ("mbpp", "humaneval")
@@ -61,11 +61,11 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
         if kind in PROGRAMS:
             settings = {"kind": kind, "path": data, "sandbox": name or None, "lenient": lenient}
             return from_description({"kind": "programs", "settings": settings})
-        from cotrain.tasks.jsonl import benchmark
+        from cotrain.tasks.jsonl import benchmark_tasks
 
-        return benchmark(*_on_the_hub(spec, data), lenient=lenient)
-    own, registered = spec.rpartition(":")[0].endswith(".py"), _registered(kind)
-    if not (spec == "words" or own or registered or (kind in NAMED and name)):
+        return benchmark_tasks(*_on_the_hub(spec, data), lenient=lenient)
+    is_own_class, registered = spec.rpartition(":")[0].endswith(".py"), _registered(kind)
+    if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):
         raise UnknownName("task source", spec, [*NAMES, *shipped(TASKS), *joined(TASKS)])
     if lenient and data is None:
         raise ConfigError(f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient")
@@ -73,8 +73,8 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
         raise ConfigError(
             f"tasks {spec!r} are generated and read no file; leave out --data {data}, or use --tasks jsonl"
         )
-    if own:
-        return _own(spec, {})
+    if is_own_class:
+        return _own_source(spec, {})
     if registered:
         return _of_package(spec, kind, name)
     settings = _gym_settings(spec) if kind == "gym" and ":" in name else {NAMED[kind]: name} if name else {}
@@ -96,9 +96,9 @@ def _of_package(spec: str, kind: str, name: str) -> TaskSource:
 
 def _gym_settings(spec: str) -> dict[str, Any]:
     """``gym:NAME:SETTING=VALUE,...``: a value is a number, true or false where it reads as one, else text."""
-    dataset, _, rest = spec.removeprefix("gym:").partition(":")
+    dataset, _, settings_text = spec.removeprefix("gym:").partition(":")
     settings: dict[str, Any] = {}
-    for part in rest.split(","):
+    for part in settings_text.split(","):
         name, equals, value = part.partition("=")
         if not (name.isidentifier() and equals and value):
             raise ConfigError(
@@ -114,7 +114,7 @@ def _gym_settings(spec: str) -> dict[str, Any]:
     return {"dataset": dataset, "settings": settings}
 
 
-def problems(
+def problem_source(
     tasks: str | None, data: str | None, operations: Sequence[int] | None = None, lenient: bool = False
 ) -> TaskSource:
     """What ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a file,
@@ -152,10 +152,10 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
     Raises StateError for a description or settings that do not fit, UnknownName for a kind that does not exist,
     ConfigError for a class that is not there.
     """
-    kind, settings = take("a task source", description, "kind", "settings")
+    kind, settings = take_fields("a task source", description, "kind", "settings")
     try:
         if target is not None:
-            source = _own(target, settings)
+            source = _own_source(target, settings)
             if source.describe() != description:
                 raise StateError(
                     f"task source {target!r} describes itself as {source.describe()}, and did as {description}; the "
@@ -170,10 +170,10 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
         raise StateError(f"settings of the task source {kind!r} do not fit: {error}") from error
 
 
-def _own(target: str, settings: Mapping[str, Any]) -> TaskSource:
+def _own_source(target: str, settings: Mapping[str, Any]) -> TaskSource:
     where = f"task source {target!r}"
     try:
-        source: TaskSource = named_class(target, where)(**settings)
+        source: TaskSource = load_class(target, where)(**settings)
     except TypeError as error:
         raise ConfigError(f"{where} cannot be made with {dict(settings)}: {error}") from error
     return _checked(source, where)

@@ -13,7 +13,7 @@ from cotrain.grading.pool import AnswerGrader
 from cotrain.tasks import prmbench, processbench, programs
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
-from cotrain.tasks.processbench import Sample
+from cotrain.tasks.processbench import FixedSolution
 from cotrain.tasks.programs import KINDS as PROGRAMS
 from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.rows import SCHEMAS
@@ -26,73 +26,73 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
     """Where the data of each suite is. ``data`` entries: ``NAME=PATH`` for one suite; a directory with a folder or file
     of a suite's name in it; a path or Hub name where only one suite is asked for. Without any, the public release on
     the Hub."""
-    found: dict[str, list[str]] = {}
+    paths_by_suite: dict[str, list[str]] = {}
     for name in suites:
         if name not in SUITES:
             raise UnknownName("suite", name, SUITES)
-        found[name] = []
+        paths_by_suite[name] = []
     for entry in data:
         name, equals, path = entry.partition("=")
-        places = {s: [Path(entry) / f"{s}{ending}" for ending in ("", ".jsonl", ".parquet")] for s in found}
-        inside = {s: next(p for p in ps if p.exists()) for s, ps in places.items() if any(p.exists() for p in ps)}
+        candidates = {s: [Path(entry) / f"{s}{ending}" for ending in ("", ".jsonl", ".parquet")] for s in paths_by_suite}
+        inside = {s: next(p for p in ps if p.exists()) for s, ps in candidates.items() if any(p.exists() for p in ps)}
         if equals and not Path(entry).exists():
-            if name not in found:
-                raise UnknownName(f"suite in --data {entry}:", name, found)
-            found[name].append(path)
+            if name not in paths_by_suite:
+                raise UnknownName(f"suite in --data {entry}:", name, paths_by_suite)
+            paths_by_suite[name].append(path)
         elif inside:
             for s, p in inside.items():
-                found[s].append(str(p))
-        elif len(found) == 1:
-            found[suites[0]].append(entry)
+                paths_by_suite[s].append(str(p))
+        elif len(paths_by_suite) == 1:
+            paths_by_suite[suites[0]].append(entry)
         else:
-            raise ConfigError(f"--data {entry}: which of {', '.join(found)} is it? Write it as NAME={entry}")
-    for name, paths in found.items():
+            raise ConfigError(f"--data {entry}: which of {', '.join(paths_by_suite)} is it? Write it as NAME={entry}")
+    for name, paths in paths_by_suite.items():
         hub = JUDGED[name].HUB if name in JUDGED else PROGRAMS.get(name) or SCHEMAS[name].hub
         if not paths and data:
             raise ConfigError(f"suite {name!r} has no data in --data {' '.join(data)}; add {name}=PATH")
         if not paths and not hub:
             raise ConfigError(f"suite {name!r} needs --data FILE")
-        found[name] = paths or [hub]
-    return found
+        paths_by_suite[name] = paths or [hub]
+    return paths_by_suite
 
 
 def load_suite(
     name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None = None
-) -> list[Task] | list[Sample]:
+) -> list[Task] | list[FixedSolution]:
     """Everything in the files of a suite; of a directory or a data set its test split. Malformed rows go
     ``aside``; else raises DataError."""
     if name in JUDGED:
-        samples: list[Sample] = JUDGED[name].read_samples(paths, aside)
+        samples: list[FixedSolution] = JUDGED[name].read_samples(paths, aside)
         return samples
     if name in PROGRAMS:
-        return programs.suite(name, paths, aside)
+        return programs.suite_tasks(name, paths, aside)
     tasks: list[Task] = []
     for path in paths:
         file = absolute_path(path)
         if not is_hub_name(path) and file.is_dir():
             file /= "test.parquet" if (file / "test.parquet").exists() else "test.jsonl"
         schema = SCHEMAS[name]
-        read = read_splits(path if is_hub_name(path) else str(file), schema.question, schema.answer, aside)
+        rows_by_split = read_splits(path if is_hub_name(path) else str(file), schema.question, schema.answer, aside)
         if aside is not None:
-            aside.settle(path)
-        rows = read["test"] if "test" in read else next(iter(read.values()))
+            aside.check_share(path)
+        rows = rows_by_split["test"] if "test" in rows_by_split else next(iter(rows_by_split.values()))
         tasks += [task_of(row, f"{name}/{len(tasks) + i}", judge) for i, row in enumerate(rows)]
     return tasks
 
 
-def some_of(items: list[Task] | list[Sample], count: int | None) -> list[Task] | list[Sample]:
+def draw_items(items: list[Task] | list[FixedSolution], count: int | None) -> list[Task] | list[FixedSolution]:
     """``count`` of them, in their order: those whose questions have the smallest hashes, as files may be sorted by
     template; of ProcessBench, whose files may be sorted by label, so many at equal distances in each split."""
-    splits: dict[str, list[Sample]] = {}
+    splits: dict[str, list[FixedSolution]] = {}
     for item in items:
-        if not isinstance(item, Sample):
-            return drawn([one for one in items if isinstance(one, Task)], count)
+        if not isinstance(item, FixedSolution):
+            return draw_tasks([one for one in items if isinstance(one, Task)], count)
         splits.setdefault(item.split, []).append(item)
     chosen = [(mine, min(count or len(mine), len(mine))) for mine in splits.values()]
     return [mine[i * len(mine) // n] for mine, n in chosen for i in range(n)]
 
 
-def drawn(tasks: list[Task], count: int | None) -> list[Task]:
+def draw_tasks(tasks: list[Task], count: int | None) -> list[Task]:
     """``count`` tasks by the hash of their questions: the same whatever else is in the file, and however it is
     sorted."""
     if count is None or count >= len(tasks):

@@ -52,7 +52,7 @@ class VerifiersGrader(AnswerGrader):
     def grade(self, task: Task, text: str) -> Grade:
         """Whether the rewards of this answer reach what counts as right."""
         said = self._answer_as.replace("{text}", text).replace("{answer}", final_answer(text) or "")
-        return self._pool.ask(str(self._indices[task.id]), said)
+        return self._pool.grade_in_process(str(self._indices[task.id]), said)
 
     async def agrade(self, task: Task, text: str) -> Grade:
         """``grade``, while others go on."""
@@ -95,7 +95,7 @@ class VerifiersTasks:
             raise UserError("verifiers is not installed; run: pip install 'cotrain[verifiers]'") from error
         if not tasks:
             raise DataError(f"{self.name}: no tasks; check its config {self._settings['config']}")
-        prompts = [self._prompt(task, i) for i, task in enumerate(tasks)]
+        prompts = [self._prompt_text(task, i) for i, task in enumerate(tasks)]
         self._splits: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
         for i, prompt in enumerate(prompts):
             self._splits[split_of(prompt)].append((i, prompt))
@@ -129,7 +129,7 @@ class VerifiersTasks:
         """End the grading processes."""
         self.grader.close()
 
-    def _prompt(self, task: Any, index: int) -> str:
+    def _prompt_text(self, task: Any, index: int) -> str:
         """The text of a task, or why it cannot be played here."""
         where, data = f"{self.name}, task {index}", task.data
         unfit = {
@@ -140,8 +140,8 @@ class VerifiersTasks:
             "has no prompt": not data.prompt_text.strip(),
             "opens with several messages": not isinstance(data.prompt, str) and len(data.prompt or ()) > 1,
         }
-        for reason, found in unfit.items():
-            if found:
+        for reason, applies in unfit.items():
+            if applies:
                 raise ConfigError(
                     f"{where} {reason}; only tasks of one prompt and one answer, graded by code, are played"
                 )

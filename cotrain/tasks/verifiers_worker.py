@@ -18,9 +18,9 @@ from cotrain.tasks.verifiers_env import read_taskset
 def load_taskset_judging(argument: str) -> Judging:
     """``argument``: JSON of taskset, config, limit and right_at. Raises ImportError where the taskset cannot be
     loaded."""
-    given = json.loads(argument)
+    settings = json.loads(argument)
     try:
-        tasks = read_taskset(given["taskset"], given["config"], given["limit"])
+        tasks = read_taskset(settings["taskset"], settings["config"], settings["limit"])
     except ConfigError as error:
         raise ImportError(str(error)) from error
 
@@ -34,7 +34,7 @@ def load_taskset_judging(argument: str) -> Judging:
             return None, "reward failed"
         if not trace.rewards or None in trace.rewards.values():
             return None, "no reward"
-        return bool(trace.reward >= given["right_at"] - 1e-9), None
+        return bool(trace.reward >= settings["right_at"] - 1e-9), None
 
     return Judging(judge=judge)
 

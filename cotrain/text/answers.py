@@ -102,66 +102,66 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
         said = behind_thoughts(text) if len(text) <= MAX_CHARS else None
-        return _naming(spoken, None if said is None else _named(said, answer))
+        return _failure_with_answer(spoken, None if said is None else _find_answer(said, answer))
     if answer == TAGS:
         blocks = [block for block in blocks_of(spoken, "answer") if block.text.strip()]
         if len(blocks) > 1:
-            return _naming(ParseFailure(reason="several answers"), blocks[-1].text)
-        found, body = (blocks[0].text, spoken[: blocks[0].start - len("<answer>")]) if blocks else (None, "")
+            return _failure_with_answer(ParseFailure(reason="several answers"), blocks[-1].text)
+        raw_answer, body = (blocks[0].text, spoken[: blocks[0].start - len("<answer>")]) if blocks else (None, "")
         if not body.strip():  # all but the answer is a thought
             body = text[: len(body)].replace("<think>", " " * 7).replace("</think>", " " * 8)
     else:
-        found, body = reader(answer)(spoken), spoken
-    said = _clean(found or "")
+        raw_answer, body = answer_reader(answer)(spoken), spoken
+    said = _without_marks(raw_answer or "")
     if not said:
         return ParseFailure(reason="no answer")
-    cut = steps_in(body, steps or LINES)
-    if not cut:
-        return _naming(ParseFailure(reason="no steps"), said)
-    return Solution(steps=cut, answer=said, tagged=write_solution([_clean(step.text) for step in cut], said))
+    cut_steps = steps_in(body, steps or LINES)
+    if not cut_steps:
+        return _failure_with_answer(ParseFailure(reason="no steps"), said)
+    return Solution(steps=cut_steps, answer=said, tagged=write_solution([_without_marks(step.text) for step in cut_steps], said))
 
 
-def _named(spoken: str, answer: str) -> str | None:
+def _find_answer(spoken: str, answer: str) -> str | None:
     """The answer in a text without thoughts."""
     if answer != TAGS:
-        return reader(answer)(spoken)
+        return answer_reader(answer)(spoken)
     blocks = [block.text for block in blocks_of(spoken, "answer") if block.text.strip()]
     return blocks[-1] if blocks else None
 
 
-def _naming(failure: ParseFailure, answer: str | None) -> ParseFailure:
+def _failure_with_answer(failure: ParseFailure, answer: str | None) -> ParseFailure:
     """The failure of a text that names this answer all the same."""
-    said = _clean(answer or "")
-    return replace(failure, tagged=write_solution((), said)) if said else failure
+    cleaned = _without_marks(answer or "")
+    return replace(failure, tagged=write_solution((), cleaned)) if cleaned else failure
 
 
-def reader(answer: str) -> Callable[[str], str | None]:
+def answer_reader(answer: str) -> Callable[[str], str | None]:
     """What finds the answer in a text. Raises UnknownName, and ConfigError for a pattern that cannot be used."""
     if answer in READERS:
         return READERS[answer]
     pattern = pattern_of(answer, "answer", "format of an answer", (TAGS, *READERS), "A: (.*)")
-    return lambda text: _last(pattern, text)
+    return lambda text: _last_match(pattern, text)
 
 
 def check_answer(answer: str) -> None:
     """Raise as ``reader`` does where ``answer`` is no format."""
     if answer != TAGS:
-        reader(answer)
+        answer_reader(answer)
 
 
-def _last(pattern: re.Pattern[str], text: str) -> str | None:
+def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
     found = None
     for match in pattern.finditer(text):
         found = match[1]
     return found
 
 
-def _hash(text: str) -> str | None:
+def _hash_answer(text: str) -> str | None:
     _, mark, after = text.rpartition("####")
     return after.strip().split("\n", 1)[0] if mark else None
 
 
-def _phrase(text: str) -> str | None:
+def _phrase_answer(text: str) -> str | None:
     """What follows the last "answer is", "answer:", "####" or heading "Answer", on that line or the next; or else bold
     text at the very end. A sentence that offers another answer, or hopes that this one is clear, gives none; one that
     praises the answer gives it only where there is no other."""
@@ -170,17 +170,17 @@ def _phrase(text: str) -> str | None:
         before = text[max(0, match.start() - LONGEST) : match.start()]
         if _OFFERS.search(re.split(r"[.!?\n:]", before)[-1]):
             continue
-        if (said := _value(text[match.end() : match.end() + 2 * LONGEST].lstrip(" \t*_\n:"))) is None:
+        if (candidate := _leading_answer(text[match.end() : match.end() + 2 * LONGEST].lstrip(" \t*_\n:"))) is None:
             continue
         own = re.search(r"\b(?:my|your|our|this|that)\s+$", before, re.I)
-        if not _PRAISE.match(said) and not (own and said.replace(" ", "").isalpha() and len(said) > 1):
-            return said
-        praise = praise or said
+        if not _PRAISE.match(candidate) and not (own and candidate.replace(" ", "").isalpha() and len(candidate) > 1):
+            return candidate
+        praise = praise or candidate
     bold = _BOLD.search(text[-LONGEST:])
-    return praise if bold is None else _value(bold[1])
+    return praise if bold is None else _leading_answer(bold[1])
 
 
-def _value(rest: str) -> str | None:
+def _leading_answer(rest: str) -> str | None:
     """The answer that a text begins with: mathematics as it stands, of a sentence the number in it, else the words."""
     rest = re.sub(r"\Anot [^.\n]{1,60}? but (?:rather )?", "", rest)
     if (lead := _LEAD.match(rest)) and lead.end() < len(rest.rstrip(" .\n")):
@@ -191,57 +191,57 @@ def _value(rest: str) -> str | None:
         return boxed
     spans = list(_MATH.finditer(line[: (math.end() if math else 0) + LONGEST]))
     if spans and (math or len(spans) == 1):
-        return _in_math(line, spans)
-    said = re.split(r"(?<=[^.\d])\.(?:\s|$)|\.\s|\*\*|__", line[:LONGEST], maxsplit=1)[0].strip().rstrip(".!,;: ")
-    return _of_sentence(said) if said else None
+        return _math_answer(line, spans)
+    clause = re.split(r"(?<=[^.\d])\.(?:\s|$)|\.\s|\*\*|__", line[:LONGEST], maxsplit=1)[0].strip().rstrip(".!,;: ")
+    return _sentence_answer(clause) if clause else None
 
 
-def _in_math(line: str, spans: Sequence[re.Match[str]]) -> str:
+def _math_answer(line: str, spans: Sequence[re.Match[str]]) -> str:
     """The mathematics that stands first, with what it is joined to by "and", "or" or a comma, and with a word such as
     million behind it."""
-    said, end = "", spans[0].start()
+    answer, end = "", spans[0].start()
     for span in spans:
         between = line[end : span.start()]
-        if said and not re.fullmatch(_AND, between):
+        if answer and not re.fullmatch(_AND, between):
             break
         inside = " ".join(_ALIGNED.sub(" ", next(group for group in span.groups() if group is not None)).split())
-        said, end = said + (between if said else "") + inside.rstrip(".,;"), span.end()
+        answer, end = answer + (between if answer else "") + inside.rstrip(".,;"), span.end()
     scale = re.match(rf"\s?{_SCALE}", line[end:], re.I)
-    return said + (scale[0] if scale else "")
+    return answer + (scale[0] if scale else "")
 
 
-def _of_sentence(said: str) -> str:
+def _sentence_answer(sentence: str) -> str:
     """What a sentence gives as the answer."""
-    if "=" in said:
-        side = said.rpartition("=")[2].strip()
+    if "=" in sentence:
+        side = sentence.rpartition("=")[2].strip()
         number = _NUMBER.match(side)
         rest = side[number.end() :] if number else side
-        several = re.search(r"\b(?:or|and)\b|,\s", said)
+        several = re.search(r"\b(?:or|and)\b|,\s", sentence)
         if number and re.fullmatch(r"[\s\w,.!°'()-]*", rest) and not re.match(r"\w|\s[+*/^-]", rest) and not several:
             return number[0]
-        return said
-    if said.startswith("not "):
-        return said
-    short = _REASON.split(said, maxsplit=1)[0]
+        return sentence
+    if sentence.startswith("not "):
+        return sentence
+    short = _REASON.split(sentence, maxsplit=1)[0]
     if _NUMBER.search(short) or 1 <= len(short.split()) <= 3:
-        said = short
-    if len(said.split()) <= 3:
-        return said
-    if groups := list(_GROUP.finditer(said)):
-        joined = all(re.fullmatch(_AND, said[a.end() : b.start()]) for a, b in pairwise(groups))
-        return said[groups[0].start() : groups[-1 if joined else 0].end()]
-    if _FORMULA.search(said):
-        runs = [run.strip().rstrip(",;") for run in re.split(r"(?<!\S)[A-Za-z]{2,}[,;:]?(?!\S)", said)]
-        return next((run for run in runs if _FORMULA.search(run)), said)
-    numbers = list(_NUMBER.finditer(said))
+        sentence = short
+    if len(sentence.split()) <= 3:
+        return sentence
+    if groups := list(_GROUP.finditer(sentence)):
+        joined = all(re.fullmatch(_AND, sentence[a.end() : b.start()]) for a, b in pairwise(groups))
+        return sentence[groups[0].start() : groups[-1 if joined else 0].end()]
+    if _FORMULA.search(sentence):
+        runs = [run.strip().rstrip(",;") for run in re.split(r"(?<!\S)[A-Za-z]{2,}[,;:]?(?!\S)", sentence)]
+        return next((run for run in runs if _FORMULA.search(run)), sentence)
+    numbers = list(_NUMBER.finditer(sentence))
     if not numbers:
-        return said
-    gaps = [said[a.end() : b.start()] for a, b in pairwise(numbers)]
+        return sentence
+    gaps = [sentence[a.end() : b.start()] for a, b in pairwise(numbers)]
     listed = all(re.fullmatch(rf"(?:\s?[^\W\d]+){{0,2}}{_AND}", gap) for gap in gaps)
     end = numbers[-1 if listed else 0].end()
     unit = rf"\s?{_SCALE}" + (r"|\s[^\W\d]+" if listed and not all(re.fullmatch(_AND, gap) for gap in gaps) else "")
-    behind = re.match(unit, said[end:], re.I)
-    return said[numbers[0].start() : end] + (behind[0] if behind else "")
+    behind = re.match(unit, sentence[end:], re.I)
+    return sentence[numbers[0].start() : end] + (behind[0] if behind else "")
 
 
 def _last_number(text: str) -> str | None:
@@ -253,8 +253,8 @@ def _last_number(text: str) -> str | None:
 
 READERS: Mapping[str, Callable[[str], str | None]] = {
     "boxed": last_boxed,
-    "hash": _hash,
-    "phrase": _phrase,
+    "hash": _hash_answer,
+    "phrase": _phrase_answer,
     "last-number": _last_number,
 }
 
@@ -271,7 +271,7 @@ ENDS: Mapping[str, str] = {  # how a solution ends that is read in a format; a p
 def write_answer(answer: str, form: str) -> str:
     """The end of a solution from which the reader of this format takes this answer, as far as it can say it."""
     end = ENDS[form].replace("ANSWER", answer)
-    if form == "phrase" and _phrase(end) != answer:
+    if form == "phrase" and _phrase_answer(end) != answer:
         return ENDS["boxed"].replace("ANSWER", answer)
     return end
 
@@ -282,6 +282,6 @@ def write_own(steps: Sequence[str], answer: str, form: str, cut: str | None) -> 
     return f"{write_steps(lines, cut or LINES)}\n{write_answer(answer, form)}".strip()
 
 
-def _clean(text: str) -> str:
+def _without_marks(text: str) -> str:
     """A text that can stand between tags."""
     return _MARKS.sub("", text).strip()

@@ -36,7 +36,7 @@ _PLACE = re.compile(r" at 0x[0-9a-f]{4,}>")  # in memory, where Python shows one
 _TRIALS = ("u", "su", "ua", "sua", "uau", "uaua", "uauau")  # roles: system, user, assistant
 _ROLES = {"s": "system", "u": "user", "a": "assistant"}
 
-Turn = tuple[str, str]  # role, content
+TemplateTurn = tuple[str, str]  # role, content
 
 
 class ChatTemplate:
@@ -47,57 +47,57 @@ class ChatTemplate:
         long, unless it was ``tried`` before."""
         self.source, self._special = source, dict(special)
         self.now = datetime.now()
-        wrong = "" if tried else _trial(source, tuple(sorted(self._special.items())))
+        wrong = "" if tried else _try_template(source, tuple(sorted(self._special.items())))
         if wrong:
             raise ModelError(f"the chat template {wrong} for a few short messages; give the model another one")
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> ChatTemplate | None:
+    def from_tokenizer(cls, tokenizer: PreTrainedTokenizerBase) -> ChatTemplate | None:
         """The one for conversations without tools; None where the tokenizer has none. Raises ModelError."""
-        held: Any = tokenizer.chat_template
-        if isinstance(held, Mapping) and held:
-            if "default" not in held:
-                names = ", ".join(sorted(map(str, held)))
+        template: Any = tokenizer.chat_template
+        if isinstance(template, Mapping) and template:
+            if "default" not in template:
+                names = ", ".join(sorted(map(str, template)))
                 raise ModelError(
                     f"the tokenizer has chat templates of the names {names}, and none is called 'default'; name the "
                     "one to use so in its tokenizer_config.json"
                 )
-            held = held["default"]
-        if not held:
+            template = template["default"]
+        if not template:
             return None
-        if not isinstance(held, str):
-            raise ModelError(f"the tokenizer's chat_template is a {type(held).__name__}; expected a text")
-        return cls(held, tokenizer.special_tokens_map)
+        if not isinstance(template, str):
+            raise ModelError(f"the tokenizer's chat_template is a {type(template).__name__}; expected a text")
+        return cls(template, tokenizer.special_tokens_map)
 
-    def render(self, turns: Sequence[Turn], *, opening: bool) -> str:
+    def render(self, turns: Sequence[TemplateTurn], *, opening: bool) -> str:
         """What it makes of a conversation; models that can think are asked not to. ``opening``: up to the beginning of
         the assistant's next turn. Raises ModelError."""
         try:
-            text = self._render(turns, opening)
+            text = self._render_turns(turns, opening)
         except Exception as error:  # a template is a program of a stranger and may raise anything
             raise ModelError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
         if _PLACE.search(text) and not any(_PLACE.search(content) for _, content in turns):
             raise ModelError("it shows a place in memory, which is another one in every process")
         return text
 
-    def _render(self, turns: Sequence[Turn], opening: bool) -> str:
+    def _render_turns(self, turns: Sequence[TemplateTurn], opening: bool) -> str:
         options: dict[str, Any] = {"enable_thinking": False} if "enable_thinking" in self.source else {}
-        return _compiled(self.source).render(
+        return _compile_template(self.source).render(
             **self._special,
             **options,
             messages=[{"role": role, "content": content} for role, content in turns],
             tools=None,
             documents=None,
             add_generation_prompt=opening,
-            strftime_now=self._strftime,
+            strftime_now=self._format_now,
         )
 
-    def _strftime(self, form: str) -> str:
+    def _format_now(self, form: str) -> str:
         return self.now.strftime(form.replace("%s", str(int(self.now.timestamp()))))
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(source: str) -> Template:
+def _compile_template(source: str) -> Template:
     """As transformers compiles it, without what draws at random."""
     from transformers.utils import chat_template_utils
 
@@ -111,7 +111,7 @@ def _refuse_chance(*given: Any, **named: Any) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _trial(source: str, special: tuple[tuple[str, str], ...]) -> str:
+def _try_template(source: str, special: tuple[tuple[str, str], ...]) -> str:
     """Compile and render a template in a copy of this process: what is wrong where that takes too much time or memory,
     or ends the process. What else it raises is told by whoever renders it here."""
     from transformers.utils import chat_template_utils  # noqa: F401  whose import is no part of the trial
@@ -124,12 +124,12 @@ def _trial(source: str, special: tuple[tuple[str, str], ...]) -> str:
             return ""
     if child == 0:
         _render_in_copy(source, special)
-    status, until = None, time.monotonic() + _PATIENCE
+    status, deadline = None, time.monotonic() + _PATIENCE
     try:
-        while status is None and time.monotonic() < until:
-            ended, found = os.waitpid(child, os.WNOHANG)
-            status = found if ended else None
-            time.sleep(0.0 if ended else 0.002)
+        while status is None and time.monotonic() < deadline:
+            ended_pid, child_status = os.waitpid(child, os.WNOHANG)
+            status = child_status if ended_pid else None
+            time.sleep(0.0 if ended_pid else 0.002)
     finally:
         if status is None:
             os.kill(child, signal.SIGKILL)
@@ -144,8 +144,8 @@ def _render_in_copy(source: str, special: tuple[tuple[str, str], ...]) -> None:
     """Never returns: the code with which the copy ends says what was found."""
     code = 1
     try:
-        held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, held + MEMORY))
+        used_bytes = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used_bytes + MEMORY, used_bytes + MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         trial = ChatTemplate(source, dict(special), tried=True)
@@ -154,7 +154,7 @@ def _render_in_copy(source: str, special: tuple[tuple[str, str], ...]) -> None:
             turns = [(_ROLES[role], f"content {i}") for i, role in enumerate(roles)]
             for opening in (True, False):
                 try:
-                    longest = max(longest, len(trial._render(turns, opening)))
+                    longest = max(longest, len(trial._render_turns(turns, opening)))
                 except MemoryError:
                     raise
                 except Exception:  # noqa: BLE001  told by whoever renders it

@@ -21,7 +21,7 @@ class Decoder:
         self.tokenizer, self._control = tokenizer, control
         self._widths: dict[int, int] | None = {} if _is_byte_level(tokenizer) else None
 
-    def text(self, plain: list[int]) -> str:
+    def raw_text(self, plain: list[int]) -> str:
         """Of these ids, control tokens included."""
         text = self.tokenizer.decode(plain, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
@@ -29,7 +29,7 @@ class Decoder:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of sampled ids without control tokens; bytes that are not UTF-8 become U+FFFD."""
-        return self.text([i for i in ids if i not in self._control])
+        return self.raw_text([i for i in ids if i not in self._control])
 
     def offsets(self, ids: Sequence[int]) -> list[int]:
         """For each sampled token [T] the end, in characters of ``decode(ids)``, of the text up to and with it.
@@ -39,26 +39,26 @@ class Decoder:
         length. Linear in T: decodes a sliding window, with the piece before it as context.
         """
         plain = [i for i in ids if i not in self._control]
-        text, ends = self.text(plain), []
+        text, ends = self.raw_text(plain), []
         context = settled = 0  # plain[context:settled] is decoded before each window plain[settled:t + 1]
         length = before = 0  # characters of the settled text; of the context
         for t, token in enumerate(plain):
-            width = self._width(token)
+            width = self._char_width(token)
             if settled == t and width is not None:
                 length, before, context, settled = length + width, width, t, t + 1
                 ends.append(length)
                 continue
-            piece = self.text(plain[context : t + 1])[before:]
+            piece = self.raw_text(plain[context : t + 1])[before:]
             shared = _common_prefix(piece, text, length)
             ends.append(length + shared)
             if shared == len(piece) and not piece.endswith(_BROKEN):
                 context, settled, length = settled, t + 1, length + shared
-                before = len(self.text(plain[context:settled]))
-            elif shared == len(piece) and t - settled >= _WINDOW and self._cuts(plain, t + 1, text, length + shared):
+                before = len(self.raw_text(plain[context:settled]))
+            elif shared == len(piece) and t - settled >= _WINDOW and self._can_cut(plain, t + 1, text, length + shared):
                 context = settled = t + 1
                 length, before = length + shared, 0
         if ends and ends[-1] != len(text):  # a decoder that looks further back than the window
-            ends = [_common_prefix(self.text(plain[: t + 1]), text, 0) for t in range(len(plain))]
+            ends = [_common_prefix(self.raw_text(plain[: t + 1]), text, 0) for t in range(len(plain))]
         running = iter(accumulate(ends, max))
         last, spread = 0, []
         for i in ids:
@@ -66,19 +66,19 @@ class Decoder:
             spread.append(last)
         return spread
 
-    def _width(self, token: int) -> int | None:
+    def _char_width(self, token: int) -> int | None:
         """Characters of a token whose text does not depend on its neighbours; None where it may."""
         if self._widths is None:
             return None
         if token not in self._widths:
-            text = self.text([token])
+            text = self.raw_text([token])
             self._widths[token] = -1 if _BROKEN in text else len(text)
         width = self._widths[token]
         return None if width < 0 else width
 
-    def _cuts(self, plain: list[int], t: int, text: str, length: int) -> bool:
+    def _can_cut(self, plain: list[int], t: int, text: str, length: int) -> bool:
         """Whether a run of broken bytes may be cut before token t: what follows decodes as it does in the text."""
-        return text.startswith(self.text(plain[t : t + 8]).rstrip(_BROKEN), length)
+        return text.startswith(self.raw_text(plain[t : t + 8]).rstrip(_BROKEN), length)
 
 
 def _common_prefix(piece: str, text: str, start: int) -> int:

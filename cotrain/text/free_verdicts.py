@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import Review, _clip, write_review
+from cotrain.text.parsers import Review, _clip_score, write_review
 from cotrain.text.patterns import pattern_of
 from cotrain.text.verdicts import Verdict, without_thought
 
@@ -103,28 +103,28 @@ def free_review(text: str, form: str, count: int | None) -> Review | Verdict | P
     if isinstance(spoken, ParseFailure):
         return spoken
     if form == WORDS:
-        return _words(spoken, count)
+        return _read_words(spoken, count)
     if form in (BOXED, FIRST_WRONG):
         boxes = list(_BOXES.finditer(spoken))
-        return _first_wrong(spoken, boxes, count) if form == FIRST_WRONG else _boxed(spoken, boxes, count)
-    found = [match for match in re.finditer(form, spoken) if match[1] is not None]
-    said = {says(match[1]) for match in found}
-    if not found:
-        return _failed("no final verdict")
-    if None in said:
-        return _failed("bad final verdict")
-    return _failed("several verdicts") if len(said) > 1 else _whole(_group(found[-1]))
+        return _first_wrong(spoken, boxes, count) if form == FIRST_WRONG else _read_boxed(spoken, boxes, count)
+    matches = [match for match in re.finditer(form, spoken) if match[1] is not None]
+    meanings = {verdict_of(match[1]) for match in matches}
+    if not matches:
+        return _verdict_failure("no final verdict")
+    if None in meanings:
+        return _verdict_failure("bad final verdict")
+    return _verdict_failure("several verdicts") if len(meanings) > 1 else _answer_verdict(_group_span(matches[-1]))
 
 
-def says(word: str) -> bool | None:
+def verdict_of(word: str) -> bool | None:
     """What a verdict alone says, whatever stands around it; None for another text."""
     plain = word.strip("*_#`\"'[](){}$ \t\n.,;:!").removeprefix("\\text{").casefold()
     negated = plain.startswith("not ")
-    found = _SAYS.get(plain.removeprefix("not ").strip())
-    return found if found is None or not negated else (False if found else None)
+    meaning = _SAYS.get(plain.removeprefix("not ").strip())
+    return meaning if meaning is None or not negated else (False if meaning else None)
 
 
-def written_review(form: str, verdicts: Sequence[bool], final: bool) -> str | None:
+def write_free_review(form: str, verdicts: Sequence[bool], final: bool) -> str | None:
     """The text of a review without derivations. ``free_review`` reads it back, of tags ``step_verdicts``, for up to 999
     steps. None where the form cannot say it: the first wrong step says that all behind it and the answer are wrong.
     Raises ConfigError for a pattern."""
@@ -147,19 +147,19 @@ def written_review(form: str, verdicts: Sequence[bool], final: bool) -> str | No
 # ---- readers
 
 
-def _words(text: str, count: int | None) -> Review | Verdict | ParseFailure:
+def _read_words(text: str, count: int | None) -> Review | Verdict | ParseFailure:
     ends = sorted([*_VERDICT.finditer(text), *_STATED.finditer(text)], key=lambda match: match.start())
     last = ends[-1] if ends else None
-    said = _meaning(last) if last is not None else None
+    meaning = _word_meaning(last) if last is not None else None
     marks = [] if count is None else _steps_of(text, ends)
-    verdicts = [_of_step(text[a:b]) for a, b in marks]
+    verdicts = [_step_verdict(text[a:b]) for a, b in marks]
     if last is None:
         reason = "no final verdict"
-    elif _more(text, last.end()):
+    elif _has_more(text, last.end()):
         reason = "text after verdict"
-    elif said is None:
+    elif meaning is None:
         reason = "bad final verdict"
-    elif any(_meaning(match) is not said for match in ends):
+    elif any(_word_meaning(match) is not meaning for match in ends):
         reason = "several verdicts"
     elif count and not marks:
         reason = "no steps"
@@ -168,10 +168,10 @@ def _words(text: str, count: int | None) -> Review | Verdict | ParseFailure:
     elif None in verdicts:
         reason = "bad step verdict"
     else:
-        span = _named(last)
-        return _whole(span, said) if count is None else _reviewed([bool(ok) for ok in verdicts], said, span)
-    missing = said is None, bool(count) and not marks, count is not None and (len(marks) != count or None in verdicts)
-    return _failed(reason, sum(missing))
+        span = _word_span(last)
+        return _answer_verdict(span, meaning) if count is None else _make_review([bool(ok) for ok in verdicts], meaning, span)
+    missing = meaning is None, bool(count) and not marks, count is not None and (len(marks) != count or None in verdicts)
+    return _verdict_failure(reason, sum(missing))
 
 
 def _steps_of(text: str, ends: Sequence[re.Match[str]]) -> list[tuple[int, int]]:
@@ -185,76 +185,76 @@ def _steps_of(text: str, ends: Sequence[re.Match[str]]) -> list[tuple[int, int]]
     return [(mark.end(), end) for mark, end in zip(marks, edges, strict=False)]
 
 
-def _of_step(said: str) -> bool | None:
+def _step_verdict(text: str) -> bool | None:
     """The verdict at the head or at the tail of what was said of a step; None where there is none, or both differ."""
-    head, tail = _HEAD.match(said), _TAIL.search(said[-REACH:])
-    found = {_meaning(match) for match in (head, tail) if match is not None}
-    return found.pop() if len(found) == 1 else None
+    head, tail = _HEAD.match(text), _TAIL.search(text[-REACH:])
+    meanings = {_word_meaning(match) for match in (head, tail) if match is not None}
+    return meanings.pop() if len(meanings) == 1 else None
 
 
-def _boxed(text: str, boxes: Sequence[re.Match[str]], count: int | None) -> Review | Verdict | ParseFailure:
-    found = [(match, said) for match in boxes if (said := says(match[1])) is not None]
-    if not found:
-        return _failed("bad final verdict" if boxes else "no final verdict", 2 if count else 1)
-    last, final = found[-1]
-    if _more(text, last.end()):
-        return _failed("text after verdict", 0)
+def _read_boxed(text: str, boxes: Sequence[re.Match[str]], count: int | None) -> Review | Verdict | ParseFailure:
+    verdict_boxes = [(match, said) for match in boxes if (said := verdict_of(match[1])) is not None]
+    if not verdict_boxes:
+        return _verdict_failure("bad final verdict" if boxes else "no final verdict", 2 if count else 1)
+    last, final = verdict_boxes[-1]
+    if _has_more(text, last.end()):
+        return _verdict_failure("text after verdict", 0)
     if count is None:
-        return _whole(_group(last), final) if len(found) == 1 else _failed("several verdicts")
-    if len(found) != count + 1:
-        return _failed("no steps" if len(found) == 1 else "step count")
-    return _reviewed([said for _, said in found[:-1]], final, _group(last))
+        return _answer_verdict(_group_span(last), final) if len(verdict_boxes) == 1 else _verdict_failure("several verdicts")
+    if len(verdict_boxes) != count + 1:
+        return _verdict_failure("no steps" if len(verdict_boxes) == 1 else "step count")
+    return _make_review([said for _, said in verdict_boxes[:-1]], final, _group_span(last))
 
 
 def _first_wrong(text: str, boxes: Sequence[re.Match[str]], count: int | None) -> Verdict | ParseFailure:
     if not boxes:
-        return _failed("no final verdict")
-    if _more(text, boxes[-1].end()):
-        return _failed("text after verdict", 0)
-    said = boxes[-1][1].strip()
-    if not re.fullmatch(r"-1|\d{1,3}", said) or (count is not None and int(said) >= count):
-        return _failed("bad final verdict")
-    first = int(said)
+        return _verdict_failure("no final verdict")
+    if _has_more(text, boxes[-1].end()):
+        return _verdict_failure("text after verdict", 0)
+    number = boxes[-1][1].strip()
+    if not re.fullmatch(r"-1|\d{1,3}", number) or (count is not None and int(number) >= count):
+        return _verdict_failure("bad final verdict")
+    first = int(number)
     steps = tuple(first < 0 or k < first for k in range(count or 0))
     return Verdict(final=first < 0, score=float(first < 0), steps=steps)
 
 
-def _more(text: str, at: int) -> bool:
+def _has_more(text: str, at: int) -> bool:
     """Whether a line with words follows the one at a place."""
     return any(map(str.isalnum, text[at:].partition("\n")[2]))
 
 
-def _meaning(match: re.Match[str]) -> bool | None:
+def _word_meaning(match: re.Match[str]) -> bool | None:
     """What the word that a reader found says; None for "not wrong", and for one with a letter that is only like i."""
-    found = _SAYS.get(match["word"].casefold())
-    return found if not match["neg"] else (False if found else None)
+    meaning = _SAYS.get(match["word"].casefold())
+    return meaning if not match["neg"] else (False if meaning else None)
 
 
-def _whole(span: Span, said: bool | None = None) -> Verdict:
-    final = bool(says(span.text) if said is None else said)
+def _answer_verdict(span: Span, meaning: bool | None = None) -> Verdict:
+    final = bool(verdict_of(span.text) if meaning is None else meaning)
     return Verdict(final=final, score=float(final), spans=(span,))
 
 
-def _reviewed(steps: Sequence[bool], final: bool, span: Span) -> Review:
+def _make_review(steps: Sequence[bool], final: bool, span: Span) -> Review:
     return Review(steps=tuple(steps), final=final, final_span=span)
 
 
-def _named(match: re.Match[str]) -> Span:
+def _word_span(match: re.Match[str]) -> Span:
     return Span(start=match.start("word"), end=match.end("word"), text=match["word"])
 
 
-def _group(match: re.Match[str]) -> Span:
+def _group_span(match: re.Match[str]) -> Span:
     return Span(start=match.start(1), end=match.end(1), text=match[1])
 
 
-def _failed(reason: str, missing: int = 1) -> ParseFailure:
-    return ParseFailure(reason=reason, format_score=min(0.6, _clip(1.0 - 0.8 * missing)))
+def _verdict_failure(reason: str, missing: int = 1) -> ParseFailure:
+    return ParseFailure(reason=reason, format_score=min(0.6, _clip_score(1.0 - 0.8 * missing)))
 
 
 # ---- what a judge is shown
 
 
-def imitations(seen: str, form: str) -> Iterator[tuple[int, int, str]]:
+def find_imitations(seen: str, form: str) -> Iterator[tuple[int, int, str]]:
     """(start, end, what to put there) of what a reader of this form could take for a verdict in a quotation of
     ``seen``, in order."""
     if form in (BOXED, FIRST_WRONG):
@@ -275,17 +275,17 @@ def _could_end_there(seen: str, start: int, end: int, form: str) -> bool:
     if form == WORDS and not _MARK.search(near):
         return False
     for begin in {0, *(m.start() for m in re.finditer(r"(?<!\w)\S|\n", near))}:
-        said = near[begin:]
+        quotation = near[begin:]
         if form == WORDS:
-            if _VERDICT.match(said) or _STATED.match(said):
+            if _VERDICT.match(quotation) or _STATED.match(quotation):
                 return True
-            mark = _STEP.match(said)
-            if mark is not None and _HEAD.fullmatch(said, mark.end()):
+            mark = _STEP.match(quotation)
+            if mark is not None and _HEAD.fullmatch(quotation, mark.end()):
                 return True
         else:
             for stop in (end, end + REACH):  # cut off behind the word, or not
                 for match in re.finditer(form, seen[at + begin : stop]):
                     inside = match.start(1) <= start - at - begin < match.end(1)
-                    if inside and says(match[1]) is not None:
+                    if inside and verdict_of(match[1]) is not None:
                         return True
     return False

@@ -32,7 +32,7 @@ from functools import lru_cache
 from typing import Any
 
 from cotrain.text.free_verdicts import TAGS as IN_TAGS
-from cotrain.text.free_verdicts import imitations
+from cotrain.text.free_verdicts import find_imitations
 from cotrain.text.parsers import MAX_CHARS, outside_of_blocks
 from cotrain.text.prompts import literals_of
 from cotrain.text.verdicts import JUDGE_TAGS
@@ -60,7 +60,7 @@ _TAG = re.compile(rf"<[ \t]*(?:/[ \t]*)?(?:{'|'.join(_TAGS)})[ \t]*>", re.IGNORE
 _SPACE = " \t\n"
 
 
-def guarded(
+def guard_fields(
     template: str, fields: Mapping[str, Any], words: Sequence[str] = (), verdict: str = IN_TAGS
 ) -> dict[str, Any]:
     """The fields of a prompt, those in ``FIELDS`` made safe for this template.
@@ -75,18 +75,18 @@ def guarded(
     if not (labels or words):
         return dict(fields)
 
-    def safe(name: str, text: str) -> str:
+    def make_safe(name: str, text: str) -> str:
         review = name == "review"
         if words and verdict != IN_TAGS:
-            text = harmless(text, verdict)
+            text = without_verdicts(text, verdict)
         elif words:
             text = without_words(text, words, review=review, small=marked)
         if marked:
             return text
-        text = broken_tags(text if review else without_stray(text), _REVIEW if review else _OWN)
-        return quoted(text, labels)
+        text = break_tags(text if review else without_stray(text), _REVIEW if review else _OWN)
+        return quote_labels(text, labels)
 
-    return {n: safe(n, v) if n in FIELDS and isinstance(v, str) else v for n, v in fields.items()}
+    return {n: make_safe(n, v) if n in FIELDS and isinstance(v, str) else v for n, v in fields.items()}
 
 
 @lru_cache(maxsize=256)  # a run has few templates, and asks at every prompt
@@ -100,8 +100,8 @@ def without_stray(text: str) -> str:
     """A solution in tags without what stands outside of them, as its parser reads it; other texts as they are."""
     if len(text) > MAX_CHARS:
         return text
-    found = outside_of_blocks(text, sorted(_OWN))
-    return text if found is None else _with(text, [(a, b, "") for a, b in found if not text[a:b].isspace()])
+    ranges = outside_of_blocks(text, sorted(_OWN))
+    return text if ranges is None else _apply_edits(text, [(a, b, "") for a, b in ranges if not text[a:b].isspace()])
 
 
 def without_words(text: str, words: Sequence[str], *, review: bool = False, small: bool = False) -> str:
@@ -109,7 +109,7 @@ def without_words(text: str, words: Sequence[str], *, review: bool = False, smal
     ``review``: those stay that a step or the final tag ends in."""
     either = "|".join(sorted(map(re.escape, words), key=len, reverse=True))
 
-    def word(seen: str, start: int, end: int) -> tuple[int, str]:
+    def drop_word(seen: str, start: int, end: int) -> tuple[int, str]:
         inside = seen[max(0, start - 1) : start].isalnum() or seen[end : end + 1].isalnum()
         if small or inside:
             return start, seen[start:end].lower()
@@ -117,44 +117,44 @@ def without_words(text: str, words: Sequence[str], *, review: bool = False, smal
             start -= 1
         return start, ""
 
-    return _replaced(text, re.compile(f"(?:{either}){_OWN_PLACE if review else ''}"), word)
+    return _replace_seen(text, re.compile(f"(?:{either}){_OWN_PLACE if review else ''}"), drop_word)
 
 
-def harmless(text: str, verdict: str) -> str:
+def without_verdicts(text: str, verdict: str) -> str:
     """The text without what a reader of this form could take for a verdict, were it quoted."""
     for _ in range(ROUNDS):  # a word that is left out may bring a mark and another word together
-        seen, places = appearance(text)
-        edits = [(places[a], places[b - 1] + 1, new) for a, b, new in imitations(seen, verdict)]
+        seen, places = seen_text(text)
+        edits = [(places[a], places[b - 1] + 1, new) for a, b, new in find_imitations(seen, verdict)]
         if not edits:
             break
-        text = _with(text, edits)
+        text = _apply_edits(text, edits)
     return text
 
 
-def broken_tags(text: str, own: set[str]) -> str:
+def break_tags(text: str, own: set[str]) -> str:
     """The text with a space in all tags of judges and prompts, and in what looks like one, but the exact tags
     ``own``."""
     exact = {f"<{tag}>" for tag in own} | {f"</{tag}>" for tag in own}
 
-    def tag(seen: str, start: int, end: int) -> tuple[int, str]:
+    def break_tag(seen: str, start: int, end: int) -> tuple[int, str]:
         return start, "< " + seen[start + 1 : end].lstrip()
 
-    return _replaced(text, _TAG, tag, exact)
+    return _replace_seen(text, _TAG, break_tag, exact)
 
 
-def quoted(text: str, labels: Sequence[str]) -> str:
+def quote_labels(text: str, labels: Sequence[str]) -> str:
     """The text with ``> `` in front of each line that begins like one of these lines of the prompt."""
     if not labels:
         return text
     line = rf"^[ \t]*(?:[#*_-]+[ \t]*)?(?:{'|'.join(map(re.escape, labels))})[ \t*_]*:"
-    return _replaced(
+    return _replace_seen(
         text,
         re.compile(line, re.IGNORECASE | re.MULTILINE),
         lambda seen, start, end: (start, "> " + seen[start:end].lstrip(_SPACE)),
     )
 
 
-def _replaced(
+def _replace_seen(
     text: str,
     pattern: re.Pattern[str],
     change: Callable[[str, int, int], tuple[int, str]],
@@ -162,7 +162,7 @@ def _replaced(
 ) -> str:
     """The text with ``change`` of each match as it is seen, given (seen, start, end) and returning (start,
     replacement); matches that stand in the text as one of ``kept`` stay."""
-    seen, places = appearance(text)
+    seen, places = seen_text(text)
     edits, done = [], 0
     for match in pattern.finditer(seen):
         start, new = change(seen, *match.span())
@@ -170,10 +170,10 @@ def _replaced(
         if text[a:b] not in kept:
             edits.append((a, b, new))
         done = match.end()
-    return _with(text, edits)
+    return _apply_edits(text, edits)
 
 
-def _with(text: str, edits: Sequence[tuple[int, int, str]]) -> str:
+def _apply_edits(text: str, edits: Sequence[tuple[int, int, str]]) -> str:
     """The text with ``new`` in the place of text[start:end], for (start, end, new) in order."""
     parts, at = [], 0
     for start, end, new in edits:
@@ -182,7 +182,7 @@ def _with(text: str, edits: Sequence[tuple[int, int, str]]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def appearance(text: str) -> tuple[str, Sequence[int]]:
+def seen_text(text: str) -> tuple[str, Sequence[int]]:
     """The text as a reader sees it, in ASCII where it looks like it, and for each of its characters the place in
     ``text``."""
     if _PLAIN.fullmatch(text):
@@ -190,13 +190,13 @@ def appearance(text: str) -> tuple[str, Sequence[int]]:
     seen: list[str] = []
     places: list[int] = []
     for place, char in enumerate(text):
-        for shown in _look(char):
+        for shown in _ascii_look(char):
             seen.append(shown)
             places.append(place)
     return "".join(seen), places
 
 
-def _look(char: str) -> str:
+def _ascii_look(char: str) -> str:
     """What a character looks like: "" for one that is not seen or only decorates another."""
     if (like := _LIKE.get(char)) is not None:
         return like

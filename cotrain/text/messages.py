@@ -22,17 +22,17 @@ class Message:
     content: str
 
 
-def attempts(messages: Sequence[Message], *, knows_tools: bool) -> Iterator[list[Message]]:
+def plainer_versions(messages: Sequence[Message], *, knows_tools: bool) -> Iterator[list[Message]]:
     """The same conversation in ever plainer roles, for a template to take the first that it can."""
     spoken = [Message("user", m.content) if m.role == "environment" else m for m in messages]
     if knows_tools or all(m.role != "tool" for m in spoken):
         yield spoken
     plain = [Message("user", m.content.join(TOOL_MARKERS)) if m.role == "tool" else m for m in spoken]
     yield plain
-    yield _folded(plain)
+    yield _fold_roles(plain)
 
 
-def _folded(messages: Sequence[Message]) -> list[Message]:
+def _fold_roles(messages: Sequence[Message]) -> list[Message]:
     """System messages go in front of the first user message; neighbours of one role become one message."""
     system = [m.content for m in messages if m.role == "system"]
     others = [m for m in messages if m.role != "system"]

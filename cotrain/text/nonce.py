@@ -29,7 +29,7 @@ from cotrain.text.verdicts import JUDGE_TAGS
 LENGTH = 8  # hexadecimal characters: 32 bits
 
 
-def nonce(seed: int, address: Address | str) -> str:
+def make_nonce(seed: int, address: Address | str) -> str:
     """The mark of one showing, from the run's seed and the address of what is shown (or of the showing): 8 hex digits.
 
     Addressed, so that a resumed run shows the same text; another at every step, so that none can be learned.
@@ -37,23 +37,23 @@ def nonce(seed: int, address: Address | str) -> str:
     return f"{seed_of('nonce', seed, str(address)):016x}"[-LENGTH:]
 
 
-def wrap(text: str, mark: str, tag: str = "solution") -> str:
+def wrap_text(text: str, mark: str, tag: str = "solution") -> str:
     """The text between its markers, on lines of their own, with judges' tags broken and the nonce struck out.
 
     Raises ValueError for a nonce that is not of letters and digits.
     """
     if not mark.isalnum():
         raise ValueError(f"a nonce is letters and digits, not {mark!r}")
-    inside = broken(text).replace(mark, "-" * len(mark))
+    inside = break_judge_tags(text).replace(mark, "-" * len(mark))
     return f"<{tag} id={mark}>\n{inside}\n</{tag} id={mark}>"
 
 
 def wrap_all(texts: Sequence[str], mark: str, tag: str = "response") -> str:
     """Several texts, each between markers with its number from 1: ``<response 1 id=9f3c01ab>``."""
-    return "\n".join(wrap(text, mark, f"{tag} {number}") for number, text in enumerate(texts, 1))
+    return "\n".join(wrap_text(text, mark, f"{tag} {number}") for number, text in enumerate(texts, 1))
 
 
-def broken(text: str, tags: Sequence[str] = JUDGE_TAGS) -> str:
+def break_judge_tags(text: str, tags: Sequence[str] = JUDGE_TAGS) -> str:
     """The text with a space in the tags that a parser of judgements would take for its own: ``< answer>4</
     answer>``."""
     for tag in tags:

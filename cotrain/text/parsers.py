@@ -70,13 +70,13 @@ def tagged_solution(text: str) -> Solution | ParseFailure:
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
     if (spoken := behind_thoughts(text)) is None:
-        return failure(UNFINISHED, missing=1)
-    read, thought = text, len(text) - len(spoken)
+        return scored_failure(UNFINISHED, missing=1)
+    readable, thought = text, len(text) - len(spoken)
     if thought and "<step>" in spoken:
-        read = "." + " " * (thought - 1) + spoken
+        readable = "." + " " * (thought - 1) + spoken
     elif thought:
-        read = re.sub("(answer|final)>", lambda tag: " " * len(tag[0]), text[:thought]) + spoken
-    solution = _tagged_solution(read)
+        readable = re.sub("(answer|final)>", lambda tag: " " * len(tag[0]), text[:thought]) + spoken
+    solution = _tagged_solution(readable)
     if isinstance(solution, Solution):
         steps = (replace(step, text=text[step.start : step.end]) for step in solution.steps)
         return replace(solution, steps=tuple(steps)) if thought else solution
@@ -85,18 +85,18 @@ def tagged_solution(text: str) -> Solution | ParseFailure:
 
 
 def _tagged_solution(text: str) -> Solution | ParseFailure:
-    scan = _scan(text, ("step", "answer", "final"))
-    steps, answers = scan.of("step"), [a for a in scan.of("answer") if a.text.strip()]
-    score = _clip(1.0 - 0.8 * (len(answers) != 1) - 0.8 * (not steps) - 0.4 * (scan.stray or scan.broken is not None))
+    scan = _scan_blocks(text, ("step", "answer", "final"))
+    steps, answers = scan.blocks_named("step"), [a for a in scan.blocks_named("answer") if a.text.strip()]
+    score = _clip_score(1.0 - 0.8 * (len(answers) != 1) - 0.8 * (not steps) - 0.4 * (scan.stray or scan.broken is not None))
     if scan.broken is not None:
         reason = scan.broken
-    elif scan.stray_tag or scan.of("final"):
+    elif scan.stray_tag or scan.blocks_named("final"):
         reason = "stray tag"
     elif not steps:
         reason = "no steps"
     elif not answers:
         reason = "no answer"
-    elif len(scan.of("answer")) > 1:
+    elif len(scan.blocks_named("answer")) > 1:
         reason = "several answers"
     elif answers[0].start < steps[-1].end:
         reason = "answer before steps"
@@ -117,13 +117,13 @@ def step_verdicts(text: str, count: int) -> Review | ParseFailure:
     """
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    scan = _scan(text, ("step", "final"))
-    blocks, finals = scan.of("step"), scan.of("final")
+    scan = _scan_blocks(text, ("step", "final"))
+    blocks, finals = scan.blocks_named("step"), scan.blocks_named("final")
     verdicts = [_last_verdict(block.text) for block in blocks]
     final = _whole_verdict(finals[0].text) if len(finals) == 1 else None
     early = bool(finals and blocks and finals[0].start < blocks[-1].end)
     counted = len(blocks) == count and None not in verdicts
-    score = _clip(
+    score = _clip_score(
         1.0
         - 0.8 * (final is None or early)
         - 0.8 * (count > 0 and not blocks)
@@ -159,13 +159,13 @@ def step_verdicts(text: str, count: int) -> Review | ParseFailure:
 
 def blocks_of(text: str, name: str) -> tuple[Span, ...]:
     """The insides of all complete blocks ``<name>…</name>``."""
-    return _scan(text, (name,)).of(name)
+    return _scan_blocks(text, (name,)).blocks_named(name)
 
 
 def outside_of_blocks(text: str, names: Sequence[str]) -> list[tuple[int, int]] | None:
     """The stretches of a text that stand outside of all its blocks ``<name>…</name>``; None for a text without blocks,
     and for one in which a tag is left open or closed too often."""
-    scan = _scan(text, names)
+    scan = _scan_blocks(text, names)
     if not scan.blocks or scan.broken is not None or scan.stray_tag:
         return None
     edges = [0]
@@ -210,9 +210,9 @@ def behind_thoughts(text: str) -> str | None:
     return None if THOUGHT in spoken else spoken
 
 
-def failure(reason: str, *, missing: int = 0, stray: bool = False) -> ParseFailure:
+def scored_failure(reason: str, *, missing: int = 0, stray: bool = False) -> ParseFailure:
     """A failure whose format score counts the missing parts and stray text."""
-    return ParseFailure(reason=reason, format_score=_clip(1.0 - 0.8 * missing - 0.4 * stray))
+    return ParseFailure(reason=reason, format_score=_clip_score(1.0 - 0.8 * missing - 0.4 * stray))
 
 
 def write_solution(steps: Sequence[str], answer: str) -> str:
@@ -222,20 +222,20 @@ def write_solution(steps: Sequence[str], answer: str) -> str:
 
 def write_review(derivations: Sequence[str], verdicts: Sequence[bool], final: bool) -> str:
     """The text of a review; ``step_verdicts`` reads its verdicts back."""
-    blocks = (f"<step>{d} {_word(v)}</step>" for d, v in zip(derivations, verdicts, strict=True))
-    return "".join(blocks) + f"<final>{_word(final)}</final>"
+    blocks = (f"<step>{d} {_verdict_word(v)}</step>" for d, v in zip(derivations, verdicts, strict=True))
+    return "".join(blocks) + f"<final>{_verdict_word(final)}</final>"
 
 
 def corrected_review(text: str, verdicts: Sequence[bool], final: bool) -> str:
     """A review with other verdicts behind the same derivations; without derivations where it cannot be read."""
     if isinstance(step_verdicts(text, len(verdicts)), ParseFailure):
         return write_review([""] * len(verdicts), verdicts, final)
-    blocks = _scan(text, ("step", "final")).of("step")
+    blocks = _scan_blocks(text, ("step", "final")).blocks_named("step")
     return write_review([" ".join(block.text.split()[:-1]) for block in blocks], verdicts, final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Scan:
+class _BlockScan:
     """What one pass over a text found."""
 
     blocks: tuple[tuple[str, Span], ...]  # complete blocks in order: (tag name, inside)
@@ -243,11 +243,11 @@ class _Scan:
     stray_tag: bool  # a closing tag stands where nothing is open
     broken: str | None  # "unclosed step": the first block that another tag or the end of the text cuts off
 
-    def of(self, name: str) -> tuple[Span, ...]:
+    def blocks_named(self, name: str) -> tuple[Span, ...]:
         return tuple(span for tag, span in self.blocks if tag == name)
 
 
-def _scan(text: str, names: Sequence[str]) -> _Scan:
+def _scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
     """Cut a text into the blocks ``<name>…</name>``; blocks do not nest."""
     tags = {f"<{name}>": (name, True) for name in names} | {f"</{name}>": (name, False) for name in names}
     longest = max(map(len, tags))
@@ -263,7 +263,7 @@ def _scan(text: str, names: Sequence[str]) -> _Scan:
             continue
         name, opens = tags[tag]
         if inside is None:
-            stray = stray or not _blank(text, since, at)
+            stray = stray or not _is_blank(text, since, at)
             stray_tag = stray_tag or not opens
             stray = stray or not opens
         elif name == inside and not opens:
@@ -276,15 +276,15 @@ def _scan(text: str, names: Sequence[str]) -> _Scan:
     if inside is not None:
         broken = broken or f"unclosed {inside}"
     else:
-        stray = stray or not _blank(text, since, len(text))
-    return _Scan(blocks=tuple(blocks), stray=stray, stray_tag=stray_tag, broken=broken)
+        stray = stray or not _is_blank(text, since, len(text))
+    return _BlockScan(blocks=tuple(blocks), stray=stray, stray_tag=stray_tag, broken=broken)
 
 
-def _blank(text: str, start: int, end: int) -> bool:
+def _is_blank(text: str, start: int, end: int) -> bool:
     return start == end or text[start:end].isspace()
 
 
-def _word(verdict: bool) -> str:
+def _verdict_word(verdict: bool) -> str:
     return "CORRECT" if verdict else "INCORRECT"
 
 
@@ -336,5 +336,5 @@ def last_boxed(text: str) -> str | None:
     return None if best is None else text[best[0] + 1 : best[1]]
 
 
-def _clip(score: float) -> float:
+def _clip_score(score: float) -> float:
     return round(min(1.0, max(0.0, score)), 6)

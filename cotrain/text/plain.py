@@ -20,9 +20,9 @@ class ByteRenderer:
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The contents of the messages, a reply behind its prompt and others on a line of their own, as bytes [P]; a
         single stop token where there are none."""
-        return self.encode_pieces(self.pieces(messages))
+        return self.encode_pieces(self.prompt_pieces(messages))
 
-    def pieces(self, messages: Sequence[Message]) -> list[Piece]:
+    def prompt_pieces(self, messages: Sequence[Message]) -> list[Piece]:
         return [("\n" * (i > 0 and m.role != "assistant") + m.content, "content") for i, m in enumerate(messages)]
 
     def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]:

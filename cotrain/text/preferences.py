@@ -19,13 +19,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import _clip, _scan, failure
+from cotrain.text.parsers import _clip_score, _scan_blocks, scored_failure
 from cotrain.text.verdicts import (
     ABSTAIN,
-    Refused,
+    Abstention,
     closing_block,
-    trimmed,
-    unboxed,
+    trim_span,
+    unbox_span,
     whole_reply,
     without_thought,
 )
@@ -109,7 +109,7 @@ class Ratings:
 # -- RM-R1
 
 
-def read_rmr1(text: str) -> Preference | Refused | ParseFailure:
+def read_rmr1(text: str) -> Preference | Abstention | ParseFailure:
     """The text ends on ``<answer>[[A]]</answer>`` or B, and its last 80 characters name no other letter in brackets.
 
     A judgement without rubric (or own solution) or without evaluation can be read; each costs 0.4 of its format score.
@@ -118,23 +118,23 @@ def read_rmr1(text: str) -> Preference | Refused | ParseFailure:
     block = closing_block(text, "answer")
     if isinstance(block, ParseFailure):
         return block
-    word = trimmed(block)
+    word = trim_span(block)
     if word.text == f"[[{ABSTAIN}]]":
-        return Refused()
+        return Abstention()
     if word.text not in _BRACKETED:
-        return failure("bad answer", missing=1)
+        return scored_failure("bad answer", missing=1)
     end = text.rstrip()[-LAST_CHARS:]
     if end.count("[[A]]") + end.count("[[B]]") != 1:
-        return failure("two letters", missing=1)
+        return scored_failure("two letters", missing=1)
     letter = Span(start=word.start + 2, end=word.end - 2, text=word.text[2:-2])
-    missing = (not _has(text, "eval")) + (not _has(text, "rubric") and not _has(text, "solution"))
-    return Preference(margin=_BRACKETED[word.text], spans=(letter,), format_score=_clip(1.0 - 0.4 * missing))
+    missing = (not _has_block(text, "eval")) + (not _has_block(text, "rubric") and not _has_block(text, "solution"))
+    return Preference(margin=_BRACKETED[word.text], spans=(letter,), format_score=_clip_score(1.0 - 0.4 * missing))
 
 
 # -- Think-RM
 
 
-def read_thinkrm(text: str, *, graded: bool = False) -> Preference | Refused | ParseFailure:
+def read_thinkrm(text: str, *, graded: bool = False) -> Preference | Abstention | ParseFailure:
     """A thought, then an answer: a letter, or with ``graded`` an integer from −3 (the first is much better) to 3.
 
     0, which the released prompt does not offer, is a tie. Text between thought and answer is free; a missing thought
@@ -144,21 +144,21 @@ def read_thinkrm(text: str, *, graded: bool = False) -> Preference | Refused | P
     block = closing_block(text, "answer")
     if isinstance(block, ParseFailure):
         return block
-    word = trimmed(block)
+    word = trim_span(block)
     score = 1.0 if "</think>" in text else 0.6
     if word.text == ABSTAIN:
-        return Refused()
+        return Abstention()
     if graded and word.text in _LEVELS:
         return Preference(margin=-_LEVELS[word.text], limit=3, format_score=score)
     if not graded and word.text in _LETTERS:
         return Preference(margin=_LETTERS[word.text], spans=(word,), format_score=score)
-    return failure("bad answer", missing=1)
+    return scored_failure("bad answer", missing=1)
 
 
 # -- DeepSeek-GRM
 
 
-def read_grm(text: str, count: int) -> Ratings | Refused | ParseFailure:
+def read_grm(text: str, count: int) -> Ratings | Abstention | ParseFailure:
     r"""Weighted principles, a critique, and ``count`` integers 1 … 10 in one list, in brackets or ``\boxed{}``.
 
     Each line of the principles is ``40% what counts``, with a weight of 1 … 100 and perhaps a dash before it. Only
@@ -168,28 +168,28 @@ def read_grm(text: str, count: int) -> Ratings | Refused | ParseFailure:
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
         return spoken
-    scan = _scan(spoken, ("principles", "critique", "scores"))
+    scan = _scan_blocks(spoken, ("principles", "critique", "scores"))
     names = [name for name, _ in scan.blocks]
     if scan.broken is not None:
-        return failure(scan.broken, missing=1)
+        return scored_failure(scan.broken, missing=1)
     if names != ["principles", "critique", "scores"]:
-        return failure("bad order", missing=max(1, len({"principles", "critique", "scores"} - set(names))))
+        return scored_failure("bad order", missing=max(1, len({"principles", "critique", "scores"} - set(names))))
     if scan.stray:
-        return failure("stray text", stray=True)
-    said = unboxed(scan.of("scores")[0]).text
-    if said == ABSTAIN:
-        return Refused()
-    lines = [_principle(line) for line in scan.of("principles")[0].text.splitlines() if line.strip()]
+        return scored_failure("stray text", stray=True)
+    scores_text = unbox_span(scan.blocks_named("scores")[0]).text
+    if scores_text == ABSTAIN:
+        return Abstention()
+    lines = [_parse_principle(line) for line in scan.blocks_named("principles")[0].text.splitlines() if line.strip()]
     principles = tuple(line for line in lines if line is not None)
     if not lines or len(principles) != len(lines):
-        return failure("bad principles", missing=1)
-    if said.startswith("[") and said.endswith("]"):
-        said = said[1:-1]
-    points = tuple(_POINTS.get(number.strip(), 0) for number in said.split(","))
+        return scored_failure("bad principles", missing=1)
+    if scores_text.startswith("[") and scores_text.endswith("]"):
+        scores_text = scores_text[1:-1]
+    points = tuple(_POINTS.get(number.strip(), 0) for number in scores_text.split(","))
     if 0 in points:
-        return failure("bad scores", missing=1)
+        return scored_failure("bad scores", missing=1)
     if len(points) != count:
-        return failure("score count", missing=1)
+        return scored_failure("score count", missing=1)
     return Ratings(points=points, principles=principles)
 
 
@@ -202,24 +202,24 @@ def read_gram(text: str) -> Preference | ParseFailure:
     if isinstance(word, ParseFailure):
         return word
     if word.text not in _LETTERS:
-        return failure("bad label", missing=1)
+        return scored_failure("bad label", missing=1)
     return Preference(margin=_LETTERS[word.text], spans=(word,))
 
 
 def write_gram(first: bool) -> str:
     """``read_gram`` reads it back."""
-    return _letter(first)
+    return _label_letter(first)
 
 
-def _letter(first: bool) -> str:
+def _label_letter(first: bool) -> str:
     return "A" if first else "B"
 
 
-def _has(text: str, name: str) -> bool:
+def _has_block(text: str, name: str) -> bool:
     return 0 <= text.find(f"<{name}>") < text.rfind(f"</{name}>")
 
 
-def _principle(line: str) -> tuple[str, int] | None:
+def _parse_principle(line: str) -> tuple[str, int] | None:
     """``- 40% right results`` → ("right results", 40)."""
     weight, percent, name = line.strip().removeprefix("- ").partition("%")
     if not percent or not name.strip() or not (weight.isascii() and weight.isdigit() and len(weight) <= 3):

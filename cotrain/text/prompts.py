@@ -250,15 +250,15 @@ none, write: Nothing."""
 
 def fields_of(template: str) -> frozenset[str]:
     """The names of the ``{field}`` marks in a template; braces around anything but a name are ordinary text."""
-    return frozenset(name for name, _ in _pieces(template) if name is not None)
+    return frozenset(name for name, _ in _split_template(template) if name is not None)
 
 
 def literals_of(template: str) -> tuple[str, ...]:
     """The template's own text between its fields."""
-    return tuple(text for name, text in _pieces(template) if name is None and text)
+    return tuple(text for name, text in _split_template(template) if name is None and text)
 
 
-def fill(template: str, /, **fields: str | int) -> str:
+def fill_template(template: str, /, **fields: str | int) -> str:
     """Put the fields into the template in a single pass; the values are copied and never read for marks.
 
     Raises ConfigError when the template asks for a field that is not given, or is given one that it does not use.
@@ -267,13 +267,13 @@ def fill(template: str, /, **fields: str | int) -> str:
     missing, unknown = sorted(known - fields.keys()), sorted(fields.keys() - known)
     if missing or unknown:
         raise ConfigError(
-            f"prompt template {_start(template)!r} has the fields {sorted(known)} but was given {sorted(fields)}"
+            f"prompt template {_short_template(template)!r} has the fields {sorted(known)} but was given {sorted(fields)}"
             f" (missing: {missing or 'none'}, unknown: {unknown or 'none'}); change the template or the call"
         )
-    return "".join(text if name is None else str(fields[name]) for name, text in _pieces(template))
+    return "".join(text if name is None else str(fields[name]) for name, text in _split_template(template))
 
 
-def _pieces(template: str) -> list[tuple[str | None, str]]:
+def _split_template(template: str) -> list[tuple[str | None, str]]:
     """Split into (field name, its mark) and (None, literal text), in order."""
     pieces: list[tuple[str | None, str]] = []
     at = 0
@@ -293,5 +293,5 @@ def _pieces(template: str) -> list[tuple[str | None, str]]:
     return pieces
 
 
-def _start(template: str) -> str:
+def _short_template(template: str) -> str:
     return template if len(template) <= 40 else template[:37] + "..."

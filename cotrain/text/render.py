@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.text.chat_template import ChatTemplate
 from cotrain.text.decoding import Decoder
-from cotrain.text.messages import Message, attempts
+from cotrain.text.messages import Message, plainer_versions
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -56,7 +56,7 @@ class _Slot:
     trim_left: bool  # the template strips the content's start
     trim_right: bool
 
-    def trim(self, text: str) -> str:
+    def trim_content(self, text: str) -> str:
         text = text.lstrip() if self.trim_left else text
         return text.rstrip() if self.trim_right else text
 
@@ -73,7 +73,7 @@ class Rendering(Protocol):
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]: ...
 
-    def pieces(self, messages: Sequence[Message]) -> list[Piece]: ...
+    def prompt_pieces(self, messages: Sequence[Message]) -> list[Piece]: ...
 
     def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]: ...
 
@@ -96,13 +96,13 @@ class Renderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None = None) -> None:
         self.tokenizer = tokenizer
         try:
-            self._prepare(tokenizer, generation_config)
+            self._prepare_tokens(tokenizer, generation_config)
         except ModelError as error:
             where = f"model {tokenizer.name_or_path!r}: " if tokenizer.name_or_path else ""
             raise ModelError(f"{where}{error}") from error
 
-    def _prepare(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None) -> None:
-        self._template = ChatTemplate.of(tokenizer)
+    def _prepare_tokens(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None) -> None:
+        self._template = ChatTemplate.from_tokenizer(tokenizer)
         self._layouts: dict[tuple[tuple[str, ...], bool], _Layout | str] = {}
         self._control = set(tokenizer.all_special_ids)  # ids that carry no text
         self._control |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -110,8 +110,8 @@ class Renderer:
         self._spaced = self._tokenize("\na")[len(self._tokenize("\n")) :] != self._tokenize("a")
         self._repeats = False  # the template shows a reply again before it ends the turn
         self._reply_slot, self._closing = self._end_of_turn()
-        stops = {self._closing[-1]} | _ids_of(tokenizer.eos_token_id)
-        stops |= _ids_of(generation_config.eos_token_id if generation_config else None)
+        stops = {self._closing[-1]} | _stop_ids_of(tokenizer.eos_token_id)
+        stops |= _stop_ids_of(generation_config.eos_token_id if generation_config else None)
         self._control |= stops  # the decoder's too
         self._forbidden = set(self._control)  # ids that no content may be encoded to
         if tokenizer.unk_token_id is not None and tokenizer.unk_token_id not in stops:
@@ -127,18 +127,18 @@ class Renderer:
         A template that refuses roles gets plainer ones (``text/messages.py``). Raises ModelError when it refuses these
         too.
         """
-        return self.encode_pieces(self.pieces(messages))
+        return self.encode_pieces(self.prompt_pieces(messages))
 
-    def pieces(self, messages: Sequence[Message]) -> list[Piece]:
+    def prompt_pieces(self, messages: Sequence[Message]) -> list[Piece]:
         """The text of the same prompt, in stretches of one origin. Errors: as ``render``."""
         if not messages:
             raise ConfigError("a prompt needs at least one message")
         layout, messages = self._layout_for(messages, opening=True)
-        found = [_filled(item, messages) for item in layout]
+        filled = [_fill_slot(item, messages) for item in layout]
         if self._template is None:
-            return found
-        text = self._templated(self._template, messages)
-        return found if _joined(found) == text else self._looking(self._template, messages, layout, text)
+            return filled
+        text = self._render_template(self._template, messages)
+        return filled if _join_pieces(filled) == text else self._find_pieces(self._template, messages, layout, text)
 
     def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]:
         """Their ids, behind the text ``before``. Replies are encoded alone; no content becomes a control token."""
@@ -149,7 +149,7 @@ class Renderer:
                 stretch.append((text, origin))
                 continue
             ids += self._encode_stretch(stretch, before)
-            before += _joined(stretch)
+            before += _join_pieces(stretch)
             ids += self._encode_alone(text, before)
             before, stretch = before + text, []
         return (*ids, *self._encode_stretch(stretch, before))
@@ -170,14 +170,14 @@ class Renderer:
         for k, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            pieces = self.pieces(messages[:k])
+            pieces = self.prompt_pieces(messages[:k])
             prompt = self.encode_pieces(pieces)
             if prompt[: len(ids)] != ids:
                 raise ModelError(
                     f"the chat template changes earlier turns when message {k} is added, so this conversation cannot be"
                     " one row; train on one assistant message per row"
                 )
-            reply = self._encode_alone(self._reply_slot.trim(message.content), _joined(pieces))
+            reply = self._encode_alone(self._reply_slot.trim_content(message.content), _join_pieces(pieces))
             mask += [False] * (len(prompt) - len(ids)) + [True] * len(reply)
             mask += [False] * (len(self._closing) - 1) + [True]
             ids = (*prompt, *reply, *self._closing)
@@ -186,14 +186,14 @@ class Renderer:
     def encode(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]:
         """A text on its own, or as the beginning of a reply behind the ids ``before``: no id of it is a control
         token."""
-        return tuple(self._encode_alone(text, self._decoder.text(list(before[-_BEFORE:])) if before else ""))
+        return tuple(self._encode_alone(text, self._decoder.raw_text(list(before[-_BEFORE:])) if before else ""))
 
     @property
     def asks_time(self) -> bool:
         """Whether the template may show the time."""
         return self._template is not None and "strftime_now" in self._template.source
 
-    def begin_at(self, moment: datetime) -> None:
+    def set_time(self, moment: datetime) -> None:
         """Templates that ask for the time are told this one from now on; it is the one of this call until then."""
         if self._template is not None:
             self._template.now = moment
@@ -203,7 +203,7 @@ class Renderer:
 
     def token_text(self, token: int) -> str:
         """The text of one token, control tokens included."""
-        return self._decoder.text([token])
+        return self._decoder.raw_text([token])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of sampled ids without control tokens; bytes that are not UTF-8 become U+FFFD."""
@@ -223,7 +223,7 @@ class Renderer:
         after = self._tokenize(closing, "a")
         for i, token in enumerate(after):
             if token in self._control:
-                own = self._decoder.text(after[:i])
+                own = self._decoder.raw_text(after[:i])
                 self._repeats = any(_PLACEHOLDER.format(k) in own for k in range(2))
                 return slot, (token,) if self._repeats else tuple(after[: i + 1])
         if self.tokenizer.eos_token_id is None:
@@ -233,14 +233,14 @@ class Renderer:
     def _layout_for(self, messages: Sequence[Message], *, opening: bool) -> tuple[_Layout, Sequence[Message]]:
         knows_tools = self._template is not None and "tool" in self._template.source
         refused = ""
-        for attempt in attempts(messages, knows_tools=knows_tools):
-            layout = self._layout(tuple(m.role for m in attempt), opening)
+        for attempt in plainer_versions(messages, knows_tools=knows_tools):
+            layout = self._role_layout(tuple(m.role for m in attempt), opening)
             if not isinstance(layout, str):
                 return layout, attempt
             refused = refused or layout
         raise ModelError(f"the chat template cannot render {[m.role for m in messages]}: {refused}")
 
-    def _layout(self, roles: tuple[str, ...], opening: bool) -> _Layout | str:
+    def _role_layout(self, roles: tuple[str, ...], opening: bool) -> _Layout | str:
         """The template's text around the contents of these roles, or why it cannot be rendered."""
         key = (roles, opening)
         if key not in self._layouts:
@@ -269,8 +269,8 @@ class Renderer:
             return str(error)
         layout: _Layout = []
         for i, mark in enumerate(marks):
-            scaffold, found, text = text.partition(mark)
-            if not found:
+            scaffold, separator, text = text.partition(mark)
+            if not separator:
                 return f"it leaves out, changes or reorders the message of role {roles[i]!r}"
             left, right = not scaffold.endswith(_PAD), not text.startswith(_PAD)
             scaffold = scaffold if left else scaffold.removesuffix(_PAD)
@@ -279,40 +279,40 @@ class Renderer:
             layout += [scaffold, slot]
         return [*layout, text]
 
-    def _templated(self, template: ChatTemplate, messages: Sequence[Message]) -> str:
+    def _render_template(self, template: ChatTemplate, messages: Sequence[Message]) -> str:
         """The template's own rendering of a prompt. Raises ModelError."""
         try:
             return template.render([(m.role, m.content) for m in messages], opening=True)
         except ModelError as error:
             raise ModelError(f"the chat template cannot render {[m.role for m in messages]}: {error}") from error
 
-    def _looking(self, template: ChatTemplate, messages: Sequence[Message], layout: _Layout, text: str) -> list[Piece]:
+    def _find_pieces(self, template: ChatTemplate, messages: Sequence[Message], layout: _Layout, text: str) -> list[Piece]:
         """The pieces of a prompt whose template looks into contents, which is ``text``. Where contents lie in it nobody
         says. So it is rendered again with the beginnings of control tokens in contents hidden, and with these tokens as
         a whole; where neither gives the same text, contents are looked for in it. Raises ModelError where control
         tokens are left that the template does not write by itself."""
-        shown = sorted({_MARK[0], *(self.token_text(i) for i in self._forbidden)} - {""}, key=len, reverse=True)
-        signs = re.compile("|".join(re.escape(sign) for sign in sorted(set("".join(shown))) if not sign.isalnum()))
-        bare = self._templated(template, [Message(m.role, signs.sub("", m.content)) for m in messages])
+        control_texts = sorted({_MARK[0], *(self.token_text(i) for i in self._forbidden)} - {""}, key=len, reverse=True)
+        signs = re.compile("|".join(re.escape(sign) for sign in sorted(set("".join(control_texts))) if not sign.isalnum()))
+        bare = self._render_template(template, [Message(m.role, signs.sub("", m.content)) for m in messages])
         slots: list[Piece] = [(item, "template") for item in layout if isinstance(item, str)]
-        own = [self._controls(slots), self._controls([(bare, "template")])]
-        whole = re.compile("|".join(map(re.escape, shown)))
-        held = sorted({m.content for m in messages if whole.search(m.content)}, key=len, reverse=True)
-        found = re.compile("(" + "|".join(map(re.escape, held)) + ")").split(text) if held else [text]
+        allowed_controls = [self._control_ids(slots), self._control_ids([(bare, "template")])]
+        control_pattern = re.compile("|".join(map(re.escape, control_texts)))
+        risky_contents = sorted({m.content for m in messages if control_pattern.search(m.content)}, key=len, reverse=True)
+        parts = re.compile("(" + "|".join(map(re.escape, risky_contents)) + ")").split(text) if risky_contents else [text]
         for pieces in (
-            self._hidden(template, messages, re.compile("|".join(re.escape(token[0]) for token in shown))),
-            self._hidden(template, messages, whole),
-            [(part, "content" if i % 2 else "template") for i, part in enumerate(found)],
+            self._hide_controls(template, messages, re.compile("|".join(re.escape(token[0]) for token in control_texts))),
+            self._hide_controls(template, messages, control_pattern),
+            [(part, "content" if i % 2 else "template") for i, part in enumerate(parts)],
             [(text, "template")],
         ):
-            if _joined(pieces) == text and self._controls(pieces) in own:
+            if _join_pieces(pieces) == text and self._control_ids(pieces) in allowed_controls:
                 return pieces
         raise ModelError(
             f"the chat template makes control tokens of what a message of {[m.role for m in messages]} says; give the "
             "model another one"
         )
 
-    def _hidden(self, template: ChatTemplate, messages: Sequence[Message], pattern: re.Pattern[str]) -> list[Piece]:
+    def _hide_controls(self, template: ChatTemplate, messages: Sequence[Message], pattern: re.Pattern[str]) -> list[Piece]:
         """The pieces of a prompt, rendered with a mark in the place of each string in contents that has the pattern."""
         hidden: list[str] = []
 
@@ -321,19 +321,19 @@ class Renderer:
             return f"{len(hidden) - 1}".join(_MARK)
 
         parts = _MARKED.split(
-            self._templated(template, [Message(m.role, pattern.sub(mark, m.content)) for m in messages])
+            self._render_template(template, [Message(m.role, pattern.sub(mark, m.content)) for m in messages])
         )
         return [(hidden[int(part)], "content") if i % 2 else (part, "template") for i, part in enumerate(parts)]
 
-    def _controls(self, pieces: Sequence[Piece]) -> list[int]:
+    def _control_ids(self, pieces: Sequence[Piece]) -> list[int]:
         """The control tokens that the template writes."""
-        found = (i for text, origin in pieces if origin == "template" for i in self._tokenize(text))
-        return [i for i in found if i in self._forbidden]
+        ids = (i for text, origin in pieces if origin == "template" for i in self._tokenize(text))
+        return [i for i in ids if i in self._forbidden]
 
     def _encode_stretch(self, stretch: Sequence[Piece], before: str) -> list[int]:
         """Encode template and contents together if that makes no control token that the template did not write."""
-        together = self._tokenize(_joined(stretch), before)
-        if [i for i in together if i in self._forbidden] == self._controls(stretch):
+        together = self._tokenize(_join_pieces(stretch), before)
+        if [i for i in together if i in self._forbidden] == self._control_ids(stretch):
             return together
         ids: list[int] = []
         for text, origin in stretch:
@@ -351,8 +351,8 @@ class Renderer:
         if len(content) < 2:
             raise ModelError(f"the tokenizer has no ordinary token for the character {content!r}")
         half = len(content) // 2  # the tokenizer takes a control token's text for it: cut until none is left whole
-        begun = content[:half]
-        return self._encode_alone(begun, before) + self._encode_alone(content[half:], before + begun)
+        first_half = content[:half]
+        return self._encode_alone(first_half, before) + self._encode_alone(content[half:], before + first_half)
 
     def _tokenize(self, text: str, before: str = "", split_special_tokens: bool = False) -> list[int]:
         """The ids of a text as it stands behind another one."""
@@ -368,27 +368,27 @@ class Renderer:
         return ids_of(text) if text else []
 
 
-def _joined(pieces: Sequence[Piece]) -> str:
+def _join_pieces(pieces: Sequence[Piece]) -> str:
     return "".join(text for text, _ in pieces)
 
 
-def said_with(model: PreTrainedModel) -> GenerationConfig | None:
+def generation_config_of(model: PreTrainedModel) -> GenerationConfig | None:
     """What a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing."""
     settings = getattr(model, "generation_config", None)  # a model that scores has none
     return None if settings is None or settings._from_model_config else settings
 
 
-def _filled(item: str | _Slot, messages: Sequence[Message]) -> Piece:
+def _fill_slot(item: str | _Slot, messages: Sequence[Message]) -> Piece:
     """A piece of a layout with the content of its message."""
     if isinstance(item, str):
         return item, "template"
-    return item.trim(messages[item.message].content), "reply" if item.reply else "content"
+    return item.trim_content(messages[item.message].content), "reply" if item.reply else "content"
 
 
-def _ids_of(eos: Any) -> set[int]:
+def _stop_ids_of(eos: Any) -> set[int]:
     """Of an end-of-sequence setting. Raises ModelError for what is neither a token id nor a list of some."""
-    found = [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [eos]
-    for one in found:
-        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < 2**31:
-            raise ModelError(f"eos_token_id holds {one!r}; expected a token id or a list of them")
-    return set(found)
+    ids = [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [eos]
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 2**31:
+            raise ModelError(f"eos_token_id holds {token!r}; expected a token id or a list of them")
+    return set(ids)

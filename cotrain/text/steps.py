@@ -48,20 +48,20 @@ def steps_in(text: str, kind: str) -> tuple[Span, ...]:
     """[K] the steps of a text in order, each a part of it; () where it has none. Raises UnknownName."""
     check_steps(kind)
     if kind == "tags":
-        found = [(block.start, block.end) for block in blocks_of(text, "step")]
+        ranges = [(block.start, block.end) for block in blocks_of(text, "step")]
     elif kind == LINES:
-        found = _cut(text, _LINE)
+        ranges = _cut_at(text, _LINE)
     elif kind == "paragraphs":
-        found = _cut(text, _BLANK)
+        ranges = _cut_at(text, _BLANK)
     elif kind == NUMBERED:
-        found = _numbered(text)
+        ranges = _cut_numbered(text)
     else:
-        found = [
+        ranges = [
             (start + a, start + b)
-            for start, end in _cut(text, _LINE)
-            for a, b in _between(text[start:end], _sentence_ends(text[start:end]))
+            for start, end in _cut_at(text, _LINE)
+            for a, b in _stretches_between(text[start:end], _sentence_ends(text[start:end]))
         ]
-    return tuple(span for a, b in found if (span := _trimmed(text, a, b)) is not None)
+    return tuple(span for a, b in ranges if (span := _trim_span(text, a, b)) is not None)
 
 
 def write_steps(steps: Sequence[str], kind: str) -> str:
@@ -73,38 +73,38 @@ def write_steps(steps: Sequence[str], kind: str) -> str:
     return "\n".join(f"<step>{step}</step>" if kind == "tags" else step for step in steps)
 
 
-def steps_seen(texts: Sequence[str]) -> str:
+def steps_kind_of(texts: Sequence[str]) -> str:
     """The way in which these texts are cut into steps: numbered where most number them, paragraphs where those hold
     several lines, lines where there are several, else sentences."""
 
-    def most(kind: str, least: int) -> bool:
+    def most_have(kind: str, least: int) -> bool:
         return bool(texts) and sum(len(steps_in(t, kind)) >= least for t in texts) >= CLEAR * len(texts)
 
-    def count(kind: str) -> int:
+    def count_steps(kind: str) -> int:
         return sum(len(steps_in(text, kind)) for text in texts)
 
-    if most("numbered", 2):
+    if most_have("numbered", 2):
         return "numbered"
-    if most("paragraphs", 3) and count("paragraphs") < count("lines"):
+    if most_have("paragraphs", 3) and count_steps("paragraphs") < count_steps("lines"):
         return "paragraphs"
-    return "lines" if most("lines", 2) or not texts else "sentences"
+    return "lines" if most_have("lines", 2) or not texts else "sentences"
 
 
-def _numbered(text: str) -> list[tuple[int, int]]:
+def _cut_numbered(text: str) -> list[tuple[int, int]]:
     """From each number that continues the count to the next one; numbers alone and "Step" are counted apart, and the
     way that the first one has holds for all."""
     marks, way = list[re.Match[str]](), None
     for match in _NUMBER.finditer(text):
         if way is None or match[way]:
-            mine = way or ("bare" if match["bare"] else "said")
-            if int(match[mine]) == len(marks) + 1:
-                way = mine
+            candidate_way = way or ("bare" if match["bare"] else "said")
+            if int(match[candidate_way]) == len(marks) + 1:
+                way = candidate_way
                 marks.append(match)
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
-    return [(_after(mark), end) for mark, end in zip(marks, ends, strict=False)]
+    return [(_step_start(mark), end) for mark, end in zip(marks, ends, strict=False)]
 
 
-def _after(mark: re.Match[str]) -> int:
+def _step_start(mark: re.Match[str]) -> int:
     """Where the step of a number begins; bold that the number alone is in ends with it, other bold is the step's."""
     inside = mark[0].lstrip("#> \t").startswith(("*", "_"))
     return mark.end() if inside else mark.start("bold")
@@ -119,17 +119,17 @@ def _sentence_ends(line: str) -> list[tuple[int, int]]:
     ]
 
 
-def _cut(text: str, gap: re.Pattern[str]) -> list[tuple[int, int]]:
-    return _between(text, [found.span() for found in gap.finditer(text)])
+def _cut_at(text: str, gap: re.Pattern[str]) -> list[tuple[int, int]]:
+    return _stretches_between(text, [found.span() for found in gap.finditer(text)])
 
 
-def _between(text: str, gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _stretches_between(text: str, gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The stretches of a text that these gaps leave."""
     edges = [0, *(edge for gap in gaps for edge in gap), len(text)]
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-def _trimmed(text: str, start: int, end: int) -> Span | None:
+def _trim_span(text: str, start: int, end: int) -> Span | None:
     """The stretch without white space at its ends; None for one without letters and digits."""
     inside = text[start:end].strip()
     if not any(map(str.isalnum, inside)):

@@ -16,10 +16,10 @@ _STRIDE = 8  # tokens that are dropped from what is read at a time
 
 def stop_in(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
     """Half-open range of characters of the stop string that ends a text; None where there is none."""
-    found = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
-    if not found:
+    hits = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    if not hits:
         return None
-    end, start = min(found)
+    end, start = min(hits)
     return start, end
 
 

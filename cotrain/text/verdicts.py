@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import _HEDGES, MAX_CHARS, THOUGHT, THOUGHT_ENDS, UNFINISHED, _scan, failure
+from cotrain.text.parsers import _HEDGES, MAX_CHARS, THOUGHT, THOUGHT_ENDS, UNFINISHED, _scan_blocks, scored_failure
 
 ABSTAIN = "Abstain"  # in the verdict's place: the judge declines
 JUDGE_TAGS = (  # of all formats, those of preferences.py included
@@ -88,7 +88,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Abstention:
     """The judge followed the format and declined to judge. It is counted as such and says nothing of the solution."""
 
     reason: str = "refused"
@@ -102,7 +102,7 @@ class Refused:
 # -- GenRM
 
 
-def read_genrm(text: str) -> Verdict | Refused | ParseFailure:
+def read_genrm(text: str) -> Verdict | Abstention | ParseFailure:
     r"""A rationale, then ``<verdict>Yes</verdict>``; or the whole reply is ``Yes`` or ``No``.
 
     ``final`` is whether the answer is right, ``score`` the same as a number. Reasons of failure: those of
@@ -113,11 +113,11 @@ def read_genrm(text: str) -> Verdict | Refused | ParseFailure:
         word = closing_block(text, "verdict")
     if isinstance(word, ParseFailure):
         return word
-    word = unboxed(word)
+    word = unbox_span(word)
     if word.text == ABSTAIN:
-        return Refused()
+        return Abstention()
     if word.text not in _YES_NO:
-        return failure("bad verdict", missing=1)
+        return scored_failure("bad verdict", missing=1)
     final = _YES_NO[word.text]
     return Verdict(final=final, score=float(final), spans=(word,))
 
@@ -125,7 +125,7 @@ def read_genrm(text: str) -> Verdict | Refused | ParseFailure:
 # -- GenPRM
 
 
-def read_genprm(text: str, count: int) -> Verdict | Refused | ParseFailure:
+def read_genprm(text: str, count: int) -> Verdict | Abstention | ParseFailure:
     r"""For each of ``count`` steps an analysis, optionally code, and a verdict: see above. Only whitespace outside.
 
     ``final`` is whether every step is right, ``score`` the same as a number (the minimum). One step abstained from
@@ -135,23 +135,23 @@ def read_genprm(text: str, count: int) -> Verdict | Refused | ParseFailure:
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
         return spoken
-    scan = _scan(spoken, ("analyze", "verify", "output"))
-    words = tuple(unboxed(block) for block in scan.of("output"))
+    scan = _scan_blocks(spoken, ("analyze", "verify", "output"))
+    words = tuple(unbox_span(block) for block in scan.blocks_named("output"))
     parts = "".join(name[0] for name, _ in scan.blocks)  # of a good one: a o a v o
     if scan.broken is not None:
-        return failure(scan.broken, missing=1)
+        return scored_failure(scan.broken, missing=1)
     if not words:
-        return failure("no steps", missing=2)
+        return scored_failure("no steps", missing=2)
     if len(words) != count:
-        return failure("step count", missing=1)
+        return scored_failure("step count", missing=1)
     if not parts.endswith("o") or any(part not in ("a", "av") for part in parts[:-1].split("o")):
-        return failure("bad order", missing=1)
+        return scored_failure("bad order", missing=1)
     if any(word.text not in _YES_NO and word.text != ABSTAIN for word in words):
-        return failure("bad step verdict", missing=1)
+        return scored_failure("bad step verdict", missing=1)
     if scan.stray:
-        return failure("stray text", stray=True)
+        return scored_failure("stray text", stray=True)
     if any(word.text == ABSTAIN for word in words):
-        return Refused()
+        return Abstention()
     steps = tuple(_YES_NO[word.text] for word in words)
     return Verdict(final=all(steps), score=float(all(steps)), steps=steps, spans=words)
 
@@ -159,7 +159,7 @@ def read_genprm(text: str, count: int) -> Verdict | Refused | ParseFailure:
 # -- a scalar
 
 
-def read_score(text: str) -> Verdict | Refused | ParseFailure:
+def read_score(text: str) -> Verdict | Abstention | ParseFailure:
     r"""An evaluation, then ``<score>…</score>`` with 0 (fatally wrong), 0.5 (minor errors) or 1, as it is or boxed.
 
     ``final`` is None for 0.5. Reasons of failure: those of ``closing_block`` for "score", and "bad score".
@@ -167,11 +167,11 @@ def read_score(text: str) -> Verdict | Refused | ParseFailure:
     block = closing_block(text, "score")
     if isinstance(block, ParseFailure):
         return block
-    word = unboxed(block).text
+    word = unbox_span(block).text
     if word == ABSTAIN:
-        return Refused()
+        return Abstention()
     if word not in _SCORES:
-        return failure("bad score", missing=1)
+        return scored_failure("bad score", missing=1)
     score = _SCORES[word]
     return Verdict(final=None if score == 0.5 else score == 1.0, score=score)
 
@@ -189,12 +189,12 @@ def without_thought(text: str) -> str | ParseFailure:
         return ParseFailure(reason="too long")
     end = text.find(THOUGHT_ENDS)
     if end < 0:
-        return failure(UNFINISHED, missing=1) if THOUGHT in text else text
-    opened = text.find(THOUGHT)
-    if text.count(THOUGHT_ENDS) > 1 or text.count(THOUGHT) > 1 or opened > end:
-        return failure("several thoughts", missing=1)
-    if opened > 0 and not text[:opened].isspace():
-        return failure("text before thought", stray=True)
+        return scored_failure(UNFINISHED, missing=1) if THOUGHT in text else text
+    thought_start = text.find(THOUGHT)
+    if text.count(THOUGHT_ENDS) > 1 or text.count(THOUGHT) > 1 or thought_start > end:
+        return scored_failure("several thoughts", missing=1)
+    if thought_start > 0 and not text[:thought_start].isspace():
+        return scored_failure("text before thought", stray=True)
     end += len(THOUGHT_ENDS)
     return " " * (end - 1) + "\n" + text[end:]
 
@@ -202,7 +202,7 @@ def without_thought(text: str) -> str | ParseFailure:
 def whole_reply(text: str) -> Span | ParseFailure:
     """All that was said apart from a thought, without white space at its ends."""
     spoken = without_thought(text)
-    return spoken if isinstance(spoken, ParseFailure) else trimmed(Span(start=0, end=len(spoken), text=spoken))
+    return spoken if isinstance(spoken, ParseFailure) else trim_span(Span(start=0, end=len(spoken), text=spoken))
 
 
 def closing_block(text: str, name: str) -> Span | ParseFailure:
@@ -215,41 +215,41 @@ def closing_block(text: str, name: str) -> Span | ParseFailure:
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
         return spoken
-    scan = _scan(spoken, (name,))
-    blocks = scan.of(name)
+    scan = _scan_blocks(spoken, (name,))
+    blocks = scan.blocks_named(name)
     if scan.broken is not None:
-        return failure(scan.broken, missing=1)
+        return scored_failure(scan.broken, missing=1)
     if not blocks:
-        return failure(f"no {name}", missing=1, stray=scan.stray_tag)
+        return scored_failure(f"no {name}", missing=1, stray=scan.stray_tag)
     if len(blocks) > 1:
-        return failure(f"several {name}s", missing=1)
+        return scored_failure(f"several {name}s", missing=1)
     if scan.stray_tag:
-        return failure("stray tag", stray=True)
+        return scored_failure("stray tag", stray=True)
     block = blocks[0]
     if spoken[block.end + len(f"</{name}>") :].strip():
-        return failure(f"text after {name}", stray=True)
+        return scored_failure(f"text after {name}", stray=True)
     opening = block.start - len(f"<{name}>")
     if _negates(spoken[spoken.rfind("\n", 0, opening) + 1 : opening]):
-        return failure(f"{name} taken back", missing=1)
+        return scored_failure(f"{name} taken back", missing=1)
     return block
 
 
-def trimmed(span: Span) -> Span:
+def trim_span(span: Span) -> Span:
     """The span without white space at its ends."""
     start, word = span.start + len(span.text) - len(span.text.lstrip()), span.text.strip()
     return Span(start=start, end=start + len(word), text=word)
 
 
-def unboxed(span: Span) -> Span:
+def unbox_span(span: Span) -> Span:
     r"""What a block says, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$`` →
     ``Yes``."""
-    span = trimmed(span)
+    span = trim_span(span)
     for before, after in (("**Judgement**:", ""), ("$", "$"), ("\\boxed{", "}")):
         text = span.text
         if len(text) >= len(before) + len(after) and text.startswith(before) and text.endswith(after):
             inside = text[len(before) : len(text) - len(after)]
             start = span.start + len(before)
-            span = trimmed(Span(start=start, end=start + len(inside), text=inside))
+            span = trim_span(Span(start=start, end=start + len(inside), text=inside))
     return span
 
 

@@ -8,11 +8,11 @@ import torch
 
 from cotrain.learn.contract import Sample
 
-Runs = list[list[float]]  # [advantage, number of sampled tokens], in order; values to four digits
-Worth = dict[str, dict[str, Runs]]  # address of a trace → objective → its advantages
+AdvantageRuns = list[list[float]]  # [advantage, number of sampled tokens], in order; values to four digits
+TokenAdvantages = dict[str, dict[str, AdvantageRuns]]  # address of a trace → objective → its advantages
 
 
-def told(worth: Worth, objective: str, samples: Sequence[Sample]) -> None:
+def record_advantages(worth: TokenAdvantages, objective: str, samples: Sequence[Sample]) -> None:
     """Add to ``worth`` what these samples have after credit. A sample that is repeated is told once."""
     for sample in samples:
         values, counts = torch.unique_consecutive(sample.advantages, return_counts=True)

@@ -15,11 +15,11 @@ from cotrain.config.evaluation import Evaluation
 from cotrain.core.address import seed_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task
-from cotrain.metrics.clusters import Share, figure, figures
+from cotrain.metrics.clusters import Share, make_figure, defined_figures
 from cotrain.rollout.executor import TOO_LONG, Executor
 from cotrain.train.refusals import refuse_idleness, refuse_unmeasured
 
-GREEDY = {
+GREEDY_NAMES = {
     "pass@1": "greedy",
     "balanced_accuracy": "greedy_balanced_accuracy",
     "step_balanced_accuracy": "greedy_step_balanced_accuracy",
@@ -27,7 +27,7 @@ GREEDY = {
 EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
 
 
-def evaluate(
+def measure_protocol(
     evaluation: Evaluation,
     executor: Executor,
     tasks: Sequence[Task],
@@ -40,32 +40,32 @@ def evaluate(
     left out and counted. Raises TooManyFailures where most of them did, TooLong where no problem fits, ConfigError for
     a protocol that asks nobody."""
 
-    def play(player: Executor, members: int) -> tuple[Episode, ...]:
+    def play_held_out(player: Executor, members: int) -> tuple[Episode, ...]:
         protocol, where = evaluation.protocol, f"held-out problems of {split}"
-        found = player.play(
+        episodes = player.play(
             protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members, **evaluation.options
         )
-        refuse_unmeasured(where, found, player.set_aside)
-        refuse_idleness(where, protocol, found, "measured")
-        for why, count in Counter(map(_break_of, found)).items():
+        refuse_unmeasured(where, episodes, player.set_aside)
+        refuse_idleness(where, protocol, episodes, "measured")
+        for why, count in Counter(map(_break_of, episodes)).items():
             if why:
-                first = next(episode.task_id for episode in found if episode.failure == why)
-                executor.set_aside.setdefault(first, f"{count} of {len(found)} episodes on {where} broke off: {why}")
-        return found
+                first = next(episode.task_id for episode in episodes if episode.failure == why)
+                executor.set_aside.setdefault(first, f"{count} of {len(episodes)} episodes on {where} broke off: {why}")
+        return episodes
 
-    played = play(executor, group_size)
+    played = play_held_out(executor, group_size)
     found: dict[str, Estimate] = {}
     for measure in evaluation.measures:
         found |= measure(played)
-    found |= broken_off(played)
+    found |= broken_off_share(played)
     if greedy and evaluation.greedy:
-        single = play(executor.greedy(), 1)
+        single = play_held_out(executor.greedy_copy(), 1)
         for measure in evaluation.measures:
             found |= greedy_names(measure(single))
     return found, played
 
 
-def broken_off(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+def broken_off_share(episodes: Sequence[Episode]) -> dict[str, Estimate]:
     """``broken_off``: the share of episodes that the protocol broke off, which all other figures leave out; nothing
     where there is none."""
     if not any(map(_break_of, episodes)):
@@ -75,7 +75,7 @@ def broken_off(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         row = counts.setdefault(episode.task, {"broken": 0.0, "all": 0.0})
         row["broken"] += bool(_break_of(episode))
         row["all"] += 1.0
-    return figures({"broken_off": figure(counts, Share("broken", "all"), len(episodes))})
+    return defined_figures({"broken_off": make_figure(counts, Share("broken", "all"), len(episodes))})
 
 
 def _break_of(episode: Episode) -> str:
@@ -86,7 +86,7 @@ def _break_of(episode: Episode) -> str:
 def greedy_names(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
     """Those figures of a greedy play that are kept, under their names there."""
     split = ((*key.partition("/"), value) for key, value in figures.items())
-    return {f"{role}/{GREEDY[name]}": value for role, _, name, value in split if name in GREEDY}
+    return {f"{role}/{GREEDY_NAMES[name]}": value for role, _, name, value in split if name in GREEDY_NAMES}
 
 
 def evaluation_seed(seed: int) -> int:

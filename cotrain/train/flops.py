@@ -28,10 +28,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cotrain.backend.shapes import Shape
+from cotrain.backend.shapes import ComputeShape
 from cotrain.core.types import Episode
 from cotrain.learn.contract import Sample
-from cotrain.learn.spoken import woven
+from cotrain.learn.spoken import with_context
 from cotrain.train.policy_store import PolicyStore
 
 PARTS = ("prefill", "sampling", "scoring", "learning")
@@ -39,7 +39,7 @@ Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt [P], sa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class TokenWork:
     """What went through a model."""
 
     tokens: int
@@ -47,40 +47,40 @@ class Work:
     pairs: int  # (query, key) pairs under the causal mask
 
 
-def prefill(prompts: Iterable[tuple[int, ...]]) -> Work:
+def prefill_work(prompts: Iterable[tuple[int, ...]]) -> TokenWork:
     """Each distinct prompt once: P tokens, of which the last predicts."""
     lengths = [len(prompt) for prompt in set(prompts)]
-    return Work(tokens=sum(lengths), predicted=len(lengths), pairs=sum(p * (p + 1) // 2 for p in lengths))
+    return TokenWork(tokens=sum(lengths), predicted=len(lengths), pairs=sum(p * (p + 1) // 2 for p in lengths))
 
 
-def decoding(lengths: Iterable[tuple[int, int]]) -> Work:
+def decoding_work(lengths: Iterable[tuple[int, int]]) -> TokenWork:
     """(P, T): the first token is predicted by the prompt, so T − 1 go through the model, the i-th after P + i − 1
     others."""
     known = list(lengths)
     steps = sum(t - 1 for _, t in known)
-    return Work(tokens=steps, predicted=steps, pairs=sum((t - 1) * p + t * (t - 1) // 2 for p, t in known))
+    return TokenWork(tokens=steps, predicted=steps, pairs=sum((t - 1) * p + t * (t - 1) // 2 for p, t in known))
 
 
-def given(sequences: Sequences) -> Work:
+def sequence_work(sequences: Sequences) -> TokenWork:
     """Prompts and answers that are all known: each distinct prompt once, and every answer token is predicted."""
-    start, rest = prefill(p for p, _ in sequences), decoding((len(p), len(t)) for p, t in sequences)
+    start, rest = prefill_work(p for p, _ in sequences), decoding_work((len(p), len(t)) for p, t in sequences)
     predicted = sum(len(t) for _, t in sequences)
-    return Work(tokens=start.tokens + rest.tokens, predicted=predicted, pairs=start.pairs + rest.pairs)
+    return TokenWork(tokens=start.tokens + rest.tokens, predicted=predicted, pairs=start.pairs + rest.pairs)
 
 
-def forward(shape: Shape, work: Work) -> int:
+def forward_flops(shape: ComputeShape, work: TokenWork) -> int:
     """Operations of a forward pass."""
     return 2 * (shape.body * work.tokens + shape.head * work.predicted) + shape.pair * work.pairs
 
 
-def learning(shape: Shape, work: Work) -> int:
+def learning_flops(shape: ComputeShape, work: TokenWork) -> int:
     """Operations of a forward and a backward pass."""
     weights = shape.body * work.tokens + shape.head * work.predicted
     share = shape.trained / (shape.body + shape.head)
     return 4 * weights + round(2 * weights * share) + 3 * shape.pair * work.pairs
 
 
-class Meter:
+class FlopsMeter:
     """Adds up what one step costs."""
 
     def __init__(self, policies: PolicyStore) -> None:
@@ -88,26 +88,26 @@ class Meter:
         self._scoring = {handle.name for handle in policies if handle.spec.scores}
         self._spent: Counter[tuple[str, str]] = Counter()
 
-    def spoken(self, episodes: Sequence[Episode]) -> None:
+    def count_play(self, episodes: Sequence[Episode]) -> None:
         """What the roles were asked and said. A reward model that plays a role is asked and says nothing."""
         traces = [t for e in episodes for t in e.traces]
         for name in sorted({t.policy for t in traces} & set(self._shapes)):
-            mine = [t for t in traces if t.policy == name]
-            asked = "scoring" if name in self._scoring else "prefill"
-            self._spent[name, asked] += forward(self._shapes[name], prefill(t.prompt_ids for t in mine))
-            said = decoding((len(t.prompt_ids), len(t.token_ids)) for t in mine if t.token_ids)
-            self._spent[name, "sampling"] += forward(self._shapes[name], said)
+            policy_traces = [t for t in traces if t.policy == name]
+            prompt_part = "scoring" if name in self._scoring else "prefill"
+            self._spent[name, prompt_part] += forward_flops(self._shapes[name], prefill_work(t.prompt_ids for t in policy_traces))
+            sampling_work = decoding_work((len(t.prompt_ids), len(t.token_ids)) for t in policy_traces if t.token_ids)
+            self._spent[name, "sampling"] += forward_flops(self._shapes[name], sampling_work)
 
-    def scored(self, policy: str, sequences: Sequences) -> None:
+    def count_scoring(self, policy: str, sequences: Sequences) -> None:
         """Tokens of others that a policy was asked about."""
-        self._spent[policy, "scoring"] += forward(self._shapes[policy], given(sequences))
+        self._spent[policy, "scoring"] += forward_flops(self._shapes[policy], sequence_work(sequences))
 
-    def learned(self, policy: str, samples: Sequence[Sample]) -> None:
+    def count_learning(self, policy: str, samples: Sequence[Sample]) -> None:
         """What a policy was trained on."""
-        work = given([(s.prompt_ids, woven(s.token_ids, s.given)[0]) for s in samples])
-        self._spent[policy, "learning"] += learning(self._shapes[policy], work)
+        work = sequence_work([(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in samples])
+        self._spent[policy, "learning"] += learning_flops(self._shapes[policy], work)
 
-    def row(self) -> dict[str, int]:
+    def take_row(self) -> dict[str, int]:
         """``{policy}/flops/{part}`` since the last call."""
         spent, self._spent = self._spent, Counter()
         return {f"{name}/flops/{part}": count for (name, part), count in sorted(spent.items()) if count}

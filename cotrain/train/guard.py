@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cotrain.core.errors import CotrainError, EngineLost, ProcessLost, RankShort
-from cotrain.metrics.starved import MARK
+from cotrain.metrics.starved import NON_FINITE_SUFFIX
 
-MOST, AMONG = 3, 20  # skipped updates of a policy, and the updates that they are counted among
+MAX_SKIPS, SKIP_WINDOW = 3, 20  # skipped updates of a policy, and the updates that they are counted among
 
 
 class NotFinite(CotrainError):
@@ -31,13 +31,13 @@ class Diverged(CotrainError):
 LOSSES = 3  # of processes, in a row without a step between them
 
 
-class Losses:
+class LostProcesses:
     """Counts processes that were lost since the run last got further than before."""
 
     def __init__(self) -> None:
         self._furthest, self._count = -1, 0
 
-    def add(self, finished: int, lost: ProcessLost) -> None:
+    def count_loss(self, finished: int, lost: ProcessLost) -> None:
         """One more, when so many steps were finished. Raises Diverged when it is enough. A rank that had too little
         memory does not count: passes get smaller each time, until one sequence does not fit."""
         if isinstance(lost, RankShort):
@@ -55,21 +55,21 @@ class Losses:
             ) from lost
 
 
-class Guard:
+class SkipGuard:
     """Counts the skipped updates of every policy."""
 
     def __init__(self) -> None:
         self._recent: dict[str, deque[bool]] = {}
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add_row(self, row: Mapping[str, Any]) -> None:
         """The next row of metrics.jsonl. Raises NotFinite when a policy has skipped too many."""
         for key in row:
             policy, slash, rest = key.partition("/")
             if not slash or rest != "skipped":
                 continue
-            recent = self._recent.setdefault(policy, deque(maxlen=AMONG))
-            recent.append(policy + MARK in row)
-            if sum(recent) >= MOST:
+            recent = self._recent.setdefault(policy, deque(maxlen=SKIP_WINDOW))
+            recent.append(policy + NON_FINITE_SUFFIX in row)
+            if sum(recent) >= MAX_SKIPS:
                 raise NotFinite(
                     f"policy {policy!r} skipped {sum(recent)} of its last {len(recent)} updates, as their gradients "
                     "were not finite"

@@ -22,65 +22,65 @@ from cotrain.core.notes import CORRECT, STEP_OK, STEPS
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.answers import best_is_right
-from cotrain.metrics.clusters import Share, figure, figures
-from cotrain.metrics.heldout import by_task
+from cotrain.metrics.clusters import Share, make_figure, defined_figures
+from cotrain.metrics.heldout import traces_by_task
 from cotrain.rollout.role import Role
 from cotrain.text.render import Rendering
 from cotrain.text.spans import char_to_tokens
 from cotrain.train.policy_store import PolicyStore
 
 BEST_OF = 8
-Judged = tuple[float, bool]  # its sum, and the truth
+ScoredTruth = tuple[float, bool]  # its sum, and the truth
 
 
 def implied_figures(
     judges: Sequence[Implied], episodes: Sequence[Episode], policies: PolicyStore, roles: Mapping[str, Role]
 ) -> dict[str, Estimate]:
     """Of each judge on ``episodes``, of held-out problems, with the truth noted."""
-    found: dict[str, Estimate] = {}
+    results: dict[str, Estimate] = {}
     for judge in judges:
-        found |= _of(judge, episodes, policies, roles[judge.role])
-    return found
+        results |= _judge_figures(judge, episodes, policies, roles[judge.role])
+    return results
 
 
-def _of(judge: Implied, episodes: Sequence[Episode], policies: PolicyStore, role: Role) -> dict[str, Estimate]:
-    asked = {
+def _judge_figures(judge: Implied, episodes: Sequence[Episode], policies: PolicyStore, role: Role) -> dict[str, Estimate]:
+    task_traces = {
         task: [t for t in traces if CORRECT.of(t) is not None and not t.turns]
-        for task, traces in by_task(episodes, judge.role).items()
+        for task, traces in traces_by_task(episodes, judge.role).items()
     }
-    flat = [trace for traces in asked.values() for trace in traces]
+    flat = [trace for traces in task_traces.values() for trace in traces]
     if not flat:
         return {}
     pairs = [(trace.prompt_ids, trace.token_ids) for trace in flat]
-    mine, theirs = (
-        policies[name].logprobs(pairs, temperature=1.0 if role.sampling.greedy else role.sampling.temperature)
+    policy_logprobs, reference_logprobs = (
+        policies[name].logprobs(pairs, temperature=1.0 if role.sampling.is_greedy else role.sampling.temperature)
         for name in (judge.policy, judge.reference)
     )
-    rewards = {str(t.address): (a - b).double() for t, a, b in zip(flat, mine, theirs, strict=True)}
+    rewards = {str(t.address): (a - b).double() for t, a, b in zip(flat, policy_logprobs, reference_logprobs, strict=True)}
     renderer = policies.renderers[role.policy]
     counts = {}
-    for task, traces in asked.items():
-        own = [rewards[str(trace.address)] for trace in traces]
-        whole = [(float(reward.sum()), CORRECT.known(trace)) for trace, reward in zip(traces, own, strict=True)]
-        parts = [said for t, reward in zip(traces, own, strict=True) for said in _steps(t, reward, renderer)]
-        chosen, enough = whole[:BEST_OF], len(whole) >= BEST_OF
+    for task, traces in task_traces.items():
+        token_rewards = [rewards[str(trace.address)] for trace in traces]
+        scored_solutions = [(float(reward.sum()), CORRECT.known(trace)) for trace, reward in zip(traces, token_rewards, strict=True)]
+        scored_steps = [said for t, reward in zip(traces, token_rewards, strict=True) for said in _score_steps(t, reward, renderer)]
+        chosen, enough = scored_solutions[:BEST_OF], len(scored_solutions) >= BEST_OF
         best = enough and best_is_right([score for score, _ in chosen], [right for _, right in chosen])
         counts[task] = {
-            **_in_order(whole, ""), **_in_order(parts, "step_"), "best": float(best), "enough": float(enough),
+            **_pair_counts(scored_solutions, ""), **_pair_counts(scored_steps, "step_"), "best": float(best), "enough": float(enough),
         }  # fmt: skip
     total = {name: sum(row[name] for row in counts.values()) for name in ("pairs", "step_pairs", "enough")}
-    return figures(
+    return defined_figures(
         {
-            f"{judge.policy}/pair_accuracy": figure(counts, Share("ordered", "pairs"), total["pairs"]),
-            f"{judge.policy}/step_pair_accuracy": figure(
+            f"{judge.policy}/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), total["pairs"]),
+            f"{judge.policy}/step_pair_accuracy": make_figure(
                 counts, Share("step_ordered", "step_pairs"), total["step_pairs"]
             ),
-            f"{judge.role}/best@{BEST_OF}": figure(counts, Share("best", "enough"), total["enough"]),
+            f"{judge.role}/best@{BEST_OF}": make_figure(counts, Share("best", "enough"), total["enough"]),
         }
     )
 
 
-def _steps(trace: Trace, rewards: torch.Tensor, renderer: Rendering) -> list[Judged]:
+def _score_steps(trace: Trace, rewards: torch.Tensor, renderer: Rendering) -> list[ScoredTruth]:
     """Each step's sum and truth; [] where steps were not checked."""
     right, spans = STEP_OK.of(trace), STEPS.of(trace)
     if not right or not spans or len(right) != len(spans):
@@ -90,7 +90,7 @@ def _steps(trace: Trace, rewards: torch.Tensor, renderer: Rendering) -> list[Jud
     return [(float(rewards[a:b].sum()), ok) for (a, b), ok in zip(tokens, right, strict=True)]
 
 
-def _in_order(judged: Sequence[Judged], what: str) -> dict[str, float]:
+def _pair_counts(judged: Sequence[ScoredTruth], what: str) -> dict[str, float]:
     right = [score for score, ok in judged if ok]
     wrong = [score for score, ok in judged if not ok]
     ordered = sum((a > b) + 0.5 * (a == b) for a in right for b in wrong)

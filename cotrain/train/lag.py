@@ -30,25 +30,25 @@ from typing import Any
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
-from cotrain.core.state import State, take
+from cotrain.core.state import State, take_fields
 from cotrain.core.stopping import Interrupted
 from cotrain.core.types import Completion, Episode, Trace
 from cotrain.disk.ledger import episode_from_json, episode_to_json
 from cotrain.engine.contract import Engine, Request
 from cotrain.learn.losses import Shaped
 from cotrain.train.guard import NotFinite
-from cotrain.train.policy_store import SHORT, PolicyStore
+from cotrain.train.policy_store import MEMORY_SUFFIX, PolicyStore
 
 LAGS = (0, 1)
 AHEAD = "ahead"  # a checkpoint's document of ``Plays.state``
 IN_TURN = (
     "note: one process plays and updates in turn, so that --lag 1 saves no time here; --backend ray does both at once"
 )
-SECONDS = "/seconds"  # behind a policy's name
+SECONDS_SUFFIX = "/seconds"  # behind a policy's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class PlayResult:
     """A play, and what was counted meanwhile."""
 
     episodes: tuple[Episode, ...]
@@ -57,23 +57,23 @@ class Played:
     seconds: Mapping[str, float]  # by who was computing or answering
 
 
-class Work:
+class PlayCounter:
     """What is counted during a play."""
 
     def __init__(self, engine: Engine, policies: PolicyStore) -> None:
         self._engine, self._policies = engine, policies
-        self._counts, self._outside = engine.counts(), policies.outside()
+        self._counts, self._outside = engine.counts(), policies.outside_counts()
 
-    def done(self, episodes: tuple[Episode, ...]) -> Played:
+    def result_of(self, episodes: tuple[Episode, ...]) -> PlayResult:
         """The play, which is over."""
         counts = {key: value - self._counts.get(key, 0.0) for key, value in self._engine.counts().items()}
-        outside = {key: value - self._outside[key] for key, value in self._policies.outside().items()}
-        short = [handle.name + SHORT for handle in self._policies]
-        return Played(
+        outside = {key: value - self._outside[key] for key, value in self._policies.outside_counts().items()}
+        short = [handle.name + MEMORY_SUFFIX for handle in self._policies]
+        return PlayResult(
             episodes=episodes,
-            outside={key: value for key, value in outside.items() if not key.endswith(SECONDS)},
+            outside={key: value for key, value in outside.items() if not key.endswith(SECONDS_SUFFIX)},
             shortages={key: counts[key] for key in short if counts.get(key)},
-            seconds={key: value for key, value in (counts | outside).items() if key.endswith(SECONDS)},
+            seconds={key: value for key, value in (counts | outside).items() if key.endswith(SECONDS_SUFFIX)},
         )
 
 
@@ -92,30 +92,30 @@ class StoppableEngine:
             raise NotFinite(str(error)) from error
 
     def advance(self) -> bool:
-        self.refuse()
+        self.raise_if_stopped()
         return self.engine.advance()
 
-    def refuse(self) -> None:
+    def raise_if_stopped(self) -> None:
         """Raises Interrupted where the run is asked to stop."""
         if asked := self.stopping():
             raise Interrupted(asked)
 
 
-class Plays:
+class PlayPipeline:
     """Who plays the steps of one run, and when."""
 
-    def __init__(self, play: Callable[[int], Played], engine: StoppableEngine, lag: int, *, apart: bool) -> None:
+    def __init__(self, play: Callable[[int], PlayResult], engine: StoppableEngine, lag: int, *, apart: bool) -> None:
         """``play``: plays a step, through ``engine``; ``apart``: may it go on while policies are updated?"""
         self.lag, self._play, self._engine = lag, play, engine
         self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if lag and apart else None
-        self.ready: Played | None = None  # of the step that is due
+        self.ready: PlayResult | None = None  # of the step that is due
 
-    def of(self, step: int) -> Played:
+    def play_of(self, step: int) -> PlayResult:
         """The play of the step that is due. Raises what playing raises."""
         return self._play(step) if self.ready is None else self.ready
 
     @contextmanager
-    def beside(self, step: int, *, until: int) -> Iterator[None]:
+    def playing_ahead(self, step: int, *, until: int) -> Iterator[None]:
         """With a lag, play ``step`` of the run's ``until`` while the block runs; both are over when it ends. Raises
         what either raises, the block first; Interrupted before anything has begun."""
         if not self.lag or step >= until:
@@ -123,12 +123,12 @@ class Plays:
             self.ready = None
             return
         if self._apart is None:
-            played = self._play(step)
+            result = self._play(step)
             yield
-            self.ready = settled(played)
+            self.ready = as_restored(result)
             return
-        self._engine.refuse()
-        given_up, asked = [0], self._engine.stopping
+        self._engine.raise_if_stopped()
+        given_up, stopping_before = [0], self._engine.stopping
         self._engine.stopping = lambda: given_up[0]  # a run that is asked to stop waits for both
         playing = self._apart.submit(self._play, step)
         try:
@@ -138,8 +138,8 @@ class Plays:
             raise
         finally:
             wait([playing])
-            self._engine.stopping = asked
-        self.ready = settled(playing.result())
+            self._engine.stopping = stopping_before
+        self.ready = as_restored(playing.result())
 
     def state(self) -> State | None:
         """What a checkpoint must hold of them; None where nothing was played ahead."""
@@ -155,8 +155,8 @@ class Plays:
         """What ``state`` gave. Raises StateError."""
         self.ready = None
         if state is not None:
-            episodes, outside, shortages = take("play ahead", state, "episodes", "outside", "shortages")
-            self.ready = Played(
+            episodes, outside, shortages = take_fields("play ahead", state, "episodes", "outside", "shortages")
+            self.ready = PlayResult(
                 episodes=tuple(episode_from_json(episode) for episode in episodes),
                 outside=outside,
                 shortages=shortages,
@@ -168,12 +168,12 @@ class Plays:
             self._apart.shutdown()
 
 
-def settled(played: Played) -> Played:
+def as_restored(played: PlayResult) -> PlayResult:
     """The play as a checkpoint gives it back: what protocols noted is JSON."""
-    return replace(played, episodes=tuple(replace(e, traces=tuple(map(_noted, e.traces))) for e in played.episodes))
+    return replace(played, episodes=tuple(replace(e, traces=tuple(map(_trace_as_restored, e.traces))) for e in played.episodes))
 
 
-def _noted(trace: Trace) -> Trace:
+def _trace_as_restored(trace: Trace) -> Trace:
     return replace(trace, parsed=json.loads(json.dumps(trace.parsed)), truth=json.loads(json.dumps(trace.truth)))
 
 

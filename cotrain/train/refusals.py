@@ -13,7 +13,7 @@ from cotrain.backend.handles import PolicyHandle
 from cotrain.config.schedule import Phase, Protocol
 from cotrain.core.errors import ConfigError, CotrainError, TooLong
 from cotrain.core.types import Episode, Trace
-from cotrain.rollout.executor import TOO_LONG, Executor, name_of
+from cotrain.rollout.executor import TOO_LONG, Executor, protocol_name
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Objective
@@ -65,27 +65,27 @@ def refuse_idleness(where: str, protocol: Protocol, episodes: Sequence[Episode],
     """A protocol that asks nobody. ``what`` cannot be done with that."""
     if episodes and not any(episode.traces or episode.failure for episode in episodes):
         raise ConfigError(
-            f"{where}: protocol {name_of(protocol)!r} asked no role in any of {len(episodes)} episodes, so nothing "
+            f"{where}: protocol {protocol_name(protocol)!r} asked no role in any of {len(episodes)} episodes, so nothing "
             f"can be {what}; call one, as in `await roles.solver(problem=task.prompt)`"
         )
 
 
 def refuse_mixed(
-    name: str, objective: Objective, episodes: Sequence[Episode], asked: Mapping[str, Mapping[str, str]]
+    name: str, objective: Objective, episodes: Sequence[Episode], asked_fields: Mapping[str, Mapping[str, str]]
 ) -> None:
     """An algorithm that compares traces must compare answers to one prompt, unless the protocol says what a group is.
     ``asked``: ``Stage.asked``."""
     needs, first = objective.by.needs(), dict[str, Mapping[str, str]]()
     for trace in (trace for e in episodes for trace in e.traces if trace.role in objective.roles and needs.group > 1):
-        mine = asked.get(str(replace(trace.address, path=())))
-        if mine is None or trace.failure or not {reward.name for reward in trace.signals} & set(map(str, needs.reads)):
+        fields = asked_fields.get(str(replace(trace.address, path=())))
+        if fields is None or trace.failure or not {reward.name for reward in trace.signals} & set(map(str, needs.reads)):
             continue  # its group has a name, or it is not compared
-        other = first.setdefault(trace.group, mine)
-        for field in (field for field in mine if mine[field] != other[field]):
-            was, now = (shorten(text, 50, placeholder=" …") for text in (other[field], mine[field]))
+        first_fields = first.setdefault(trace.group, fields)
+        for field_name in (field for field in fields if fields[field] != first_fields[field]):
+            first_text, this_text = (shorten(text, 50, placeholder=" …") for text in (first_fields[field_name], fields[field_name]))
             raise ConfigError(
                 f"objective {name!r} compares the answers of role {trace.role!r} to one task with each other, but they "
-                f"were asked different things: {field} was {was!r} and {now!r}; name what is to be compared, as in "
+                f"were asked different things: {field_name} was {first_text!r} and {this_text!r}; name what is to be compared, as in "
                 f"roles.{trace.role}(group=…) with one name for one prompt, or group=roles.{trace.role}.whole_group "
                 "where all of them are meant"
             )

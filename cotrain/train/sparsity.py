@@ -17,8 +17,8 @@ from cotrain.backend.handles import PolicyHandle
 from cotrain.config.policies import Adapter, Critic, Learning, RewardModel
 from cotrain.core.errors import UserError
 from cotrain.core.statistics import Estimate
-from cotrain.models.changes import Unchanged, total, whole
-from cotrain.models.memory import SHORT, out_of_memory
+from cotrain.models.changes import UnchangedCount, compare_pairs, compare_models
+from cotrain.models.memory import MEMORY_ERRORS, out_of_memory
 
 SAME, NEAR = "update_sparsity", "update_sparsity_1e-5"
 
@@ -27,12 +27,12 @@ def update_sparsity(
     policies: Iterable[PolicyHandle], *, seed: int, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Estimate]:
     """Of every policy that is trained by a gradient. ``seed``: of the run, at which fresh adapters were drawn."""
-    held: dict[tuple[object, ...], dict[str, torch.Tensor]] = {}  # one start at a time
-    found: dict[str, Estimate] = {}
+    starts: dict[tuple[object, ...], dict[str, torch.Tensor]] = {}  # one start at a time
+    shares: dict[str, Estimate] = {}
     for policy in sorted((p for p in policies if p.spec.trained), key=lambda p: (p.spec.model, p.spec.kind, p.name)):
         try:
-            counted = None if policy.sharded else _counted(policy, seed, held)
-        except (UserError, *SHORT) as error:
+            counted = None if policy.sharded else _count_unchanged(policy, seed, starts)
+        except (UserError, *MEMORY_ERRORS) as error:
             if not isinstance(error, UserError) and not out_of_memory(error):
                 raise
             why = error if isinstance(error, UserError) else "memory ran out"
@@ -43,32 +43,32 @@ def update_sparsity(
             continue
         for name, count in ((SAME, counted.same), (NEAR, counted.near)):
             share = count / counted.weights
-            found[f"{policy.name}/{name}"] = Estimate(value=share, low=share, high=share, n=counted.weights)
-    return dict(sorted(found.items()))
+            shares[f"{policy.name}/{name}"] = Estimate(value=share, low=share, high=share, n=counted.weights)
+    return dict(sorted(shares.items()))
 
 
-def _counted(
-    policy: PolicyHandle, seed: int, held: dict[tuple[object, ...], dict[str, torch.Tensor]]
-) -> Unchanged | None:
+def _count_unchanged(
+    policy: PolicyHandle, seed: int, starts: dict[tuple[object, ...], dict[str, torch.Tensor]]
+) -> UnchangedCount | None:
     """None where start and end cannot be held against each other."""
     spec = policy.spec
     assert isinstance(spec, Learning)
     now = dict(policy.weights())
     if isinstance(spec, Adapter):
-        return _by_adapter(policy.name, spec, seed, now)
+        return _count_merged(policy.name, spec, seed, now)
     key = (spec.kind, spec.model, spec.trust_remote_code)
-    if key not in held:
-        held.clear()
-        held[key] = _start(spec)
-    return whole(iter(held[key].items()), now)
+    if key not in starts:
+        starts.clear()
+        starts[key] = _start_weights(spec)
+    return compare_models(iter(starts[key].items()), now)
 
 
-def _start(spec: Learning) -> dict[str, torch.Tensor]:
+def _start_weights(spec: Learning) -> dict[str, torch.Tensor]:
     """The weights with which it began, by name."""
     from cotrain.models.heads import reward_model, value_model
     from cotrain.models.load import load_model
 
-    loading = {**spec.loading, "dtype": "bfloat16"}
+    loading = {**spec.load_options, "dtype": "bfloat16"}
     model: torch.nn.Module
     if isinstance(spec, Critic):
         model = value_model(spec.model, **loading)
@@ -79,11 +79,11 @@ def _start(spec: Learning) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def _by_adapter(policy: str, spec: Adapter, seed: int, now: Mapping[str, torch.Tensor]) -> Unchanged | None:
+def _count_merged(policy: str, spec: Adapter, seed: int, now: Mapping[str, torch.Tensor]) -> UnchangedCount | None:
     """The adapter is compared in its base: merged before, merged now."""
     from cotrain.models.adapters import AdapterBase, merged_pairs  # with PEFT, which only adapters need
 
-    base, lora = AdapterBase(spec.model, **spec.loading), spec.lora
+    base, lora = AdapterBase(spec.model, **spec.load_options), spec.lora
     weights = sum(parameter.numel() for parameter in base.module.parameters())
     if lora.path is not None:
         base.load(policy, lora.path)
@@ -92,6 +92,6 @@ def _by_adapter(policy: str, spec: Adapter, seed: int, now: Mapping[str, torch.T
     pairs = merged_pairs(base, policy, now)
     if pairs is None:
         return None
-    reached = total(pairs)
+    reached = compare_pairs(pairs)
     beyond = weights - reached.weights
-    return Unchanged(weights=weights, same=reached.same + beyond, near=reached.near + beyond)
+    return UnchangedCount(weights=weights, same=reached.same + beyond, near=reached.near + beyond)

@@ -13,40 +13,40 @@ from typing import Any
 import torch
 
 from cotrain.backend.contract import Backend
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import Phase
 from cotrain.core.address import seed_of
-from cotrain.core.state import State, take
+from cotrain.core.state import State, take_fields
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, Trace
 from cotrain.engine.contract import Engine
 from cotrain.grading.pool import grade_outside
 from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
-from cotrain.learn.mismatch import bounded
+from cotrain.learn.mismatch import with_bounds
 from cotrain.learn.samples import sample_of
-from cotrain.learn.spoken import Given, spoken, woven
+from cotrain.learn.spoken import Given, sampled_only, with_context
 from cotrain.metrics.spent import flops_of
-from cotrain.metrics.starved import MARK
+from cotrain.metrics.starved import NON_FINITE_SUFFIX
 from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.rollout.role import Role
 from cotrain.rollout.stores import Store
 from cotrain.tasks.labelled import UNLABELLED
-from cotrain.train.advantages import Worth, told
-from cotrain.train.clock import Clock
+from cotrain.train.advantages import TokenAdvantages, record_advantages
+from cotrain.train.clock import StageClock
 from cotrain.train.drawing import train_task
-from cotrain.train.evaluation import evaluate, evaluation_seed, greedy_names
-from cotrain.train.flops import Meter, Sequences
+from cotrain.train.evaluation import measure_protocol, evaluation_seed, greedy_names
+from cotrain.train.flops import FlopsMeter, Sequences
 from cotrain.train.implied import implied_figures
-from cotrain.train.lag import Played, Plays, StoppableEngine, Work, check_lag, updates_behind
+from cotrain.train.lag import PlayResult, PlayPipeline, StoppableEngine, PlayCounter, check_lag, updates_behind
 from cotrain.train.policy_store import PolicyStore
 from cotrain.train.refusals import refuse_lonely, refuse_play, refuse_silence
 
 Watch = Callable[[int], Callable[[], None]]  # (episodes of a play) → what is called when one of them is over
-STATE = ("finished", "tokens", "retries", "policies", "algorithms")  # what a checkpoint has of a run
+STATE_FIELDS = ("finished", "tokens", "retries", "policies", "algorithms")  # what a checkpoint has of a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class StepResult:
     processes: Mapping[str, float | str]  # what each did, where there are several: "process/{process}/…"
     episodes: tuple[Episode, ...]
     skipped: tuple[Mapping[str, Any], ...]  # updates that were not finite: step, policy, samples by objective
-    advantages: Worth  # of the samples that were learned from
+    advantages: TokenAdvantages  # of the samples that were learned from
 
 
 class CoTrainer:
@@ -83,20 +83,20 @@ class CoTrainer:
         """
         check_lag(recipe, lag)
         self.recipe = recipe
-        self.backend: Backend = backend or Local()
+        self.backend: Backend = backend or LocalBackend()
         self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
         self.engine = self.backend.engine
         self._stoppable: Any = StoppableEngine(self.engine, stopping)
         self._loop = IdleLoop()  # of all plays: connections of remote policies live in it
         self._training: Any = wrap(self._stoppable) if wrap else self._stoppable
         self.retries, self.finished = 0, 0  # returns to a checkpoint, to go on with other draws; steps done
-        self.executor = self.player(self.seed, engine=self._training)
-        self.plays = Plays(self._played, self._stoppable, lag, apart=bool(lag) and self.backend.ahead())
+        self.executor = self.make_executor(self.seed, engine=self._training)
+        self.plays = PlayPipeline(self._play_step, self._stoppable, lag, apart=bool(lag) and self.backend.enable_overlap())
         self.watch: Watch | None = None  # of what is played on held-out problems
-        self.judge = self.player(evaluation_seed(recipe.seed))
+        self.judge = self.make_executor(evaluation_seed(recipe.seed))
         self.tokens = 0  # sampled in training so far, all roles
         self.flops, self.seconds = 0, 0.0  # of training so far; a run reads them back from its files
-        self.meter = Meter(self.policies)
+        self.meter = FlopsMeter(self.policies)
         self.memory: dict[str, State] = {name: {} for name in recipe.objectives}  # of the algorithms, by objective
         self.stores: dict[str, Store] = dict(recipe.stores)
         for name, objective in recipe.objectives.items():
@@ -106,11 +106,11 @@ class CoTrainer:
                 self.policies.refuse_foreign(name, speaker, sorted(read - {speaker}))
         horizon = recipe.horizon or recipe.steps
         self.planned = {  # of each policy: its decays run on its own updates
-            policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], horizon)
-            for policy in self.policies.updates
+            policy: recipe.schedule.planned_steps([n for n, o in recipe.objectives.items() if o.policy == policy], horizon)
+            for policy in self.policies.update_counts
         }
 
-    def player(self, seed: int, *, roles: Mapping[str, Role] | None = None, engine: Engine | None = None) -> Executor:
+    def make_executor(self, seed: int, *, roles: Mapping[str, Role] | None = None, engine: Engine | None = None) -> Executor:
         """An executor over these policies, by default with the recipe's roles. All share one event loop."""
         return Executor(
             engine or self._stoppable,
@@ -124,7 +124,7 @@ class CoTrainer:
     def close(self) -> None:
         """Let go of what the backend holds: processes, connections."""
         self.plays.close()
-        self._loop.run(self.backend.close())
+        self._loop.run_to_end(self.backend.close())
         self._loop.close()
 
     @property
@@ -132,10 +132,10 @@ class CoTrainer:
         """Of what is drawn and sampled in training."""
         return seed_of("retry", self.recipe.seed, self.retries) if self.retries else self.recipe.seed
 
-    def retry(self, retries: int) -> None:
+    def set_attempt(self, retries: int) -> None:
         """Draw and sample from now on as at this attempt."""
         self.retries = retries
-        self.executor = self.player(self.seed, engine=self._training)
+        self.executor = self.make_executor(self.seed, engine=self._training)
         self.plays.load(None)
 
     def begin_again(self) -> None:
@@ -143,67 +143,67 @@ class CoTrainer:
         self.memory = {name: {} for name in self.recipe.objectives}
         self.stores = dict(self.recipe.stores)
         self.finished = self.tokens = 0
-        self.meter = Meter(self.policies)
-        self.retry(0)
-        self._publish(self.policies.versions())
+        self.meter = FlopsMeter(self.policies)
+        self.set_attempt(0)
+        self._publish_versions(self.policies.served_versions())
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Are all steps done, or one of the budgets spent?"""
-        made, spent = self.recipe, (self.tokens, self.flops, self.seconds, self.lead)
+        made, spent = self.recipe, (self.tokens, self.flops, self.seconds, self.leading_steps)
         budgets = zip((made.tokens, made.flops, made.seconds, made.updates), spent, strict=True)
         return self.finished >= made.steps or any(most is not None and now >= most for most, now in budgets)
 
     @property
-    def lead(self) -> int:
+    def leading_steps(self) -> int:
         """Steps so far at which the leading objective was due."""
-        return self.recipe.schedule.planned([self.recipe.leading], self.finished)
+        return self.recipe.schedule.planned_steps([self.recipe.leading_objective], self.finished)
 
-    def due(self) -> bool:
+    def is_evaluation_due(self) -> bool:
         """Are validation problems to be measured now?"""
         every = self.recipe.evaluate_every
-        if not every or not self.finished or self.done:
+        if not every or not self.finished or self.is_done:
             return bool(every)
         if self.recipe.updates is None:
             return self.finished % every == 0
-        before = self.recipe.schedule.planned([self.recipe.leading], self.finished - 1)
-        return self.lead > before and self.lead % every == 0
+        before = self.recipe.schedule.planned_steps([self.recipe.leading_objective], self.finished - 1)
+        return self.leading_steps > before and self.leading_steps % every == 0
 
     def step(self) -> StepResult:
         """Schedule, draw, play, annotate, credit, refer, update, publish. Raises Interrupted before the update."""
-        step, clock = self.finished, Clock(self.backend.work)
+        step, clock = self.finished, StageClock(self.backend.process_stats)
         phase = self.recipe.schedule.phase_at(step)
-        self._publish(self.policies.restarted(self.recipe.anew(step)))
-        played, short = self.plays.of(step), self.policies.scoring_short()
-        clock.lap("play")
+        self._publish_versions(self.policies.restart_policies(self.recipe.policies_to_reset(step)))
+        played, short = self.plays.play_of(step), self.policies.scoring_short()
+        clock.end_stage("play")
         episodes = played.episodes
         refuse_play(step, phase, self.recipe.objectives, episodes, self.executor)
         refuse_silence(step, self.policies, played.outside)
-        self.meter.spoken(episodes)
+        self.meter.count_play(episodes)
         row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         if (gap := reward_gap(episodes)) is not None:
             row["gap"] = gap
         row |= played.outside
         skipped: list[dict[str, Any]] = []
-        worth: Worth = {}
+        worth: TokenAdvantages = {}
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
         changed: list[str] = []  # policies with new weights
-        with self.plays.beside(step + 1, until=self.recipe.steps):
-            clock.lap("play")
+        with self.plays.playing_ahead(step + 1, until=self.recipe.steps):
+            clock.end_stage("play")
             for due in batches:
-                row |= self._learn(due, episodes, clock, skipped, worth, changed)
-        clock.lap("play")
-        self._publish(dict.fromkeys(changed))
-        clock.lap("update")
+                row |= self._update_policies(due, episodes, clock, skipped, worth, changed)
+        clock.end_stage("play")
+        self._publish_versions(dict.fromkeys(changed))
+        clock.end_stage("update")
         for name, store in self.stores.items():
-            self.stores[name] = store.after(episodes, step)
+            self.stores[name] = store.with_episodes(episodes, step)
             row |= {f"{name}/{key}": value for key, value in self.stores[name].metrics().items()}
         speaking = {handle.name for handle in self.policies if handle.spec.speaks}
-        self.tokens += sum(t.sampled for e in episodes for t in e.traces if t.policy in speaking)
+        self.tokens += sum(t.sampled_count for e in episodes for t in e.traces if t.policy in speaking)
         for key, count in self.policies.scoring_short().items():
             if ran_out := count - short[key] + played.shortages.get(key, 0.0):
                 row[key] = float(row.get(key, 0.0)) + ran_out
-        row |= {"tokens": self.tokens, **self.meter.row()}
+        row |= {"tokens": self.tokens, **self.meter.take_row()}
         self.flops += flops_of(row)
         self.seconds += sum(clock.laps.values())
         self.finished += 1
@@ -211,17 +211,17 @@ class CoTrainer:
             row=row,
             seconds=clock.laps,
             engine_seconds=played.seconds,
-            processes=clock.processes(),
+            processes=clock.process_metrics(),
             episodes=episodes,
             skipped=tuple(skipped),
             advantages=worth,
         )
 
-    def _played(self, step: int) -> Played:
+    def _play_step(self, step: int) -> PlayResult:
         """Draw and play a step, by the policies that are published."""
         phase = self.recipe.schedule.phase_at(step)
-        tasks = self.draw(phase, step)
-        work = Work(self.engine, self.policies)
+        tasks = self.draw_tasks(phase, step)
+        work = PlayCounter(self.engine, self.policies)
         episodes = self.executor.play(
             phase.protocol,
             tasks,
@@ -229,15 +229,15 @@ class CoTrainer:
             group_size=phase.group_size or self.recipe.group_size,
             **{**phase.options, **{name: self.stores[name] for name in phase.stores}},
         )
-        return work.done(episodes)
+        return work.result_of(episodes)
 
-    def _learn(
+    def _update_policies(
         self,
         due: Sequence[str],
         episodes: Sequence[Episode],
-        clock: Clock,
+        clock: StageClock,
         skipped: list[dict[str, Any]],
-        worth: Worth,
+        worth: TokenAdvantages,
         changed: list[str],
     ) -> MetricsRow:
         """These objectives at once: annotate, credit and refer for all of them, then one update of each policy; those
@@ -247,47 +247,47 @@ class CoTrainer:
         terms: dict[str, list[LossTerm]] = {}
         for name in due:
             objective = self.recipe.objectives[name]
-            spoken = [t for e in episodes for t in e.traces if t.role in objective.roles and t.failure is None]
-            refuse_lonely(name, objective, spoken, len(episodes))
+            traces = [t for e in episodes for t in e.traces if t.role in objective.roles and t.failure is None]
+            refuse_lonely(name, objective, traces, len(episodes))
             policy = objective.policy
             if self.plays.lag:
-                row |= updates_behind(spoken, policy, self.policies[policy].version)
-            before = self._samples(name, spoken)
-            clock.lap("annotate")
+                row |= updates_behind(traces, policy, self.policies[policy].version)
+            before = self._make_samples(name, traces)
+            clock.end_stage("annotate")
             batch = Batch(samples=before, updates=self.policies[policy].version, planned=self.planned[policy])
             credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
-            told(worth, name, credit.samples)
+            record_advantages(worth, name, credit.samples)
             row |= credit_keys(name, credit.metrics, credit.dropped, len(credit.samples))
-            clock.lap("credit")
-            samples = bounded(self._referred(name, credit.samples), self.backend.bounds)
-            row |= self._scored(name, before, samples)
+            clock.end_stage("credit")
+            samples = with_bounds(self._with_reference(name, credit.samples), self.backend.bounds)
+            row |= self._scoring_row(name, before, samples)
             term = LossTerm(name=name, algorithm=objective.by, samples=samples, weight=objective.weight)
             terms.setdefault(objective.policy, []).append(term)
-            clock.lap("reference")
-        for policy, mine in terms.items():
+            clock.end_stage("reference")
+        for policy, policy_terms in terms.items():
             learner = self.policies[policy]
-            report = learner.update(mine)
-            for term in mine:
-                self.meter.learned(policy, term.samples)
+            report = learner.update(policy_terms)
+            for term in policy_terms:
+                self.meter.count_learning(policy, term.samples)
             if report.stepped:
-                followers = self.policies.followers(policy)
+                followers = self.policies.followers_of(policy)
                 changed += [policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))]
             row |= learner_keys(policy, report.metrics)
             row |= {f"{policy}/updates": learner.version, f"{policy}/skipped": float(not report.stepped)}
             if report.skipped:
                 row[f"{policy}/skipped/{report.skipped}"] = 1
-            if policy + MARK in row:
-                addresses = {term.name: [sample.key for sample in term.samples] for term in mine}
+            if policy + NON_FINITE_SUFFIX in row:
+                addresses = {term.name: [sample.key for sample in term.samples] for term in policy_terms}
                 skipped.append(
                     {"step": self.finished, "policy": policy, "reason": report.skipped, "samples": addresses}
                 )
-            clock.lap("update")
+            clock.end_stage("update")
         return row
 
-    def draw(self, phase: Phase, step: int) -> list[Task]:
+    def draw_tasks(self, phase: Phase, step: int) -> list[Task]:
         """The step's problems: the same for all recipes with one seed, see ``Schedule.draw``."""
         count = phase.tasks or self.recipe.tasks_per_step
-        stream, earlier = self.recipe.schedule.draw(step, self.recipe.leading)
+        stream, earlier = self.recipe.schedule.task_stream(step, self.recipe.leading_objective)
         others = round(count * phase.unlabelled)
         counts = {"train": count - others, UNLABELLED: others}
         return [
@@ -296,47 +296,47 @@ class CoTrainer:
             for i in range(n)
         ]
 
-    def _by(self, name: str) -> Algorithm:
+    def _algorithm_of(self, name: str) -> Algorithm:
         return self.recipe.objectives[name].by
 
-    def _samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
+    def _make_samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
         """A sample of each trace, with what credit has to know beforehand."""
-        needs = self._by(name).needs()
+        needs = self._algorithm_of(name).needs()
         sampling = self.recipe.roles[self.recipe.objectives[name].on].sampling
-        temperature = needs.temperature or (1.0 if sampling.greedy else sampling.temperature)
-        told = [spoken(trace) for trace in traces]
-        pairs = [(t.prompt_ids, t.token_ids) for t, _ in told]
-        given = [between for _, between in told]
-        values = self._score(needs.values, pairs, given) if needs.values and pairs else [None] * len(pairs)
-        scores = {p: self._score(p, pairs, given, temperature) for p in needs.scores if pairs}
+        temperature = needs.temperature or (1.0 if sampling.is_greedy else sampling.temperature)
+        spoken_traces = [sampled_only(trace) for trace in traces]
+        pairs = [(t.prompt_ids, t.token_ids) for t, _ in spoken_traces]
+        given_tokens = [between for _, between in spoken_traces]
+        values = self._score_tokens(needs.values, pairs, given_tokens) if needs.values and pairs else [None] * len(pairs)
+        scores = {p: self._score_tokens(p, pairs, given_tokens, temperature) for p in needs.scores if pairs}
         return tuple(
             sample_of(t, given=g, temperature=temperature, values=v, scores={p: of[i] for p, of in scores.items()})
-            for i, ((t, g), v) in enumerate(zip(told, values, strict=True))
+            for i, ((t, g), v) in enumerate(zip(spoken_traces, values, strict=True))
         )
 
-    def _referred(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    def _with_reference(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
         """The samples with the reference's log-probabilities where the loss wants them: none is scored in vain."""
-        reference = self._by(name).needs().reference
+        reference = self._algorithm_of(name).needs().reference
         if reference is None or not samples:
             return tuple(samples)
         scores: dict[str, torch.Tensor] = {}
         for temperature in sorted({s.temperature for s in samples}):
-            mine = [s for s in samples if s.temperature == temperature]
-            pairs, given = [(s.prompt_ids, s.token_ids) for s in mine], [s.given for s in mine]
-            found = self._score(reference, pairs, given, temperature)
-            scores |= {s.key: score for s, score in zip(mine, found, strict=True)}
+            selected = [s for s in samples if s.temperature == temperature]
+            pairs, given_tokens = [(s.prompt_ids, s.token_ids) for s in selected], [s.given for s in selected]
+            logprobs = self._score_tokens(reference, pairs, given_tokens, temperature)
+            scores |= {s.key: score for s, score in zip(selected, logprobs, strict=True)}
         return tuple(replace(s, reference=scores[s.key]) for s in samples)
 
-    def _score(
+    def _score_tokens(
         self, policy: str, pairs: Sequences, given: Sequence[Given], temperature: float = 1.0
     ) -> list[torch.Tensor]:
         """A policy's log-probabilities, or a critic's values, and what they cost."""
-        self.meter.scored(
-            policy, [(prompt, woven(ids, between)[0]) for (prompt, ids), between in zip(pairs, given, strict=True)]
+        self.meter.count_scoring(
+            policy, [(prompt, with_context(ids, between)[0]) for (prompt, ids), between in zip(pairs, given, strict=True)]
         )
         return self.policies[policy].logprobs(pairs, temperature=temperature, given=given)
 
-    def _scored(self, name: str, before: Sequence[Sample], samples: Sequence[Sample]) -> MetricsRow:
+    def _scoring_row(self, name: str, before: Sequence[Sample], samples: Sequence[Sample]) -> MetricsRow:
         """Tokens that passed through a model beside sampling and learning, so that a needless pass shows."""
         values = sum(len(s.token_ids) for s in before if s.old_values is not None)
         scores = sum(len(of) for s in before for of in s.scores.values())
@@ -352,7 +352,7 @@ class CoTrainer:
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         self.judge.watch = self.watch
         size = group_size or evaluation.group_size
-        figures, played = evaluate(evaluation, self.judge, tasks, split=split, group_size=size)
+        figures, played = measure_protocol(evaluation, self.judge, tasks, split=split, group_size=size)
         return figures | implied_figures(evaluation.implied, played, self.policies, self.recipe.roles), played
 
     def evaluate_fixed(
@@ -363,19 +363,19 @@ class CoTrainer:
         evaluation, swapped = self.recipe.evaluation, self.recipe.evaluation.fixed
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
 
-        def judged(cold: bool) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
+        def evaluate_judges(cold: bool) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
             roles = {n: replace(role, policy=swapped.get(n, role.policy)) for n, role in self.recipe.roles.items()}
             if cold:
                 judges = {n: role for n, role in roles.items() if n not in swapped}
                 roles |= {n: replace(r, sampling=replace(r.sampling, temperature=0.0)) for n, r in judges.items()}
-            still = self.player(evaluation_seed(self.recipe.seed), roles=roles)
-            still.watch = self.watch
+            executor = self.make_executor(evaluation_seed(self.recipe.seed), roles=roles)
+            executor.watch = self.watch
             group_size = max(1, evaluation.group_size // 4)
-            found, played = evaluate(evaluation, still, tasks, split=split, group_size=group_size, greedy=False)
-            return {key: value for key, value in found.items() if key.split("/")[0] not in swapped}, played
+            results, played = measure_protocol(evaluation, executor, tasks, split=split, group_size=group_size, greedy=False)
+            return {key: value for key, value in results.items() if key.split("/")[0] not in swapped}, played
 
-        figures, played = judged(False)
-        return figures | (greedy_names(judged(True)[0]) if greedy else {}), played
+        figures, played = evaluate_judges(False)
+        return figures | (greedy_names(evaluate_judges(True)[0]) if greedy else {}), played
 
     def set_aside(self) -> dict[str, str]:
         """Problems that did not fit a context so far, by id, and why."""
@@ -397,25 +397,25 @@ class CoTrainer:
         ahead: Mapping[str, Any] | None = None,
     ) -> None:
         """``ahead``: what ``plays.state`` gave."""
-        kept: Mapping[str, Any] = {}
+        saved_stores: Mapping[str, Any] = {}
         if self.stores:
-            finished, tokens, retries, policies, algorithms, kept = take("run", state, *STATE, "stores")
+            finished, tokens, retries, policies, algorithms, saved_stores = take_fields("run", state, *STATE_FIELDS, "stores")
         else:
-            finished, tokens, retries, policies, algorithms = take("run", state, *STATE)
-        memory = take("run's algorithms", algorithms, *self.memory)
+            finished, tokens, retries, policies, algorithms = take_fields("run", state, *STATE_FIELDS)
+        memory = take_fields("run's algorithms", algorithms, *self.memory)
         self.policies.load(policies, tensors)
         self.memory = dict(zip(self.memory, memory, strict=True))
-        held = take("run's stores", kept, *self.stores)
-        self.stores = {n: self.recipe.stores[n].restored(was) for n, was in zip(self.stores, held, strict=True)}
+        store_states = take_fields("run's stores", saved_stores, *self.stores)
+        self.stores = {n: self.recipe.stores[n].restore_state(was) for n, was in zip(self.stores, store_states, strict=True)}
         self.finished, self.tokens = int(finished), int(tokens)
-        self.meter = Meter(self.policies)  # a step that was given up may have counted
-        self.retry(int(retries))
+        self.meter = FlopsMeter(self.policies)  # a step that was given up may have counted
+        self.set_attempt(int(retries))
         self.plays.load(ahead)
-        self._publish(self.policies.versions())
+        self._publish_versions(self.policies.served_versions())
 
-    def _publish(self, policies: Iterable[str]) -> None:
+    def _publish_versions(self, policies: Iterable[str]) -> None:
         """Tell the backend the versions of these policies, if they are asked."""
-        versions = self.policies.versions()
+        versions = self.policies.served_versions()
         for policy in policies:
             if policy in versions:
                 self.backend.publish(policy, versions[policy])

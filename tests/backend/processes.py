@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from cotrain.backend.engine_host import Host
-from cotrain.backend.several import Several
+from cotrain.backend.engine_host import BaseEngineHost
+from cotrain.backend.several import MultiProcessBackend
 from cotrain.core.errors import ProcessLost
 from cotrain.runs import run as loop
 
@@ -80,7 +80,7 @@ class One:
 
     def _drop(self) -> None:
         host, self._host = self._host, None
-        if isinstance(host, Host):
+        if isinstance(host, BaseEngineHost):
             self._thread.submit(host.close).result()
 
 
@@ -163,7 +163,7 @@ class Other:
     def ask(self, method: str, *arguments: Any) -> Any:
         return self.wait(self.send(method, *arguments), method)
 
-    def done(self, reference: Reference, seconds: float) -> bool:
+    def is_done(self, reference: Reference, seconds: float) -> bool:
         """Also where it is gone."""
         until = time.monotonic() + seconds
         while reference.number not in self._answers and self._pipe.poll(max(0.0, until - time.monotonic())):
@@ -174,7 +174,7 @@ class Other:
         return reference.number in self._answers
 
     def wait(self, reference: Reference, method: str) -> Any:
-        if not self.done(reference, Apart.deadline) or reference.number not in self._answers:
+        if not self.is_done(reference, Apart.deadline) or reference.number not in self._answers:
             raise ProcessLost(f"{self.what} is lost during {method}")
         answer, error = self._answers[reference.number]
         if error is not None:
@@ -222,7 +222,7 @@ def killed(recipe: Any, out: Path, kills: Any, amid: Any, world: int = 1) -> Non
     torch.set_num_threads(1)
     launcher = Apart(kills, amid)
     try:
-        loop.start(recipe, out, checkpoint_every=1, backend=Several(launcher, world=world))
+        loop.start_run(recipe, out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=world))
     finally:
         launcher.stop()
     assert launcher.killed == len(kills) + len(amid), launcher.asked

@@ -14,14 +14,14 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from cotrain.serve.app import application, listen
-from cotrain.serve.models import Served
+from cotrain.serve.app import make_application, open_listener
+from cotrain.serve.models import ServedRun
 
 
 @contextmanager
 def running(app):
     """The application on a free port of the loopback: its address up to "/v1", and a function that ends it."""
-    listener = listen("127.0.0.1", 0)
+    listener = open_listener("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
     thread.start()
@@ -42,9 +42,9 @@ def running(app):
 @contextmanager
 def serving_run(trainer):
     """``cotrain serve`` of a run's models."""
-    served = Served(trainer)
+    served = ServedRun(trainer)
     try:
-        with running(application(served)) as (url, _):
+        with running(make_application(served)) as (url, _):
             yield url
     finally:
         served.engine.close()

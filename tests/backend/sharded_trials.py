@@ -82,7 +82,7 @@ def adapters(mesh, *, dtype=torch.float64):
         base.add(policy, rank=4, alpha=8, targets="all-linear", seed=0)
     model = base.module.to(dtype)
     sharded = None if mesh is None else Sharded(model, mesh)
-    base.reread()
+    base.reread_weights()
     learners = []
     for policy in ("a", "b"):
         settings = {**SETTINGS, "activate": lambda policy=policy: base.activate(policy)}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.backend.cluster_file import read
+from cotrain.backend.cluster_file import read_cluster_file
 from cotrain.cli import main
 
 yaml = pytest.importorskip("yaml")
@@ -62,7 +62,7 @@ def test_a_job_at_its_end_saves_is_queued_again_and_goes_on(job, tmp_path):
     begun, resumed = map(shlex.split, told(tmp_path, "cotrain"))
     assert begun[:3] == ["run", "tango", "--model"] and begun[-2:] == ["--out", str(tmp_path / "runs/mine")]
     assert resumed[:2] == ["resume", str(tmp_path / "runs/mine")]
-    assert read(begun[begun.index("--cluster") + 1]).address == "10.0.0.1:6379"
+    assert read_cluster_file(begun[begun.index("--cluster") + 1]).address == "10.0.0.1:6379"
     started = told(tmp_path, "ray")
     assert len(started) == 4 and sum("--head" in one for one in started) == 2
     assert sum("--address=10.0.0.1:6379" in one for one in started) == 2

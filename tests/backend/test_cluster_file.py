@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.backend.cluster_file import Cluster, check_world, read, roomy
-from cotrain.backend.places import ByVllm
+from cotrain.backend.cluster_file import Cluster, check_world, read_cluster_file, with_gpu_check
+from cotrain.backend.places import VllmPlacement
 from cotrain.cli import main
 from cotrain.config.policies import trainable
 from cotrain.core.errors import ConfigError
@@ -48,8 +48,8 @@ def test_a_whole_file(tmp_path):
         pythons={"VllmHost": "/env/bin/python"},
         vllm=VllmSettings(cache_mb=512, context=4096, rows=256),
     )
-    assert read(written(tmp_path, WHOLE)) == expected
-    assert read("local").address is None
+    assert read_cluster_file(written(tmp_path, WHOLE)) == expected
+    assert read_cluster_file("local").address is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_whole_file(tmp_path):
 )
 def test_a_wrong_file_is_refused_in_one_line(text, said, tmp_path):
     with pytest.raises(ConfigError, match=said) as told:
-        read(written(tmp_path, text))
+        read_cluster_file(written(tmp_path, text))
     assert "\n" not in str(told.value)
 
 
@@ -135,14 +135,14 @@ def test_as_many_ranks_as_there_is_room_for_are_not(monkeypatch):
 def test_replicas_of_every_engine_of_vllm_are_counted(monkeypatch):
     """Two models are two engines, each with two processes."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    policies = {n: trainable(TINY).settled(autocast=False) for n in ("generator", "verifier")}
+    policies = {n: trainable(TINY).with_device_defaults(autocast=False) for n in ("generator", "verifier")}
     cluster = Cluster(cpus=8, gpus={"LearnerHost": 1.0, "VllmHost": 1.0}, replicas=2)
     with pytest.raises(ConfigError, match="learners and engine want 5 GPUs, and there are 4 here"):
-        roomy(cluster, 1, ByVllm())(policies, 0, "cuda", 1)
+        with_gpu_check(cluster, 1, VllmPlacement())(policies, 0, "cuda", 1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
-    assert len(roomy(cluster, 1, ByVllm())(policies, 0, "cuda", 1)) == 2
+    assert len(with_gpu_check(cluster, 1, VllmPlacement())(policies, 0, "cuda", 1)) == 2
     elsewhere = replace(cluster, address="10.0.0.1:6379", replicas=9)
-    assert len(roomy(elsewhere, 1, ByVllm())(policies, 0, "cuda", 1)) == 2
+    assert len(with_gpu_check(elsewhere, 1, VllmPlacement())(policies, 0, "cuda", 1)) == 2
 
 
 @pytest.mark.parametrize(

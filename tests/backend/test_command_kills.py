@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.backend.several import Several
+from cotrain.backend.several import MultiProcessBackend
 from cotrain.runs import run as loop
 from tests.backend.processes import Apart
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture
@@ -54,11 +54,11 @@ def command(out: Path, last: int) -> int:
         code, launcher = 1, Ending(last)
         try:
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-            backend, recipe = Several(launcher), RECIPES["adapters"]()
+            backend, recipe = MultiProcessBackend(launcher), RECIPES["adapters"]()
             if (out / "recipe.json").exists():
-                loop.resume(recipe, out, backend=backend)
+                loop.resume_run(recipe, out, backend=backend)
             else:
-                loop.start(recipe, out, checkpoint_every=1, backend=backend)
+                loop.start_run(recipe, out, checkpoint_every=1, backend=backend)
             code = 0
         finally:
             launcher.stop()

@@ -15,18 +15,18 @@ import torch
 from safetensors.torch import load_file
 
 from cotrain.backend import learner_group
-from cotrain.backend.learner_group import Group, GroupPolicy
-from cotrain.backend.learner_host import Opened
-from cotrain.backend.rank_host import RankHost, Refused, Share
-from cotrain.backend.several import ENGINE, Several
-from cotrain.backend.work import Worked
+from cotrain.backend.learner_group import RankGroup, RankGroupPolicy
+from cotrain.backend.learner_host import PolicyInfo
+from cotrain.backend.rank_host import RankHost, WriteFailure, ShareSize
+from cotrain.backend.several import ENGINE, MultiProcessBackend
+from cotrain.backend.work import ProcessStats
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.config.policies import trainable
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.disk import transaction
 from cotrain.disk.files import DiskError
-from cotrain.disk.parts import finite, part_name, size_of, write_part
+from cotrain.disk.parts import is_finite, part_name, tensor_bytes, write_part
 from cotrain.runs import run as loop
 from cotrain.train.guard import Diverged, NotFinite
 from cotrain.train.policy_store import PolicyStore
@@ -57,7 +57,7 @@ def made(name, out, kills=(), world=2, **settings):
     """A run, and its launcher."""
     launcher = Mixed(kills)
     try:
-        loop.start(recipe(name), out, checkpoint_every=1, backend=Several(launcher, world=world), **settings)
+        loop.start_run(recipe(name), out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=world), **settings)
     finally:
         launcher.stop()
     assert not any(process.process.is_alive() for process in launcher.processes)
@@ -74,14 +74,14 @@ def on_two(tmp_path_factory):
         if name not in known:
             known[name] = tmp_path_factory.mktemp("ranks") / "run", tmp_path_factory.mktemp("local") / "run"
             made(name, known[name][0])
-            loop.start(recipe(name), known[name][1], checkpoint_every=1)
+            loop.start_run(recipe(name), known[name][1], checkpoint_every=1)
         return known[name]
 
     return of
 
 
 def weights(directory):
-    tensors, documents = transaction.latest(directory / "checkpoints").load()
+    tensors, documents = transaction.latest_checkpoint(directory / "checkpoints").load()
     return {(p, n): t for p, group in tensors.items() for n, t in group.items()}, documents["state"]
 
 
@@ -137,14 +137,14 @@ def resumed(recipe, out, world, **settings):
     """Gone on with on so many ranks."""
     launcher = Mixed()
     try:
-        loop.resume(recipe, out, backend=Several(launcher, world=world), **settings)
+        loop.resume_run(recipe, out, backend=MultiProcessBackend(launcher, world=world), **settings)
     finally:
         launcher.stop()
 
 
 def parts(directory):
     """Names of files of the newest checkpoint's tensors."""
-    return {path.name for path in transaction.latest(directory / "checkpoints").path.glob("*.safetensors")}
+    return {path.name for path in transaction.latest_checkpoint(directory / "checkpoints").path.glob("*.safetensors")}
 
 
 @pytest.mark.cluster
@@ -156,7 +156,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(name, tmp_path):
     launcher, seen = Mixed(), []
     try:
         with pytest.raises(KeyboardInterrupt):
-            loop.start(made_of, out, checkpoint_every=1, backend=Several(launcher, world=2), observer=Stop(2))
+            loop.start_run(made_of, out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=2), observer=Stop(2))
     finally:
         launcher.stop()
     seen.append(parts(out))
@@ -166,7 +166,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(name, tmp_path):
         seen.append(parts(out))
     resumed(made_of, out, 3)
     seen.append(parts(out))
-    loop.start(made_of, local, checkpoint_every=1)
+    loop.start_run(made_of, local, checkpoint_every=1)
     assert gap(out, local) < 2e-4
     for world, files in zip((2, 1, 2, 3), seen, strict=True):
         assert {file for file in files if file.startswith("generator")} == {
@@ -179,9 +179,9 @@ def test_a_run_of_two_ranks_is_measured_and_exported_without_them(on_two, tmp_pa
     """As the same checkpoint in one part."""
     ranks, whole = on_two("adapters")[0], tmp_path / "whole"
     shutil.copytree(ranks, whole)
-    found = transaction.latest(ranks / "checkpoints")
+    found = transaction.latest_checkpoint(ranks / "checkpoints")
     shutil.rmtree(whole / "checkpoints")
-    transaction.save(whole / "checkpoints", found.step, *found.load())
+    transaction.save_checkpoint(whole / "checkpoints", found.step, *found.load())
     assert parts(ranks) != parts(whole) == {"generator.safetensors", "verifier.safetensors"}
     for run, out in ((ranks, tmp_path / "a"), (whole, tmp_path / "b")):
         assert main(["export", str(run), "--role", "solver", "--out", str(out)]) == 0
@@ -217,7 +217,7 @@ def test_a_rank_that_dies_while_parts_are_written_leaves_the_checkpoint_before(d
         made("adapters", out)
     assert (tmp_path / "left").read_text() == "0"
     if deaths == 3:
-        found = transaction.latest(out / "checkpoints")
+        found = transaction.latest_checkpoint(out / "checkpoints")
         assert found.step == 1 and found.damaged == ()
         left = {path.name for path in (out / "checkpoints/.staging-step-000002").iterdir()}
         assert "generator.2-of-2.safetensors" in left and "manifest.json" not in left
@@ -251,11 +251,11 @@ class Odd:
         return None if self.rank == 0 else "node-7"
 
     def measure(self, policy):
-        return Share(bytes=4, finite=policy != "wild" or self.rank == 0)
+        return ShareSize(bytes=4, finite=policy != "wild" or self.rank == 0)
 
     def write(self, policy, folder, stem):
         if policy == "full" and self.rank == 1:
-            return Refused(errno=errno.ENOSPC, why="No space left on device")
+            return WriteFailure(errno=errno.ENOSPC, why="No space left on device")
         return write_part(Path(folder), stem, {"w": torch.ones(1)}, part=self.rank + 1, parts=2)
 
 
@@ -271,7 +271,7 @@ def test_one_rank_alone_ends_the_group(what, deadline, error, said, monkeypatch)
     monkeypatch.setattr(learner_group, "RankHost", Odd)
     monkeypatch.setattr(learner_group, "LOSS", 0.1)
     launcher = Apart()
-    group = Group("the learners", launcher, (), {}, [Worked(policies=()) for _ in range(2)])
+    group = RankGroup("the learners", launcher, (), {}, [ProcessStats(policies=()) for _ in range(2)])
     assert group.ask("answer") == "answer"
     group._deadline = deadline
     with pytest.raises(error, match=said):
@@ -284,23 +284,23 @@ def test_what_ranks_say_of_a_checkpoint(tmp_path, monkeypatch):
     written; a folder that one does not see is refused."""
     monkeypatch.setattr(learner_group, "RankHost", Odd)
     launcher = Apart()
-    group = Group("the learners", launcher, (), {}, [Worked(policies=()) for _ in range(2)])
+    group = RankGroup("the learners", launcher, (), {}, [ProcessStats(policies=()) for _ in range(2)])
 
     def policy(name):
-        opened = Opened(renderer=None, shape=None, changes=True)
-        return GroupPolicy(name, trainable(TINY), opened, lambda: group)
+        opened = PolicyInfo(renderer=None, shape=None, changes=True)
+        return RankGroupPolicy(name, trainable(TINY), opened, lambda: group)
 
     try:
-        tried = {name: policy(name).saved() for name in ("calm", "full", "wild")}
-        assert [(size_of(parts), finite(parts)) for parts in tried.values()] == [(8, True), (8, True), (8, False)]
+        tried = {name: policy(name).checkpoint_tensors() for name in ("calm", "full", "wild")}
+        assert [(tensor_bytes(parts), is_finite(parts)) for parts in tried.values()] == [(8, True), (8, True), (8, False)]
         with pytest.raises(NotFinite, match="policy 'wild' has weights that are not finite"):
-            PolicyStore({"calm": policy("calm"), "wild": policy("wild")}).saved()
+            PolicyStore({"calm": policy("calm"), "wild": policy("wild")}).checkpoint_parts()
         with pytest.raises(DiskError, match="disk full; nothing is lost: there was no checkpoint before") as error:
-            transaction.save(tmp_path, 1, {"full": tried["full"]}, {})
+            transaction.save_checkpoint(tmp_path, 1, {"full": tried["full"]}, {})
         assert error.value.full and not list(tmp_path.iterdir())
-        transaction.save(tmp_path, 1, {"calm": tried["calm"]}, {})
-        assert transaction.latest(tmp_path).load()[0]["calm"]["w"].tolist() == [1.0, 1.0]
+        transaction.save_checkpoint(tmp_path, 1, {"calm": tried["calm"]}, {})
+        assert transaction.latest_checkpoint(tmp_path).load()[0]["calm"]["w"].tolist() == [1.0, 1.0]
         with pytest.raises(ConfigError, match=r"rank 1 on node-7 has no /.*give --out a directory that all machines"):
-            policy("calm").sees(tmp_path)
+            policy("calm").check_folder(tmp_path)
     finally:
         launcher.stop()

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cotrain.backend import remote as remote_policy
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.remote import remote
 from cotrain.core.address import Address
 from cotrain.core.types import Sampling
@@ -51,7 +51,7 @@ def answer(server, said, *, ids=False, **headers):
     """The completion that comes of an answer, and the counts."""
     server.said, server.headers = said if isinstance(said, bytes) else said.encode(), headers
     settings = {"timeout": 30.0, "deadline": 15.0, "tokenizer": "embedded" if ids else None}
-    handle = Local().open({"far": remote(server.url, "judge", **settings)}, seed=0)["far"]
+    handle = LocalBackend().open({"far": remote(server.url, "judge", **settings)}, seed=0)["far"]
     prompt = handle.renderer.encode("Is it right?") if ids else handle.renderer.encode('[{"role": "user"}]')
     request = Request(
         address=Address(step=0, task=0, member=0, role="far", call=0),

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.core.stopping import Interrupted
@@ -18,7 +18,7 @@ from cotrain.methods.magrpo.recipe import magrpo
 from cotrain.methods.tango import tango
 from cotrain.runs import run as loop
 from cotrain.runs.directory import refuse_other_lag
-from cotrain.train.lag import Plays, StoppableEngine, check_lag
+from cotrain.train.lag import PlayPipeline, StoppableEngine, check_lag
 from tests.backend.processes import Here
 from tests.backend.test_several import SMALL, briefly, digest
 from tests.helpers import EASY, TINY
@@ -40,7 +40,7 @@ def lagging(tmp_path_factory):
     def of(name):
         if name not in known:
             known[name] = tmp_path_factory.mktemp("lag") / "run"
-            loop.start(RECIPES[name](), known[name], checkpoint_every=1, backend=Several(Here()), lag=1)
+            loop.start_run(RECIPES[name](), known[name], checkpoint_every=1, backend=MultiProcessBackend(Here()), lag=1)
         return known[name]
 
     return of
@@ -55,14 +55,14 @@ def rows(directory):
 @pytest.mark.parametrize("name", RECIPES)
 def test_two_runs_are_the_same(name, lagging, tmp_path):
     """As are those of which play and update wait for each other, below."""
-    loop.start(RECIPES[name](), tmp_path / "again", checkpoint_every=1, backend=Several(Here()), lag=1)
+    loop.start_run(RECIPES[name](), tmp_path / "again", checkpoint_every=1, backend=MultiProcessBackend(Here()), lag=1)
     assert digest(tmp_path / "again") == digest(lagging(name))
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", RECIPES)
 def test_it_is_not_the_run_without_a_lag(name, lagging, tmp_path):
-    loop.start(RECIPES[name](), tmp_path / "usual", checkpoint_every=1)
+    loop.start_run(RECIPES[name](), tmp_path / "usual", checkpoint_every=1)
     assert digest(tmp_path / "usual")["weights"] != digest(lagging(name))["weights"]
     assert json.loads((lagging(name) / "recipe.json").read_text())["lag"] == 1
     assert "lag" not in json.loads((tmp_path / "usual" / "recipe.json").read_text())
@@ -71,7 +71,7 @@ def test_it_is_not_the_run_without_a_lag(name, lagging, tmp_path):
 @pytest.mark.whole
 @pytest.mark.parametrize("name", RECIPES)
 def test_one_process_that_plays_and_updates_in_turn_gives_the_same_run(name, lagging, tmp_path):
-    loop.start(RECIPES[name](), tmp_path / "run", checkpoint_every=1, lag=1)
+    loop.start_run(RECIPES[name](), tmp_path / "run", checkpoint_every=1, lag=1)
     assert digest(tmp_path / "run") == digest(lagging(name))
 
 
@@ -112,14 +112,14 @@ def test_a_resumed_run_is_the_undisturbed_one(name, stop, lagging, tmp_path):
     """Stopped with a checkpoint at once, and killed with one of the step before; gone on with in one process."""
     out = tmp_path / "run"
     with pytest.raises(type(stop)):
-        loop.start(RECIPES[name](), out, checkpoint_every=1, backend=Several(Here()), lag=1, observer=Stop(2, stop))
-    _, documents = transaction.latest(out / "checkpoints").load()
+        loop.start_run(RECIPES[name](), out, checkpoint_every=1, backend=MultiProcessBackend(Here()), lag=1, observer=Stop(2, stop))
+    _, documents = transaction.latest_checkpoint(out / "checkpoints").load()
     finished = documents["state"]["finished"]
     assert finished == (2 if isinstance(stop, Interrupted) else 1)
     assert {episode["step"] for episode in documents["ahead"]["episodes"]} == {finished}
-    loop.resume(RECIPES[name](), out)
+    loop.resume_run(RECIPES[name](), out)
     assert digest(out) == digest(lagging(name))
-    assert "ahead" not in transaction.latest(out / "checkpoints").load()[1]
+    assert "ahead" not in transaction.latest_checkpoint(out / "checkpoints").load()[1]
 
 
 LOSSES = [
@@ -132,7 +132,7 @@ LOSSES = [
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_lost_processes_change_nothing(name, lagging, tmp_path):
     launcher = Here(LOSSES)
-    loop.start(RECIPES[name](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher), lag=1)
+    loop.start_run(RECIPES[name](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher), lag=1)
     assert launcher.lost == len(LOSSES)
     assert digest(tmp_path / "run") == digest(lagging(name))
 
@@ -178,7 +178,7 @@ LOST = [(), *(pytest.param(lost, marks=pytest.mark.whole) for lost in ((ENGINE,)
 def test_play_and_update_go_on_at_once_and_either_may_be_lost(lost, lagging, tmp_path):
     """Neither ends before the other has begun: taking turns, they would wait for ever."""
     launcher = Meeting(lost)
-    loop.start(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher), lag=1)
+    loop.start_run(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher), lag=1)
     assert launcher.seen == {(what, step) for what in (ENGINE, LEARNERS) for step in range(3)}
     assert launcher.lost == len(lost)
     assert digest(tmp_path / "run") == digest(lagging("adapters"))
@@ -190,15 +190,15 @@ def test_a_play_that_fails_or_is_given_up_leaves_no_thread_and_no_play():
     def play(step):
         begun.set()
         while True:
-            engine.refuse()
+            engine.raise_if_stopped()
 
-    plays = Plays(play, engine, 1, apart=True)
-    with pytest.raises(OSError, match="of the update"), plays.beside(1, until=2):
+    plays = PlayPipeline(play, engine, 1, apart=True)
+    with pytest.raises(OSError, match="of the update"), plays.playing_ahead(1, until=2):
         begun.wait()
         raise OSError("of the update")
     assert plays.ready is None and plays.state() is None and engine.stopping() == 0
     engine.asked = 15
-    with pytest.raises(Interrupted), plays.beside(1, until=2):
+    with pytest.raises(Interrupted), plays.playing_ahead(1, until=2):
         seen.append("begun")
     assert not seen
     plays.close()

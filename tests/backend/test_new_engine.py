@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.policies import frozen, trainable
 from cotrain.core.errors import ConfigError
-from cotrain.engine.contract import serving
+from cotrain.engine.contract import as_serving_engine
 from cotrain.engine.reference import ReferenceEngine
 from tests.helpers import TINY, answers, request
 
@@ -34,7 +34,7 @@ def in_place(handles, device):
 def told(engine):
     """What an engine says after the learner's weights were changed strongly and published, and how far its
     log-probabilities are from the learner's."""
-    backend = Local(engine=engine)
+    backend = LocalBackend(engine=engine)
     learner = backend.open({"generator": trainable(TINY)}, seed=0)["generator"]
     noise = torch.Generator().manual_seed(1)
     for _, weight in learner.weights():
@@ -66,14 +66,14 @@ def test_copies_that_are_not_told_are_seen(page):
 
 
 def test_an_engine_that_only_trains_is_not_served():
-    backend = Local(engine=in_place)
+    backend = LocalBackend(engine=in_place)
     backend.open({"generator": trainable(TINY)}, seed=0)
     with pytest.raises(ConfigError, match="ReferenceEngine has no step, drawn, check and context"):
-        serving(backend.engine).step()
+        as_serving_engine(backend.engine).step()
 
 
 def test_a_handle_refuses_what_its_kind_cannot():
-    handles = Local().open({"generator": trainable(TINY), "start": frozen(TINY)}, seed=0)
+    handles = LocalBackend().open({"generator": trainable(TINY), "start": frozen(TINY)}, seed=0)
     with pytest.raises(ConfigError, match="policy 'start' is of kind 'frozen' and is not trained"):
         handles["start"].update([])
     with pytest.raises(ConfigError, match="'start' is of kind 'frozen' and follows nobody"):

@@ -13,8 +13,8 @@ import pytest
 
 from cotrain.backend.cluster_file import Cluster
 from cotrain.backend.joining import check_address
-from cotrain.backend.on_ray import PATIENCE, Ray
-from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.backend.on_ray import PATIENCE, RayLauncher
+from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.core.errors import ConfigError
 from cotrain.runs import run as loop
 from tests.backend.commands import below
@@ -28,7 +28,7 @@ class Nodes:
     """Ray's head, and another machine beside it."""
 
     def __init__(self):
-        Ray(Cluster())  # sets what Ray reads when it is imported
+        RayLauncher(Cluster())  # sets what Ray reads when it is imported
         from ray.cluster_utils import Cluster as Raylets
 
         self._raylets = Raylets()
@@ -65,7 +65,7 @@ def nodes(left_over):
     assert left_over(60) == {}
 
 
-class Losing(Ray):
+class Losing(RayLauncher):
     """Puts one process on the other machine, as long as there is one, which is lost with one of the questions to it."""
 
     def __init__(self, nodes, what, at):
@@ -81,8 +81,8 @@ class Losing(Ray):
         made = super().begin(what, host, settings)
         return Watched(made, self) if what == self.what else made
 
-    def options(self, host):
-        return {**super().options(host), "scheduling_strategy": self.where}
+    def actor_options(self, host):
+        return {**super().actor_options(host), "scheduling_strategy": self.where}
 
 
 class Watched:
@@ -108,7 +108,7 @@ class Watched:
 @pytest.mark.parametrize(("what", "at"), [(ENGINE, 20), (LEARNERS, 20)])
 def test_a_machine_that_is_lost_changes_nothing(what, at, nodes, undisturbed, tmp_path):  # noqa: F811
     launcher = Losing(nodes, what, at)
-    loop.start(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))
+    loop.start_run(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher))
     assert launcher.lost == 1
     assert digest(tmp_path / "run") == undisturbed("adapters")
 

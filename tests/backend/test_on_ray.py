@@ -11,8 +11,8 @@ import pytest
 
 from cotrain.backend import machines
 from cotrain.backend.cluster_file import Cluster
-from cotrain.backend.on_ray import Ray, RayProcess, looked
-from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.backend.on_ray import RayLauncher, RayProcess, inspect_remote_python
+from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.runs import run as loop
@@ -27,13 +27,13 @@ CLUSTER = Cluster(cpus=2, object_store_mb=200, deadline=300.0)
 def ray_here():
     """One Ray for the tests of this file. It fails where Ray does not start, also on a machine that is too busy: it is
     tried for three minutes."""
-    launcher = Ray(CLUSTER)
+    launcher = RayLauncher(CLUSTER)
     launcher.start()
     yield
     launcher.stop()
 
 
-class Killing(Ray):
+class Killing(RayLauncher):
     """Kills a process of one kind at these of the questions to it: SIGKILL while that one is answered."""
 
     def __init__(self, what: str, at: Iterable[int], cluster: Cluster = CLUSTER) -> None:
@@ -68,7 +68,7 @@ class _Watched:
 @pytest.mark.parametrize("what", [ENGINE, LEARNERS])
 def test_kills_change_nothing(what, ray_here, undisturbed, tmp_path):  # noqa: F811
     launcher = Killing(what, (13, 20))  # fewer than an undisturbed run asks; torture/processes.py kills at more
-    loop.start(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))
+    loop.start_run(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher))
     assert launcher.killed == 2
     assert digest(tmp_path / "run") == undisturbed("adapters")
 
@@ -76,7 +76,7 @@ def test_kills_change_nothing(what, ray_here, undisturbed, tmp_path):  # noqa: F
 @pytest.mark.cluster
 def test_a_moving_average_by_ray_is_that_of_one_process(ray_here, undisturbed, tmp_path):  # noqa: F811
     """Undisturbed, as ``tango`` is by the command (``test_ray_command.py``)."""
-    loop.start(RECIPES["EMA teacher"](), tmp_path / "run", checkpoint_every=1, backend=Several(Ray(CLUSTER)))
+    loop.start_run(RECIPES["EMA teacher"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(RayLauncher(CLUSTER)))
     assert digest(tmp_path / "run") == undisturbed("EMA teacher")
 
 
@@ -84,10 +84,10 @@ def test_machines_that_do_not_answer_in_time_are_told(ray_here):
     (silent,) = machines.ask_machines(None, [TINY], patience=0.0)
     assert silent["error"] == "no answer within 0 seconds"
     (machine,) = machines.ask_machines(None, [TINY, "/no/model"], patience=300.0)
-    (line,) = machines.wrongs(machine, machine["python"], None)
+    (line,) = machines.machine_problems(machine, machine["python"], None)
     assert "model '/no/model': no such directory" in line
     with pytest.raises(ConfigError, match=r"Ray here: no machine said within 0 seconds what /python has"):
-        looked("/python", "here", 0.0)
+        inspect_remote_python("/python", "here", 0.0)
 
 
 def test_a_machine_without_the_model_is_told_by_the_command_before_anything_is_loaded(
@@ -110,7 +110,7 @@ def test_a_machine_without_the_model_is_told_by_the_command_before_anything_is_l
 
 def test_gpus_that_a_ray_does_not_have_are_not_waited_for(ray_here, monkeypatch):
     monkeypatch.setattr(machines, "ARRIVAL", 0.0)
-    joined = Ray(Cluster(address="auto", gpus={"LearnerHost": 99.0}))
+    joined = RayLauncher(Cluster(address="auto", gpus={"LearnerHost": 99.0}))
     with pytest.raises(ConfigError, match=r"\[learner\] gpus = 99 in the --cluster file: .* at auto; lower it"):
         joined.start()
 
@@ -123,7 +123,7 @@ def test_a_silent_process_is_killed_at_its_deadline(ray_here):
         def sleep(self):
             time.sleep(600)
 
-    process = Ray(Cluster(deadline=30.0)).begin("the sleeper", Sleeper, ())
+    process = RayLauncher(Cluster(deadline=30.0)).begin("the sleeper", Sleeper, ())
     pid = process.ask("pid")
     process._deadline = 1.0
     os.kill(pid, signal.SIGSTOP)

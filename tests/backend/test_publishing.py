@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.backend.publishing import check_publishing
 from cotrain.config.policies import frozen, trainable
 from cotrain.core.errors import ConfigError
@@ -69,7 +69,7 @@ class Forgetful(Copying):
 
 def checked(engine):
     torch.set_num_threads(1)
-    backend = Local(engine=engine)
+    backend = LocalBackend(engine=engine)
     handles = backend.open({"generator": trainable(TINY), "start": frozen(TINY)}, seed=0)
     before = {name: weight.clone() for name, weight in handles["generator"].tensors().items()}
     try:

@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from cotrain.backend import learner_group
-from cotrain.backend.learner_group import Group
+from cotrain.backend.learner_group import RankGroup
 from cotrain.backend.rank_host import RankHost
-from cotrain.backend.several import Several
-from cotrain.backend.work import Worked
+from cotrain.backend.several import MultiProcessBackend
+from cotrain.backend.work import ProcessStats
 from cotrain.config.override import override
 from cotrain.core.errors import RankShort
 from cotrain.disk import transaction
 from cotrain.learn.sharded import ShardedScorer
 from cotrain.runs import run as loop
-from cotrain.train.guard import Losses
+from cotrain.train.guard import LostProcesses
 from tests.backend.processes import Apart
 from tests.backend.test_group import Mixed
 from tests.backend.test_several import RECIPES, digest
@@ -58,7 +58,7 @@ def on_two(recipe, out, host, monkeypatch):
     monkeypatch.setattr(learner_group, "RankHost", host)
     launcher, told = Mixed(), Told()
     try:
-        loop.start(recipe, out, checkpoint_every=1, backend=Several(launcher, world=2), observer=told)
+        loop.start_run(recipe, out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=2), observer=told)
     finally:
         launcher.stop()
     return launcher, [line for line in told.lines if "memory" in line]
@@ -70,7 +70,7 @@ def test_all_ranks_split_the_update_when_one_has_too_little_memory(tmp_path, mon
     out, same = tmp_path / "short", tmp_path / "same"
     launcher, told = on_two(RECIPES["adapters"](), out, ShortInUpdate, monkeypatch)
     assert launcher.begun == 2 * 2
-    tokens = transaction.latest(out / "checkpoints").load()[1]["state"]["policies"]["generator"]["micro_tokens"]
+    tokens = transaction.latest_checkpoint(out / "checkpoints").load()[1]["state"]["policies"]["generator"]["micro_tokens"]
     how = f"all go on with passes of {tokens} tokens; going back to the start"
     assert told == [f"rank 1 of 2 had too little memory for a pass of policy 'generator'; {how}"]
     smaller = override(RECIPES["adapters"](), [f"policies.generator.micro_tokens={tokens}"])
@@ -108,11 +108,11 @@ class Odd:
 def test_the_group_ends_and_the_next_one_knows(monkeypatch):
     monkeypatch.setattr(learner_group, "RankHost", Odd)
     launcher, limits = Apart(), {}
-    group = Group("the learners", launcher, (), limits, [Worked(policies=()) for _ in range(2)])
+    group = RankGroup("the learners", launcher, (), limits, [ProcessStats(policies=()) for _ in range(2)])
     with pytest.raises(RankShort, match="rank 1 of 2 had too little memory for a pass of policy 'generator'"):
         group.ask("answer")
     assert limits == {"generator": 64}
     assert not any(process.process.is_alive() for process in launcher.processes)
-    losses = Losses()
+    losses = LostProcesses()
     for _ in range(9):
-        losses.add(0, RankShort(1, 2, 64, "generator"))
+        losses.count_loss(0, RankShort(1, 2, 64, "generator"))

@@ -13,12 +13,12 @@ import torch
 from cotrain.backend import joining, machines
 from cotrain.backend.cluster_file import Cluster, check_world
 from cotrain.backend.joining import HERE, PREFACE, check_address, check_here
-from cotrain.backend.machines import await_gpus, check_gpus, differences, wrongs
-from cotrain.backend.on_ray import _told
+from cotrain.backend.machines import await_gpus, check_gpus, machine_differences, machine_problems
+from cotrain.backend.on_ray import _error_text
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
-from cotrain.preflight.estimate import Process
-from cotrain.preflight.processes import check_memory, note_of
+from cotrain.preflight.estimate import ProcessMemory
+from cotrain.preflight.processes import check_memory, object_store_note
 from tests.helpers import TINY
 
 GIB = 2**30
@@ -99,8 +99,8 @@ def test_a_port_in_use_for_the_ray_that_begins_here():
 
 def test_versions_that_differ_are_named():
     said = "Version mismatch: The cluster was started with:\n    Ray: 2.50.0\n    Python: 3.12.1\nThis process"
-    assert _told(RuntimeError(said)) == " ".join(said.split())
-    assert _told(RuntimeError("one\ntwo")) == "one"
+    assert _error_text(RuntimeError(said)) == " ".join(said.split())
+    assert _error_text(RuntimeError("one\ntwo")) == "one"
 
 
 # -- memory
@@ -113,9 +113,9 @@ def test_an_object_store_beyond_the_memory_of_the_machine():
 
 
 PROCESSES = (
-    Process(what="the command", memory={}, beside={"the program itself": GIB}),
-    Process(what="the learners", memory={"weights": 4 * GIB, "optimiser": 8 * GIB}, beside={"the program itself": GIB}),
-    Process(what="the engine's process", memory={"weights": 4 * GIB}, beside={"the program itself": GIB}),
+    ProcessMemory(what="the command", memory={}, beside={"the program itself": GIB}),
+    ProcessMemory(what="the learners", memory={"weights": 4 * GIB, "optimiser": 8 * GIB}, beside={"the program itself": GIB}),
+    ProcessMemory(what="the engine's process", memory={"weights": 4 * GIB}, beside={"the program itself": GIB}),
 )
 
 
@@ -145,8 +145,8 @@ def test_processes_that_need_more_memory_than_a_gpu_has():
 
 
 def test_an_object_store_that_weights_do_not_fit_into_is_noted():
-    assert "weights of up to 4.00 GiB pass through an object store of 1024 MB" in note_of(PROCESSES, Cluster())
-    assert note_of(PROCESSES, Cluster(object_store_mb=5000)) is None
+    assert "weights of up to 4.00 GiB pass through an object store of 1024 MB" in object_store_note(PROCESSES, Cluster())
+    assert object_store_note(PROCESSES, Cluster(object_store_mb=5000)) is None
 
 
 # -- GPUs
@@ -174,8 +174,8 @@ def test_gpus_may_join_late(monkeypatch):
 
 def test_a_machine_that_says_nothing_is_named():
     silent = {"name": "10.0.0.2", "error": "no answer within 300 seconds"}
-    assert wrongs(silent, {}, None) == ["10.0.0.2: no answer within 300 seconds"]
-    assert differences([silent, silent]) == []
+    assert machine_problems(silent, {}, None) == ["10.0.0.2: no answer within 300 seconds"]
+    assert machine_differences([silent, silent]) == []
 
 
 HERE_IS = {"python": "3.11.7", "cotrain": "0.1.0", "code": "a", "torch": "2.13.0", "transformers": "5.23.0"}
@@ -200,13 +200,13 @@ def having_versions(name="10.0.0.2", engine=None, **versions):
     ],
 )  # fmt: skip
 def test_only_versions_that_differ_are_named(there, line):
-    assert wrongs(having_versions(**there), HERE_IS, None) == ([line] if line else [])
+    assert machine_problems(having_versions(**there), HERE_IS, None) == ([line] if line else [])
 
 
 def test_versions_of_vllm_that_differ_are_named():
     one, two = ({"python": "3.11.7", "vllm": version} for version in ("0.32.0", "0.31.1"))
-    assert differences([having_versions("a", one), having_versions("b", one)]) == []
-    assert differences([having_versions("a", one), having_versions("b", two)]) == [
+    assert machine_differences([having_versions("a", one), having_versions("b", one)]) == []
+    assert machine_differences([having_versions("a", one), having_versions("b", two)]) == [
         "vLLM's Python on b has vllm 0.31.1, that on a vllm 0.32.0; expected the same"
     ]
 

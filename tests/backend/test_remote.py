@@ -10,7 +10,7 @@ import torch
 from servers import Odd, running, serving_run
 
 from cotrain.backend import remote as remote_policy
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.override import override
 from cotrain.config.remote import remote
 from cotrain.core.errors import ConfigError, DataError
@@ -69,16 +69,16 @@ async def ask_twice(task, roles):
 
 def asked(url, model, *, count=2, system=None, protocol=ask_twice, traces=(), **settings):
     """Episodes with a remote policy alone, and what was counted."""
-    backend = Local()
+    backend = LocalBackend()
     settings = {"timeout": 30.0, "deadline": 60.0, **settings}
     backend.open({"far": remote(url, model, **settings)}, seed=0)
-    backend.remember(traces)
+    backend.cache_remote_answers(traces)
     renderer = backend._handles["far"].renderer
     role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=7), system=system)
     executor = Executor(backend.engine, {"far": renderer}, {"far": role}, 0)
     episodes = executor.play(protocol, letter_tasks(count), step=0, group_size=1)
     counts = backend.engine.counts()
-    executor.loop.run(backend.close())
+    executor.loop.run_to_end(backend.close())
     return episodes, {key.removeprefix("far/remote/"): value for key, value in counts.items()}
 
 
@@ -140,15 +140,15 @@ def test_no_more_requests_are_under_way_than_allowed():
 
 def test_connections_outlive_a_play(odd):
     """The event loop is the executor's, not the play's."""
-    backend = Local()
+    backend = LocalBackend()
     (far,) = backend.open({"far": remote(odd.url, "good", concurrency=1)}, seed=0).values()
     role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=7))
     executor = Executor(backend.engine, {"far": far.renderer}, {"far": role}, 0)
     played = [executor.play(ask_twice, letter_tasks(2), step=step, group_size=1) for step in range(3)]
     assert all(t.failure is None for episodes in played for e in episodes for t in e.traces)
-    assert executor.greedy().play(ask_twice, letter_tasks(1), step=3, group_size=1)[0].failure is None
+    assert executor.greedy_copy().play(ask_twice, letter_tasks(1), step=3, group_size=1)[0].failure is None
     assert odd.asked["good"] == 14 and len(odd.lines) == 1
-    executor.loop.run(backend.close())
+    executor.loop.run_to_end(backend.close())
 
 
 def test_what_no_repetition_mends_ends_the_play(odd, monkeypatch):
@@ -198,14 +198,14 @@ def test_the_engine_goes_on_while_a_server_is_waited_for():
     finished, answered = [], []
     server = Odd(until=lambda: len(finished) > 2)
     with running(server.app) as (url, _):
-        backend = Local(engine=lambda handles, device: EmbeddedEngine({"near": tiny_model()}))
+        backend = LocalBackend(engine=lambda handles, device: EmbeddedEngine({"near": tiny_model()}))
         backend.open({"far": remote(url, "good")}, seed=0)
         renderers = {"far": backend._handles["far"].renderer, "near": CharRenderer()}
         sampling = Sampling(max_tokens=4)
         roles = {name: Role(policy=name, prompt="{problem}", sampling=sampling) for name in renderers}
         executor = Executor(backend.engine, renderers, roles, 0)
         executor.play(both, letter_tasks(3), step=0, group_size=1)
-        executor.loop.run(backend.close())
+        executor.loop.run_to_end(backend.close())
     assert answered[0] > 2
 
 
@@ -241,7 +241,7 @@ def test_a_run_with_a_remote_judge_is_repeated_without_its_server(judge, tokeniz
             p < 0 for t in reviews for p in t.logprobs
         )
     again = CoTrainer(judged("http://127.0.0.1:1/v1", tokenizer=tokenizer))
-    again.backend.remember(t for r in results for e in r.episodes for t in e.traces)
+    again.backend.cache_remote_answers(t for r in results for e in r.episodes for t in e.traces)
     repeated = [again.step() for _ in range(2)]
     assert [r.episodes for r in repeated] == [r.episodes for r in results]
     mine, theirs = weights(first), weights(again)
@@ -253,7 +253,7 @@ def test_a_run_with_a_remote_judge_is_repeated_without_its_server(judge, tokeniz
 def test_a_run_that_is_gone_on_with_asks_nothing_twice(judge, tmp_path):
     """Interrupted after step 1 was played and before it was saved: resuming takes the ledger's answers."""
     recipe = judged(judge)
-    plain = loop.start(recipe, tmp_path / "plain").directory
+    plain = loop.start_run(recipe, tmp_path / "plain").directory
     cut, steps = tmp_path / "cut", []
 
     class Stop:
@@ -265,12 +265,12 @@ def test_a_run_that_is_gone_on_with_asks_nothing_twice(judge, tmp_path):
                 raise KeyboardInterrupt  # as a second signal: nothing is saved
 
     with pytest.raises((KeyboardInterrupt, Interrupted)):
-        loop.start(recipe, cut, observer=Stop())
+        loop.start_run(recipe, cut, observer=Stop())
     with Ledger(cut / "episodes") as ledger:
         assert ledger.steps() == (0,)
         played = ledger.read(0)
-    assert transaction.latest(cut / "checkpoints") is None
-    loop.resume(recipe, cut)
+    assert transaction.latest_checkpoint(cut / "checkpoints") is None
+    loop.resume_run(recipe, cut)
     with Ledger(cut / "episodes") as ledger, Ledger(plain / "episodes") as other:
         assert ledger.read(0) == played
         assert ledger.steps() == other.steps() == (0, 1)

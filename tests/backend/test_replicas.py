@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from cotrain.backend.engine_host import EngineHost
-from cotrain.backend.hosted_engines import dealt
-from cotrain.backend.local import Local, embedded
-from cotrain.backend.places import ByVllm, embedded_alone, replicated
-from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.backend.hosted_engines import replica_of
+from cotrain.backend.local import LocalBackend, make_embedded_engine
+from cotrain.backend.places import VllmPlacement, embedded_alone, with_replicas
+from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.config.policies import adapter, frozen, reward_model, trainable
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
@@ -36,11 +36,11 @@ def address(**place):
 
 
 def test_an_episode_stays_with_one_replica_and_all_have_as_many():
-    shares = Counter(dealt(address(task=t, member=m), 4) for t in range(6) for m in range(8))
+    shares = Counter(replica_of(address(task=t, member=m), 4) for t in range(6) for m in range(8))
     assert shares == dict.fromkeys(range(4), 12)
-    one = dealt(address(task=3, member=2), 4)
-    assert all(dealt(address(task=3, member=2, role=r, call=c, path=(c,)), 4) == one for r in "ab" for c in range(9))
-    assert dealt(address(task=3, member=2), 1) == 0
+    one = replica_of(address(task=3, member=2), 4)
+    assert all(replica_of(address(task=3, member=2, role=r, call=c, path=(c,)), 4) == one for r in "ab" for c in range(9))
+    assert replica_of(address(task=3, member=2), 1) == 0
 
 
 def test_each_engine_has_its_replicas():
@@ -50,21 +50,21 @@ def test_each_engine_has_its_replicas():
         "start": frozen(TINY),
         "scorer": reward_model(TINY),
     }
-    settled = {name: spec.settled(autocast=False) for name, spec in policies.items()}
-    single = ByVllm()(settled, 0, "cuda", 1)
-    doubled = replicated(ByVllm(), 2)(settled, 0, "cuda", 1)
+    settled = {name: spec.with_device_defaults(autocast=False) for name, spec in policies.items()}
+    single = VllmPlacement()(settled, 0, "cuda", 1)
+    doubled = with_replicas(VllmPlacement(), 2)(settled, 0, "cuda", 1)
     assert [place.policies for place in single] == [("generator",), ("verifier", "start"), ("scorer",)]
     assert [p.policies for p in doubled] == [p.policies for p in single for _ in range(2)]
     assert len({p.what for p in doubled}) == 6 and doubled[0].settings == doubled[1].settings == single[0].settings
     assert doubled[3].what == "the engine's process of verifier and start (replica 2 of 2)"
-    assert [p.what for p in replicated(embedded_alone, 2)(settled, 0, "cpu", 1)] == [ONE, TWO]
-    assert [p.what for p in replicated(embedded_alone, 1)(settled, 0, "cpu", 1)] == [ENGINE]
+    assert [p.what for p in with_replicas(embedded_alone, 2)(settled, 0, "cpu", 1)] == [ONE, TWO]
+    assert [p.what for p in with_replicas(embedded_alone, 1)(settled, 0, "cpu", 1)] == [ENGINE]
 
 
 class Deaf(EngineHost):
     """It says that it has new weights, and keeps the old ones."""
 
-    def bring(self, policy, weights): ...
+    def load_weights(self, policy, weights): ...
 
 
 def asked_first(policies, seed, device, threads):
@@ -73,7 +73,7 @@ def asked_first(policies, seed, device, threads):
 
 
 def last_is_deaf(policies, seed, device, threads):
-    *places, last = replicated(asked_first, 2)(policies, seed, device, threads)
+    *places, last = with_replicas(asked_first, 2)(policies, seed, device, threads)
     return [*places, replace(last, host=Deaf)]
 
 
@@ -85,18 +85,18 @@ def opened(backend):
 
 def test_all_replicas_are_told_of_new_weights_and_limits_and_counted():
     launcher = Here()
-    backend = opened(Several(launcher, placing=asked_first, replicas=2))
+    backend = opened(MultiProcessBackend(launcher, placing=asked_first, replicas=2))
     assert len(backend.arrivals) == 1 and backend.arrivals[0].after < 1e-4
     assert launcher.asked[ONE, "publish"] == launcher.asked[TWO, "publish"] == 3  # at first, shaken, put back
     before = backend.engine.counts()["generator/requests"]
     asked = [request(policy="generator", task=task) for task in range(5)]
     loop = IdleLoop()
-    loop.run(together([backend.engine.sample(one) for one in asked]), backend.engine.advance)
+    loop.run_to_end(together([backend.engine.sample(one) for one in asked]), backend.engine.advance)
     loop.close()
     assert backend.engine.counts()["generator/requests"] == before + 5
-    told = [backend._engine.replicas("generator")[i].counts()["generator/requests"] for i in (0, 1)]
+    told = [backend._engine.engines_of("generator")[i].counts()["generator/requests"] for i in (0, 1)]
     assert told[0] - told[1] == 1  # 3 of 5 to the first
-    backend.engine.limit({"generator": 2})
+    backend.engine.set_limits({"generator": 2})
     assert launcher.asked[ONE, "limit"] == launcher.asked[TWO, "limit"] == 1
     assert backend.describe()["replicas"] == 2
     asyncio.run(backend.close())
@@ -104,17 +104,17 @@ def test_all_replicas_are_told_of_new_weights_and_limits_and_counted():
 
 def test_a_replica_that_does_not_take_weights_is_refused():
     with pytest.raises(ConfigError, match=r"policy 'generator': .* which moved the learner's by [\d.]+; "):
-        opened(Several(Here(), placing=last_is_deaf))
+        opened(MultiProcessBackend(Here(), placing=last_is_deaf))
 
 
 class Dealing:
     """Two embedded engines over the same models, in this process. Implements ``Engine``."""
 
     def __init__(self, handles, device):
-        self.engines = [embedded(handles, device) for _ in range(2)]
+        self.engines = [make_embedded_engine(handles, device) for _ in range(2)]
 
     async def sample(self, request):
-        return await self.engines[dealt(request.address, 2)].sample(request)
+        return await self.engines[replica_of(request.address, 2)].sample(request)
 
     def advance(self):
         answered = [engine.advance() for engine in self.engines]
@@ -137,7 +137,7 @@ def undisturbed(tmp_path_factory):
     def of(name):
         if name not in known:
             known[name] = tmp_path_factory.mktemp("local") / "run"
-            loop.start(RECIPES[name](), known[name], checkpoint_every=1, backend=Local(engine=Dealing))
+            loop.start_run(RECIPES[name](), known[name], checkpoint_every=1, backend=LocalBackend(engine=Dealing))
         return known[name]
 
     return of
@@ -149,7 +149,7 @@ def test_a_run_with_replicas_is_that_of_one_process_which_deals_alike(name, undi
     """Also where engines are lost: as they begin, play and take weights."""
     losses = [(ONE, "counts", 1), (TWO, "advance", 2), (ONE, "advance", 12), (ONE, "publish", 2)]
     launcher, out = Here(losses), tmp_path / "run"
-    loop.start(RECIPES[name](), out, checkpoint_every=1, backend=Several(launcher, replicas=2))
+    loop.start_run(RECIPES[name](), out, checkpoint_every=1, backend=MultiProcessBackend(launcher, replicas=2))
     assert launcher.lost == len(losses)
     assert min(launcher.asked[what, "advance"] for what in (ONE, TWO)) > 9
     assert digest(out) == digest(undisturbed(name))
@@ -173,7 +173,7 @@ def test_a_run_with_replicas_is_that_of_one_process_which_deals_alike(name, undi
 def test_a_killed_replica_changes_nothing(name, undisturbed, tmp_path):
     """In processes of their own. The others go on."""
     launcher, out = Apart([(TWO, "advance", 5)]), tmp_path / "run"
-    loop.start(RECIPES[name](), out, checkpoint_every=1, backend=Several(launcher, replicas=2))
+    loop.start_run(RECIPES[name](), out, checkpoint_every=1, backend=MultiProcessBackend(launcher, replicas=2))
     assert (launcher.killed, launcher.begun) == (1, 4)  # learners, two replicas, and one in place of one
     assert digest(out) == digest(undisturbed(name))
 
@@ -183,14 +183,14 @@ def test_a_killed_replica_changes_nothing(name, undisturbed, tmp_path):
 def test_one_engine_and_two_replicas_say_the_same(name, undisturbed, tmp_path):
     """But for rounding, which learning adds up."""
     out = tmp_path / "run"
-    loop.start(RECIPES[name](), out, checkpoint_every=1)
+    loop.start_run(RECIPES[name](), out, checkpoint_every=1)
     said, known = traces(out), traces(undisturbed(name))
     assert [(t.address, t.token_ids) for t in said] == [(t.address, t.token_ids) for t in known]
     pairs = [
         pair for one, two in zip(said, known, strict=True) for pair in zip(one.logprobs, two.logprobs, strict=True)
     ]
     assert max(abs(one - two) for one, two in pairs) < 1e-4
-    (mine, _), (theirs, _) = (transaction.latest(o / "checkpoints").load() for o in (out, undisturbed(name)))
+    (mine, _), (theirs, _) = (transaction.latest_checkpoint(o / "checkpoints").load() for o in (out, undisturbed(name)))
     for policy in mine:
         for tensor, weight in mine[policy].items():
             if weight.is_floating_point():
@@ -209,5 +209,5 @@ def test_a_replica_that_is_lost_three_times_in_one_play_ends_the_run_with_the_re
 
     launcher = Here((TWO, "advance", n) for n in range(4, 30))
     with pytest.raises(Diverged, match=r"\(replica 2 of 2\) is lost during advance; so it was 3 times in one play"):
-        loop.start(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher, replicas=2))
+        loop.start_run(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher, replicas=2))
     assert launcher.begun == {LEARNERS: 1, ONE: 1, TWO: 3}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.methods.co_rewarding import co_rewarding
@@ -42,7 +42,7 @@ ITERATED = {
 
 def digest(directory: Path) -> dict[str, str]:
     """Of weights, optimiser and state in the last checkpoint, of the metrics, the ledger, and what was measured."""
-    tensors, documents = transaction.latest(directory / "checkpoints").load()
+    tensors, documents = transaction.latest_checkpoint(directory / "checkpoints").load()
     after = json.loads((directory / "summary.json").read_text())["after"]
     weights = hashlib.sha256()
     for policy in sorted(tensors):
@@ -68,7 +68,7 @@ def undisturbed(tmp_path_factory):
     def of(name):
         if name not in known:
             out = tmp_path_factory.mktemp("local") / "run"
-            loop.start((RECIPES | ITERATED)[name](), out, checkpoint_every=1)
+            loop.start_run((RECIPES | ITERATED)[name](), out, checkpoint_every=1)
             known[name] = digest(out)
             assert "/update_sparsity" in known[name]["figures"], "how much of each policy was changed"
         return known[name]
@@ -84,7 +84,7 @@ def hosted(tmp_path_factory):
     def of(name):
         if name not in known:
             launcher, out = Here(), tmp_path_factory.mktemp("hosted") / "run"
-            loop.start((RECIPES | ITERATED)[name](), out, checkpoint_every=1, backend=Several(launcher))
+            loop.start_run((RECIPES | ITERATED)[name](), out, checkpoint_every=1, backend=MultiProcessBackend(launcher))
             known[name] = out, launcher
         return known[name]
 
@@ -112,7 +112,7 @@ LOSSES = [  # of engines as they begin, play and take weights; of learners as th
 @pytest.mark.parametrize("name", RECIPES)
 def test_lost_processes_change_nothing(name, undisturbed, tmp_path):
     launcher = Here(LOSSES)
-    loop.start((RECIPES | ITERATED)[name](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))
+    loop.start_run((RECIPES | ITERATED)[name](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher))
     assert launcher.lost == len(LOSSES)
     assert digest(tmp_path / "run") == undisturbed(name)
 
@@ -120,5 +120,5 @@ def test_lost_processes_change_nothing(name, undisturbed, tmp_path):
 def test_learners_that_are_lost_three_times_in_one_step_end_the_run_with_the_reason(tmp_path):
     launcher = Here((LEARNERS, "update", n) for n in range(1, 9))
     with pytest.raises(Diverged, match=r"the learners' process is lost during update; 3 times in a row"):
-        loop.start(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=Several(launcher))
+        loop.start_run(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher))
     assert launcher.lost == launcher.begun[LEARNERS] == 3

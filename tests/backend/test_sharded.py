@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ModelError
-from cotrain.disk.parts import joined
+from cotrain.disk.parts import join_parts
 from cotrain.learn.sharded import Sharded
 from tests.backend.processes import Apart
 from tests.backend.sharded_trials import TRIALS, Trial
@@ -123,7 +123,7 @@ def test_the_shares_of_all_ranks_are_the_whole(world, critic, on):
     found = on(world, "shares", {"critic": critic})
     shares = found["shares"]
     assert len(shares) == world
-    assert_equal(joined(dict(enumerate(shares))), found["whole"])
+    assert_equal(join_parts(dict(enumerate(shares))), found["whole"])
     held = [sum(tensor.numel() for tensor in share.values()) for share in shares]
     assert sum(held) == sum(tensor.numel() for tensor in found["whole"].values())
     if world > 1:

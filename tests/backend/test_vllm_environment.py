@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from cotrain.backend.environments import look, problem
+from cotrain.backend.environments import inspect_python, python_problem
 from cotrain.cli import main
 
-HERE = look(sys.executable)
+HERE = inspect_python(sys.executable)
 
 
 def python(tmp_path, **changes):
@@ -36,7 +36,7 @@ def refused(tmp_path, capsys, asked, *flags):
 def test_what_a_python_has():
     assert HERE["python"] == ".".join(map(str, sys.version_info[:3]))
     assert {"cotrain", "code", "ray", "torch", "transformers"} <= set(HERE)
-    assert problem({**HERE, "vllm": "0.32.0"}, HERE) is None
+    assert python_problem({**HERE, "vllm": "0.32.0"}, HERE) is None
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 import torch
 
-from cotrain.backend.local import Local
-from cotrain.backend.several import Several
-from cotrain.backend.work import Worked, short, told
+from cotrain.backend.local import LocalBackend
+from cotrain.backend.several import MultiProcessBackend
+from cotrain.backend.work import ProcessStats, short_name, process_metrics
 from cotrain.config.policies import frozen, trainable
 from cotrain.rollout.idle_loop import IdleLoop, together
 from tests.backend.processes import Here
@@ -16,14 +16,14 @@ from tests.helpers import TINY, request
 
 def test_a_step_by_hand():
     before = {
-        "learners": Worked(policies=("a", "b"), busy=2.0, published_bytes=100, publish_seconds=0.5),
-        "engine": Worked(policies=("a",), busy=3.0, tokens=40.0, published_bytes=100, publish_seconds=0.25),
+        "learners": ProcessStats(policies=("a", "b"), busy=2.0, published_bytes=100, publish_seconds=0.5),
+        "engine": ProcessStats(policies=("a",), busy=3.0, tokens=40.0, published_bytes=100, publish_seconds=0.25),
     }
     after = {
-        "learners": Worked(policies=("a", "b"), busy=3.5, published_bytes=160, publish_seconds=1.0),
-        "engine": Worked(policies=("a",), busy=7.0, tokens=60.0, published_bytes=160, publish_seconds=0.5),
+        "learners": ProcessStats(policies=("a", "b"), busy=3.5, published_bytes=160, publish_seconds=1.0),
+        "engine": ProcessStats(policies=("a",), busy=7.0, tokens=60.0, published_bytes=160, publish_seconds=0.5),
     }
-    assert told(before, after, 10.0) == {
+    assert process_metrics(before, after, 10.0) == {
         "process/learners/policies": "a b",
         "process/learners/published_bytes": 60,
         "process/learners/publish_seconds": 0.5,
@@ -34,7 +34,7 @@ def test_a_step_by_hand():
         "process/engine/publish_seconds": 0.25,
         "process/engine/asleep_seconds": 5.75,
     }
-    idle = told(after, after, 1.0)
+    idle = process_metrics(after, after, 1.0)
     assert idle["process/engine/tokens_per_second"] == 0.0 and idle["process/engine/asleep_seconds"] == 1.0
 
 
@@ -49,29 +49,29 @@ def test_a_step_by_hand():
     ],
 )
 def test_names_are_short(what, name):
-    assert short(what) == name
+    assert short_name(what) == name
 
 
 def test_what_each_process_does_is_counted():
     torch.set_num_threads(1)
-    backend = Several(Here(), replicas=2)
+    backend = MultiProcessBackend(Here(), replicas=2)
     handles = backend.open({"generator": trainable(TINY), "start": frozen(TINY)}, seed=0)
-    start = backend.work()
+    start = backend.process_stats()
     assert list(start) == ["learners", "engine 1 of 2", "engine 2 of 2"]
     assert {one.policies for one in start.values()} == {("generator", "start")}
     loop = IdleLoop()
-    said = loop.run(
+    said = loop.run_to_end(
         together([backend.engine.sample(request(policy="generator", task=task)) for task in range(4)]),
         backend.engine.advance,
     )
     loop.close()
-    played = backend.work()
+    played = backend.process_stats()
     assert sum(played[name].tokens for name in list(start)[1:]) == sum(len(one.token_ids) for one in said)
     assert all(played[name].tokens > 0 and played[name].busy > start[name].busy for name in list(start)[1:])
     assert played["learners"] == start["learners"] and played["learners"].tokens is None
     backend.publish("generator", 1)
     size = sum(weight.numel() * weight.element_size() for _, weight in handles["generator"].weights())
-    published = backend.work()
+    published = backend.process_stats()
     assert {one.published_bytes for one in published.values()} == {size}
     assert all(one.publish_seconds > 0 for one in published.values())
     assert published["learners"].busy > played["learners"].busy  # ``weights`` above
@@ -80,6 +80,6 @@ def test_what_each_process_does_is_counted():
 
 
 def test_a_run_in_one_process_has_none():
-    backend = Local()
+    backend = LocalBackend()
     backend.open({"generator": trainable(TINY)}, seed=0)
-    assert backend.work() == {}
+    assert backend.process_stats() == {}

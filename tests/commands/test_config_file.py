@@ -5,9 +5,9 @@ import json
 import pytest
 
 from cotrain import cli
-from cotrain.commands.config import words_of
+from cotrain.commands.config import config_words
 from cotrain.commands.running import parser_of
-from cotrain.config.registry import find
+from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError
 from tests.helpers import TINY
 
@@ -81,12 +81,12 @@ def test_a_file_that_is_none_is_told_in_one_line(tmp_path, capsys):
     ],
 )
 def test_keys_become_words(keys, words):
-    parser, _ = parser_of("tango", find("tango"))
-    assert words_of("f", keys, parser) == words
+    parser, _ = parser_of("tango", find_recipe("tango"))
+    assert config_words("f", keys, parser) == words
 
 
 @pytest.mark.parametrize("keys", [{"simultaneous": "yes"}, {"steps": True}, {"steps": [1, 2]}, {"steps": {"a": 1}}])
 def test_values_of_another_kind_are_refused(keys):
-    parser, _ = parser_of("tango", find("tango"))
+    parser, _ = parser_of("tango", find_recipe("tango"))
     with pytest.raises(ConfigError, match="expected"):
-        words_of("f", keys, parser)
+        config_words("f", keys, parser)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from cotrain.chat import talk
+from cotrain.chat import run_chat
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from tests.helpers import TINY
@@ -51,4 +51,4 @@ def test_auto_is_the_cpu_where_there_is_no_gpu(place, capsys):
     assert main([*COMMANDS[0], "--device=auto", "--threads=1"]) == 0
     assert main(["pretrain", "--out=out", "--tokens=256", "--batch-tokens=256", "--length=64", "--depth=1"]) == 0
     with pytest.raises(ConfigError, match="sees no GPU here"):
-        talk(TINY, once="What is 2 + 3?", device="cuda")
+        run_chat(TINY, once="What is 2 + 3?", device="cuda")

@@ -12,8 +12,8 @@ from cotrain.lab.attack.play import attack
 from cotrain.lab.attack.xplay import xplay
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.preflight.answers import probe
-from cotrain.preflight.probing import some
+from cotrain.preflight.answers import probe_answers
+from cotrain.preflight.probing import probe_tasks
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2}
@@ -48,7 +48,7 @@ def test_cross_play_and_attacks(tmp_path):
 def test_a_look_at_the_answers_of_a_model():
     recipe = grpo(**SMALL)
     said = []
-    probe(recipe, recipe.roles["solver"], some(recipe), fixed=True, device="cpu", say=said.append)
+    probe_answers(recipe, recipe.roles["solver"], probe_tasks(recipe), fixed=True, device="cpu", say=said.append)
     assert left(said, "answers, ")
 
 

@@ -14,19 +14,19 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.backend.memory import Memory
 from cotrain.cli import main
-from cotrain.config.by_size import settings_by_size, unknown_lines
+from cotrain.config.by_size import settings_by_size, unknown_size_notes
 from cotrain.config.override import override
-from cotrain.config.registry import make
+from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.methods.cooper.recipe import cooper
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.models.sizes import parameters_of, shape_of
+from cotrain.models.sizes import parameter_count, model_size
 from cotrain.preflight import estimate
-from cotrain.preflight.estimate import looked_at, resident
-from cotrain.preflight.machine import fitted
+from cotrain.preflight.estimate import estimate_run, resident_bytes
+from cotrain.preflight.machine import fit_to_memory
 from cotrain.rollout.common_roles import FORMAT_MARK
-from cotrain.runs.directory import recipe_json, resolved
+from cotrain.runs.directory import recipe_json, resolved_json
 from tests.helpers import TINY
 
 GIB = 2**30
@@ -85,48 +85,48 @@ def test_what_is_given_counts_and_a_resumed_run_has_what_it_had(models):
     given = grpo(model=models.middle, lr=2e-4, tasks_per_step=16)
     assert given.policies["generator"].lr == 2e-4 and given.tasks_per_step == 16
     made = tango(model=models.middle)
-    again = override(make("tango", made.origin.arguments, again=True), made.origin.settings)
-    assert resolved(again) == resolved(made)
+    again = override(make_recipe("tango", made.origin.arguments, again=True), made.origin.settings)
+    assert resolved_json(again) == resolved_json(made)
     older = {name: value for name, value in made.origin.arguments.items() if name != "verifier_lr"}
-    assert make("tango", older, again=True).policies["verifier"].lr == 2e-4  # a parameter that it did not have
+    assert make_recipe("tango", older, again=True).policies["verifier"].lr == 2e-4  # a parameter that it did not have
     author = replace(made.policies["generator"], micro_tokens=8192)
     assert settings_by_size({"a": author, "b": replace(author, micro_tokens=2048)}) == ["policies.b.micro_tokens=1024"]
     assert recipe_json(made, checkpoint_every=1)["origin"]["by_size"]["lr"] == 1e-5
 
 
 def test_what_the_program_holds_is_what_it_holds_now():
-    before = resident()
+    before = resident_bytes()
     block = bytearray(os.urandom(2**20)) * 256
-    assert resident() - before > len(block) * 0.9
+    assert resident_bytes() - before > len(block) * 0.9
     del block
-    assert resident() - before < 2**27  # what was given back does not count
+    assert resident_bytes() - before < 2**27  # what was given back does not count
 
 
 def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
     monkeypatch.setattr(estimate, "resident", lambda: 0.5 * GIB)  # whatever this process has run before
     recipe = tango(model=models.middle)
     room = Memory(total=64 * GIB, available=64 * GIB)
-    assert fitted(recipe, "cpu", room)[1] == []
+    assert fit_to_memory(recipe, "cpu", room)[1] == []
     tight = Memory(total=64 * GIB, available=10 * GIB)
-    less, (line,) = fitted(recipe, "cpu", tight)
+    less, (line,) = fit_to_memory(recipe, "cpu", tight)
     rows = less.policies["verifier"].rows
     assert line.startswith(f"note: at most {rows} answers at a time, as 10.00 GiB are available")
-    seen = looked_at(less, device="cpu", checkpoint_every=1)
+    seen = estimate_run(less, device="cpu", checkpoint_every=1)
     doubled = override(recipe, [f"policies.{name}.rows={2 * rows}" for name in ("generator", "verifier")])
-    assert seen.total <= 0.9 * tight.available < seen.again(doubled).total
+    assert seen.total_memory <= 0.9 * tight.available < seen.with_settings_of(doubled).total_memory
     few = override(recipe, ["policies.generator.rows=4"])
     few = replace(few, origin=replace(few.origin, settings=()))  # as if the recipe had it
-    assert fitted(few, "cpu", tight)[0].policies["generator"].rows == 4
-    full, (line,) = fitted(recipe, "cpu", Memory(total=64 * GIB, available=4 * GIB))  # fewer rows do not help
+    assert fit_to_memory(few, "cpu", tight)[0].policies["generator"].rows == 4
+    full, (line,) = fit_to_memory(recipe, "cpu", Memory(total=64 * GIB, available=4 * GIB))  # fewer rows do not help
     assert full == recipe and "most of it is optimiser" in line
     asked = override(recipe, [f"policies.{name}.rows=64" for name in recipe.policies])
-    kept, (line,) = fitted(asked, "cpu", Memory(total=64 * GIB, available=4 * GIB))
-    assert resolved(kept) == resolved(asked) and "--lora 16" in line
+    kept, (line,) = fit_to_memory(asked, "cpu", Memory(total=64 * GIB, available=4 * GIB))
+    assert resolved_json(kept) == resolved_json(asked) and "--lora 16" in line
     assert "4.00 GiB are available on cpu; most of it is optimiser" in line
     with pytest.raises(ConfigError, match=r"weights and optimisers alone take .* and cpu has 2.00 GiB; .*--lora 16"):
-        fitted(recipe, "cpu", Memory(total=2 * GIB, available=GIB))
+        fit_to_memory(recipe, "cpu", Memory(total=2 * GIB, available=GIB))
     small = grpo(model=TINY)
-    assert fitted(small, "cpu", Memory(total=1.0, available=1.0))[1] == []
+    assert fit_to_memory(small, "cpu", Memory(total=1.0, available=1.0))[1] == []
 
 
 def test_the_dry_run_says_so_and_its_file_is_the_same_run(models, tmp_path, monkeypatch, capsys):
@@ -179,26 +179,26 @@ def on_the_hub(tmp_path, monkeypatch):
         return SimpleNamespace(files_metadata={"model.safetensors": file})
 
     monkeypatch.setattr("cotrain.models.sizes.get_safetensors_metadata", headers)
-    parameters_of.cache_clear()
+    parameter_count.cache_clear()
     yield server
-    parameters_of.cache_clear()
+    parameter_count.cache_clear()
 
 
 def test_a_model_of_the_hub_is_looked_at_without_its_weights(on_the_hub):
-    assert (shape_of("someone/inst").parameters, shape_of("someone/inst").linear_sides) == (64 * 32, 96)
-    assert parameters_of("someone/inst") == 64 * 32
+    assert (model_size("someone/inst").parameters, model_size("someone/inst").linear_sides) == (64 * 32, 96)
+    assert parameter_count("someone/inst") == 64 * 32
     on_the_hub.silent = 1
     with pytest.raises(ModelError, match=r"no \*.safetensors can be read on the Hub \(Name or service not known\)"):
-        shape_of("someone/inst")
+        model_size("someone/inst")
     with pytest.raises(ModelError, match="no such directory"):
-        shape_of("./nowhere")
+        model_size("./nowhere")
 
 
 def test_one_shard_of_two_in_the_cache_is_not_the_model(on_the_hub):
     shutil.copy(f"{TINY}/model.safetensors", on_the_hub.snapshot / "model-00001-of-00002.safetensors")
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (on_the_hub.snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert parameters_of("someone/inst") == shape_of("someone/inst").parameters == 64 * 32  # as the server says
+    assert parameter_count("someone/inst") == model_size("someone/inst").parameters == 64 * 32  # as the server says
 
 
 def test_a_size_that_nobody_can_tell_is_told(on_the_hub, tmp_path, monkeypatch, capsys):
@@ -209,8 +209,8 @@ def test_a_size_that_nobody_can_tell_is_told(on_the_hub, tmp_path, monkeypatch, 
         (["--lr=1e-5"], ""),
     ):
         on_the_hub.silent = 1  # when defaults are chosen; later the server is there again
-        parameters_of.cache_clear()
+        parameter_count.cache_clear()
         assert main([*words, *more]) == 0
         found = [line for line in capsys.readouterr().out.splitlines() if "is not known" in line]
         assert found == ([f"# {told}"] if told else [])
-    assert unknown_lines(tango(model=TINY).origin.arguments, ()) == []
+    assert unknown_size_notes(tango(model=TINY).origin.arguments, ()) == []

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from cotrain.config.followers import Follower, rate_at
+from cotrain.config.followers import FollowerWeights, rate_at
 from cotrain.config.policies import adapter, ema, frozen, snapshot, trainable
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.methods.grpo import grpo
@@ -22,13 +22,13 @@ def at(value: float) -> dict[str, torch.Tensor]:
     return dict(module(value).named_parameters())
 
 
-def value(follower: Follower) -> float:
+def value(follower: FollowerWeights) -> float:
     return follower.tensors()["model.weight"][0, 0].item()
 
 
 def test_an_average_moves_by_its_rate():
     mine = module(0.0)
-    follower = Follower(ema("m", of="p", rate=0.25), mine, seed=0)
+    follower = FollowerWeights(ema("m", of="p", rate=0.25), mine, seed=0)
     assert follower.follow(at(8.0), 1, 10) and value(follower) == 2.0
     follower.follow(at(0.0), 2, 10)
     assert value(follower) == 1.5 == mine.weight[0, 0].item() and follower.version == 2
@@ -46,7 +46,7 @@ def test_a_rate_falls_as_half_a_cosine():
     ("pick", "expected"), [("newest", [0, 2, 2, 4, 4, 6]), ("oldest", [0, 0, 0, 2, 2, 4]), ("random", None)]
 )
 def test_a_pool_of_two_every_second_update(pick, expected):
-    follower = Follower(snapshot("m", of="p", every=2, keep=2, pick=pick), module(0.0), seed=3)
+    follower = FollowerWeights(snapshot("m", of="p", every=2, keep=2, pick=pick), module(0.0), seed=3)
     played = []
     for updates in range(1, 7):
         changed = follower.follow(at(float(updates)), updates, 6)
@@ -60,7 +60,7 @@ def test_a_pool_of_two_every_second_update(pick, expected):
 
 
 def test_a_warm_up_of_three_ends_with_a_snapshot_and_every_second_update_follows():
-    follower, played = Follower(snapshot("m", of="p", every=2, first=3), module(0.0), seed=3), []
+    follower, played = FollowerWeights(snapshot("m", of="p", every=2, first=3), module(0.0), seed=3), []
     for updates in range(1, 8):
         follower.follow(at(float(updates)), updates, 7)
         played.append(value(follower))
@@ -69,7 +69,7 @@ def test_a_warm_up_of_three_ends_with_a_snapshot_and_every_second_update_follows
 
 @pytest.mark.parametrize("rule", [ema("m", of="p", rate=0.5), snapshot("m", of="p", every=1, keep=3, pick="random")])
 def test_what_was_saved_goes_on_the_same(rule):
-    one, other = (Follower(rule, module(0.0), seed=1) for _ in range(2))
+    one, other = (FollowerWeights(rule, module(0.0), seed=1) for _ in range(2))
     for updates in (1, 2, 3, 4):
         one.follow(at(updates**2), updates, 9)
     other.load(one.state(), one.tensors())
@@ -109,4 +109,4 @@ def test_nonsense_is_refused():
     made = grpo(steps=2, lora=4)
     with pytest.raises(ConfigError, match="'generator', which is an adapter; make 'generator' trainable"):
         with_start(ema("embedded", of="generator"))
-    assert (trainable("m").follows, frozen("m").follows, adapter("m").follows) == (None, None, None)
+    assert (trainable("m").source_policy, frozen("m").source_policy, adapter("m").source_policy) == (None, None, None)

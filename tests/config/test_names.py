@@ -15,7 +15,7 @@ from cotrain.cli import main
 from cotrain.config.names import policy_named, role_named
 from cotrain.core.errors import ConfigError
 from cotrain.methods.tango import tango
-from cotrain.pages.why import explained
+from cotrain.pages.why import explain_rollout
 from tests.helpers import TINY
 
 NAMES = ("solver", "generator", "policy/generator", "start", "policy/start")
@@ -84,4 +84,4 @@ def test_a_rollout_is_told_by_policy_and_call():
     found = {"step": 0, "task": 0, "member": 0, "task_id": "", "failure": None, "problem": ""}
     found["traces"] = [trace, judge]
     for only, count in (("", 2), ("verifier:1", 1), ("policy/generator", 1), ("generator:0", 1)):
-        assert len([line for line in explained(found, only) if "version" in line]) == count, only
+        assert len([line for line in explain_rollout(found, only) if "version" in line]) == count, only

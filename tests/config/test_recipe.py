@@ -8,7 +8,7 @@ from cotrain import api
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, critic, ema, frozen, program, trainable
 from cotrain.config.recipe import Objective, check_due
-from cotrain.config.registry import find
+from cotrain.config.registry import find_recipe
 from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal, gives
@@ -95,7 +95,7 @@ def say_nothing(fields, draws):
 def test_numbers_below_one_are_refused():
     refuse(lambda: grpo(steps=0), "steps is 0, expected at least 1")
     refuse(lambda: tango(group_size=0), "group_size is 0")
-    assert replace(find("spin")(), group_size=1)  # answers need no others to be compared with there
+    assert replace(find_recipe("spin")(), group_size=1)  # answers need no others to be compared with there
 
 
 def test_only_reviews_may_be_none_and_only_in_training():
@@ -134,26 +134,26 @@ def test_set_changes_any_setting_and_suggests_the_nearest_name():
 def test_a_recipe_is_rebuilt_from_its_saved_form(tmp_path):
     recipe = override(tango(steps=7, ratio=(2, 1), balance=False), ["policies.verifier.lr=0.5"])
     saved = recipe_json(recipe, checkpoint_every=5)
-    RunDirectory(tmp_path).keep({"recipe.json": saved})
-    again = api.rebuild(tmp_path)
+    RunDirectory(tmp_path).write_sealed({"recipe.json": saved})
+    again = api.rebuild_recipe(tmp_path)
     assert recipe_json(again, checkpoint_every=5) == saved
     assert again.policies["verifier"].lr == 0.5 and again.steps == 7
 
 
 def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
     with pytest.raises(UnknownName, match="did you mean 'tango'"):
-        find("tanog")
+        find_recipe("tanog")
     mine = tmp_path / "mine.py"
     mine.write_text(
         "from cotrain import recipe\nfrom cotrain.methods.grpo import grpo\n@recipe\ndef mine(run):\n    return "
         "grpo(steps=3)\n"
     )
-    assert find(f"{mine}:mine")().steps == 3
-    refuse(lambda: find(f"{mine}:mien"), "did you mean 'mine'")
-    refuse(lambda: find(f"{mine}"), "name the function too")
-    refuse(lambda: find(f"{tmp_path}/no.py:mine"), "there is no file")
+    assert find_recipe(f"{mine}:mine")().steps == 3
+    refuse(lambda: find_recipe(f"{mine}:mien"), "did you mean 'mine'")
+    refuse(lambda: find_recipe(f"{mine}"), "name the function too")
+    refuse(lambda: find_recipe(f"{tmp_path}/no.py:mine"), "there is no file")
     mine.write_text("def mine(:\n")
-    refuse(lambda: find(f"{mine}:mine"), "line 1, column")
+    refuse(lambda: find_recipe(f"{mine}:mine"), "line 1, column")
 
 
 # ---- signals

@@ -43,27 +43,27 @@ def test_who_goes_over_to_other_objectives_begins_anew_and_nobody_else():
     judged = Phase(name="judged", protocol=nothing, objectives=("b", "rl_a"))
     both = Phase(name="both", protocol=nothing, objectives=("rl_c", "b", "d", "more_d"))
     made = alternate(taught, judged, both, ratio=(0, 1, 1), warmup={"taught": 3, "judged": 2})
-    found = {step: made.anew(step, policies) for step in range(12)}
+    found = {step: made.policies_to_reset(step, policies) for step in range(12)}
     assert {step: names for step, names in found.items() if names} == {3: ["a"], 5: ["c"]}
-    assert not any(tango_like().anew(step, {"gen": "g", "ver": "v"}) for step in range(9))
-    assert not any(tango_like().anew(step, {"gen": "g", "ver": "g"}) for step in range(9)), "a judge goes on"
-    assert not single(nothing, "a").anew(0, {"a": "a"})
+    assert not any(tango_like().policies_to_reset(step, {"gen": "g", "ver": "v"}) for step in range(9))
+    assert not any(tango_like().policies_to_reset(step, {"gen": "g", "ver": "g"}) for step in range(9)), "a judge goes on"
+    assert not single(nothing, "a").policies_to_reset(0, {"a": "a"})
 
 
 def test_planned_updates_are_those_of_any_of_the_objectives():
     schedule = tango_like()
-    assert schedule.planned(["gen"], 13) == 7
-    assert schedule.planned(["ver"], 13) == 6
-    assert schedule.planned(["gen", "ver"], 13) == 13
+    assert schedule.planned_steps(["gen"], 13) == 7
+    assert schedule.planned_steps(["ver"], 13) == 6
+    assert schedule.planned_steps(["gen", "ver"], 13) == 13
 
 
 def test_the_steps_of_the_leading_objective_draw_from_one_stream_in_every_recipe():
     schedule = tango_like()
-    steps = [schedule.draw(step, "gen") for step in (0, 3, 4, 6, 7, 8)]
+    steps = [schedule.task_stream(step, "gen") for step in (0, 3, 4, 6, 7, 8)]
     assert steps == [("ver", 0), ("ver", 3), (LEADING, 0), (LEADING, 2), ("ver", 4), (LEADING, 3)]
     alone = single(nothing, "gen")
-    assert [alone.draw(step, "gen") for step in (0, 2, 3)] == [steps[2], steps[3], steps[5]]
-    assert single(nothing, "ver", "gen").draw(5, "ver") == single(nothing, "gen").draw(5, "gen")
+    assert [alone.task_stream(step, "gen") for step in (0, 2, 3)] == [steps[2], steps[3], steps[5]]
+    assert single(nothing, "ver", "gen").task_stream(5, "ver") == single(nothing, "gen").task_stream(5, "gen")
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -77,15 +77,15 @@ def test_a_judge_and_its_control_are_trained_on_the_problems_of_grpo(seed):
         tango(warmup=2, **small),
     ):
         trainer = CoTrainer(recipe)
-        steps = [s for s in range(6) if recipe.leading in recipe.schedule.phase_at(s).objectives][:3]
-        drawn.append([t.id for s in steps for t in trainer.draw(recipe.schedule.phase_at(s), s)])
+        steps = [s for s in range(6) if recipe.leading_objective in recipe.schedule.phase_at(s).objectives][:3]
+        drawn.append([t.id for s in steps for t in trainer.draw_tasks(recipe.schedule.phase_at(s), s)])
     assert drawn[0] == drawn[1] == drawn[2] == drawn[3] and len(set(drawn[0])) == 9
 
 
 def test_the_paper_makes_300_generator_and_140_verifier_updates_of_440():
     phases = tango_like().phases
     schedule = alternate(*phases, ratio=(3, 1), warmup={"verifier": 40})
-    assert (schedule.planned(["gen"], 440), schedule.planned(["ver"], 440)) == (300, 140)
+    assert (schedule.planned_steps(["gen"], 440), schedule.planned_steps(["ver"], 440)) == (300, 140)
 
 
 def test_a_ratio_without_a_number_for_each_phase_is_refused():

@@ -10,8 +10,8 @@ import cotrain
 from cotrain import api
 from cotrain.config.policies import Adapter, Learning
 from cotrain.config.recipe import Recipe
-from cotrain.config.registry import find
-from cotrain.config.settings import NAMES, Settings, recipe
+from cotrain.config.registry import find_recipe
+from cotrain.config.settings import SETTING_NAMES, Settings, recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.flags import comments_of
 from cotrain.methods import NAMES as SHIPPED
@@ -27,14 +27,14 @@ SIZES = {"model": TINY, "tasks": EASY, "steps": 1, "tasks_per_step": 2, "group_s
 
 
 def signature_of(name):
-    return inspect.signature(find(name)).parameters
+    return inspect.signature(find_recipe(name)).parameters
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name):
-    own = list(inspect.signature(find(name).recipe).parameters)
-    assert own[0] == "run" and not set(own) & set(NAMES)
-    missing = set(NAMES) - set(signature_of(name))
+    own = list(inspect.signature(find_recipe(name).recipe).parameters)
+    assert own[0] == "run" and not set(own) & set(SETTING_NAMES)
+    missing = set(SETTING_NAMES) - set(signature_of(name))
     refused = {"constitutional": {"kl"}, "self_rewarding": {"kl"}}
     refused |= {one: {"group_size", "kl"} for one in ("alphaproof", "spin")}
     assert missing == (refused | {"genprm": {"kl"}, "prime": {"kl"}, "demo": {"tasks"}}).get(name, set())
@@ -42,16 +42,16 @@ def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_parameter_says_what_it_is(name):
-    said = comments_of(find(name).recipe)
-    own = set(signature_of(name)) - set(NAMES)
+    said = comments_of(find_recipe(name).recipe)
+    own = set(signature_of(name)) - set(SETTING_NAMES)
     assert name == "demo" or set(said) >= own
-    assert set(comments_of(Settings)) >= set(NAMES)
+    assert set(comments_of(Settings)) >= set(SETTING_NAMES)
 
 
 def test_a_method_has_defaults_of_its_own_and_refuses_what_it_does_not_take():
     assert (signature_of("tango")["steps"].default, signature_of("grpo")["steps"].default) == (160, 100)
     with pytest.raises(ConfigError, match="genprm: this recipe does not take the setting 'kl'; leave it out"):
-        find("genprm")(kl=0.1)
+        find_recipe("genprm")(kl=0.1)
     with pytest.raises(UnknownName, match="did you mean 'group_size'"):
         grpo(group_sise=4)
     with pytest.raises(ConfigError, match="temperature of grpo is 'hot'; expected a finite number"):
@@ -86,10 +86,10 @@ def test_a_function_that_is_no_recipe_is_told_what_to_change():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_temperature_and_warm_up_of_rates_reach_every_role_and_policy(name):
-    made = find(name)(temperature=0.7, lr_warmup=3)
+    made = find_recipe(name)(temperature=0.7, lr_warmup=3)
     assert {role.sampling.temperature for role in made.roles.values()} == {0.7}
     assert {p.lr_warmup for p in made.policies.values() if isinstance(p, Learning)} == {3}
-    plain = {role.sampling.temperature for role in find(name)().roles.values()}
+    plain = {role.sampling.temperature for role in find_recipe(name)().roles.values()}
     assert plain == {"cooper": {1.0, 1.3}, "self_rewarding": {0.7}}.get(name, {1.0})  # as it was made
 
 
@@ -103,7 +103,7 @@ FOLLOWED = {
 
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - FOLLOWED))
 def test_adapters_of_every_recipe(name):
-    made = find(name)(lora=4)
+    made = find_recipe(name)(lora=4)
     adapters = {n: p for n, p in made.policies.items() if isinstance(p, Adapter)}
     full = {n for n, p in made.policies.items() if isinstance(p, Learning)} - set(adapters)
     assert adapters and {p.lora.rank for p in adapters.values()} == {4}
@@ -117,16 +117,16 @@ def test_adapters_at_another_temperature_make_a_step(name):
     alone = {"warmup": 0} if "warmup" in signature_of(name) else {}
     played = {"tasks": {"magrpo": Halves(), "spiral": Games("kuhn"), "ssrl": World()}.get(name, EASY)}
     sizes = {key: value for key, value in SIZES.items() if key in signature_of(name)}
-    CoTrainer(find(name)(**sizes | alone | played, lora=2, temperature=0.8)).step()
+    CoTrainer(find_recipe(name)(**sizes | alone | played, lora=2, temperature=0.8)).step()
 
 
 def test_an_average_of_an_adapter_is_refused():
     with pytest.raises(ConfigError, match=r"make 'generator' trainable \(lora=0\), or 'teacher' frozen"):
-        find("co_rewarding")(lora=4)
+        find_recipe("co_rewarding")(lora=4)
     for name in ("self_rewarding", "spin"):
         with pytest.raises(ConfigError, match=r"make 'generator' trainable \(lora=0\)"):
-            find(name)(lora=4)
-    assert isinstance(find("co_rewarding")(lora=4, teacher="frozen").policies["generator"], Adapter)
+            find_recipe(name)(lora=4)
+    assert isinstance(find_recipe("co_rewarding")(lora=4, teacher="frozen").policies["generator"], Adapter)
 
 
 def test_one_call_of_a_recipe_hands_its_settings_to_another():
@@ -159,14 +159,14 @@ def saved(tmp_path):
 
     made = grpo(steps=2, tasks=task_source(f"{tmp_path / 'mine.py'}:Mine"))
     (tmp_path / "run").mkdir()
-    RunDirectory(tmp_path / "run").keep({"recipe.json": recipe_json(made, checkpoint_every=1)})
+    RunDirectory(tmp_path / "run").write_sealed({"recipe.json": recipe_json(made, checkpoint_every=1)})
     return made, tmp_path
 
 
 def test_a_source_of_ones_own_is_made_again_by_its_class(saved):
     made, place = saved
     assert made.origin.arguments["tasks"]["class"] == f"{place / 'mine.py'}:Mine"
-    again = api.rebuild(place / "run")
+    again = api.rebuild_recipe(place / "run")
     assert again.tasks.describe() == made.tasks.describe() and again.tasks.get("train", 3).prompt
     assert "class" not in grpo(tasks=EASY).origin.arguments["tasks"]
 
@@ -186,5 +186,5 @@ def test_a_source_that_changed_is_refused_in_one_line(saved, change, words):
     _, place = saved
     change(place / "mine.py")
     with pytest.raises(Exception, match=words) as error:
-        api.rebuild(place / "run")
+        api.rebuild_recipe(place / "run")
     assert isinstance(error.value, cotrain.core.errors.CotrainError) and "\n" not in str(error.value)

@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from cotrain.core.entropy import MOST, as_text, from_text, nats
+from cotrain.core.entropy import MOST, as_text, from_text, nats_of
 
 
 def test_levels_by_hand():
-    assert nats(0) == 0.0 and nats(22) == 1.0 and nats(44) == 4.0
-    assert nats(MOST) > math.log(1_000_000)  # more than any vocabulary
-    assert all(nats(level + 1) - nats(level) < 0.1 for level in range(22))
+    assert nats_of(0) == 0.0 and nats_of(22) == 1.0 and nats_of(44) == 4.0
+    assert nats_of(MOST) > math.log(1_000_000)  # more than any vocabulary
+    assert all(nats_of(level + 1) - nats_of(level) < 0.1 for level in range(22))
 
 
 def test_every_level_is_one_printable_character():

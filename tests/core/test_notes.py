@@ -16,10 +16,10 @@ SHARE = Note[float]("share", float, "a share")
 
 
 def test_a_value_of_the_declared_type_becomes_json():
-    assert STEPS.json([(0, 3, "a = 1"), [4, 6, "b"]], "t") == [[0, 3, "a = 1"], [4, 6, "b"]]
-    assert VERDICTS.json((True, False), "t") == [True, False] and VERDICTS.json([], "t") == []
-    assert STEP_OK.json(None, "t") is None and FIRST_WRONG.json(0, "t") == 0
-    assert SHARE.json(1, "t") == 1 and type(SHARE.json(1, "t")) is int  # the ledger keeps what was written
+    assert STEPS.checked_json([(0, 3, "a = 1"), [4, 6, "b"]], "t") == [[0, 3, "a = 1"], [4, 6, "b"]]
+    assert VERDICTS.checked_json((True, False), "t") == [True, False] and VERDICTS.checked_json([], "t") == []
+    assert STEP_OK.checked_json(None, "t") is None and FIRST_WRONG.checked_json(0, "t") == 0
+    assert SHARE.checked_json(1, "t") == 1 and type(SHARE.checked_json(1, "t")) is int  # the ledger keeps what was written
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def test_another_type_raises(key, value):
 def test_a_number_without_end_raises():
     for value in (math.nan, math.inf, -math.inf):
         with pytest.raises(ValueError, match="expected a finite number"):
-            SCORE.json(value, "t")
+            SCORE.checked_json(value, "t")
 
 
 def test_what_was_not_written_is_none_or_refused():
     trace = SimpleNamespace(truth={"correct": False, "step_ok": None}, parsed={"score": None})
     assert CORRECT.of(trace) is False and CORRECT.known(trace) is False
     assert FIRST_WRONG.of(trace) is None and STEP_OK.of(trace) is None
-    assert SCORE.on(trace) and not VERDICTS.on(trace) and SCORE.of(trace) is None
+    assert SCORE.is_in(trace) and not VERDICTS.is_in(trace) and SCORE.of(trace) is None
     for note in (FIRST_WRONG, STEP_OK):
         with pytest.raises(LookupError, match=f"'{note.name}' is not noted"):
             note.known(trace)

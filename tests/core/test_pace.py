@@ -1,6 +1,6 @@
 """Lines of progress have total and time left, and there are few of them."""
 
-from cotrain.core.pace import Pace, clock_of
+from cotrain.core.pace import Pace, clock_text
 
 
 def test_lines_come_every_five_seconds_and_ten_times_at_most():
@@ -26,4 +26,4 @@ def test_what_was_done_before_says_nothing_of_the_speed():
     pace = Pace(1000, "{}", said.append, done=500, clock=lambda: now[0])
     now[0] = 100.0
     pace.add(100)
-    assert said == ["600 of 1,000, 6:40 left"] and clock_of(7384) == "2:03:04"
+    assert said == ["600 of 1,000, 6:40 left"] and clock_text(7384) == "2:03:04"

@@ -3,7 +3,7 @@
 import pytest
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.signals import OUTCOME, STEP, Declared, Signal, declared_by, gives
+from cotrain.core.signals import OUTCOME, STEP, DeclaredSignals, Signal, declared_by, gives
 
 
 def test_a_signal_is_the_same_for_every_role_and_in_any_words():
@@ -18,8 +18,8 @@ def test_a_protocol_says_what_it_gives_to_whom():
         pass
 
     declared = declared_by(play)
-    assert declared == Declared("play", (OUTCOME, STEP))
-    assert declared.to("solver") == (OUTCOME, STEP) and declared.to("verifier") == (STEP,)
+    assert declared == DeclaredSignals("play", (OUTCOME, STEP))
+    assert declared.signals_for("solver") == (OUTCOME, STEP) and declared.signals_for("verifier") == (STEP,)
     assert declared_by(lambda task, roles: None) is None
 
 

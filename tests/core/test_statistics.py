@@ -13,20 +13,20 @@ from cotrain.core.statistics import (
     mean_interval,
     over_seeds_and_problems,
     paired_difference,
-    smallest_seen,
+    smallest_detectable,
     student_t,
-    wilson,
+    wilson_interval,
 )
 
 
 def test_json_round_trip_and_unknown_bounds_include_everything() -> None:
     e = mean_interval([0.25])
-    saved = json.loads(json.dumps(e.json(), allow_nan=False))
+    saved = json.loads(json.dumps(e.to_json(), allow_nan=False))
     assert saved == {"value": 0.25, "low": None, "high": None, "n": 1}
-    assert Estimate.of_json(saved) == e
+    assert Estimate.from_json(saved) == e
     assert e.includes(0.0) and e.includes(-1e9) and e.includes(1e9)
     known = Estimate(value=0.5, low=0.4, high=0.6, n=9)
-    assert Estimate.of_json(known.json()) == known and known.includes(0.4) and not known.includes(0.39)
+    assert Estimate.from_json(known.to_json()) == known and known.includes(0.4) and not known.includes(0.39)
 
 
 def test_student_t_matches_the_table() -> None:
@@ -47,7 +47,7 @@ def test_mean_interval_by_hand() -> None:
 def test_fewer_than_three_seeds_have_no_interval_and_could_have_seen_nothing() -> None:
     for values in ([0.1], [0.1, 0.2]):
         e = mean_interval(values)
-        assert e.n == len(values) and e.includes(1e9) and smallest_seen(e) == math.inf
+        assert e.n == len(values) and e.includes(1e9) and smallest_detectable(e) == math.inf
 
 
 def test_seeds_and_problems_by_hand() -> None:
@@ -66,7 +66,7 @@ def test_seeds_and_problems_by_hand() -> None:
 def test_the_smallest_difference_seen_by_hand() -> None:
     # 4 degrees of freedom: 2.77645 and 0.94096 standard errors of 0.01
     e = Estimate(value=0.0, low=-0.0277645, high=0.0277645, n=5)
-    assert smallest_seen(e) == pytest.approx(0.0371741, abs=1e-6)
+    assert smallest_detectable(e) == pytest.approx(0.0371741, abs=1e-6)
     table = {1: 1.37638, 2: 1.06066, 4: 0.94096, 10: 0.87906, 1000: 0.84198}  # 80 % points
     for df, value in table.items():
         assert student_t(df, 0.6) == pytest.approx(value, abs=5e-5), df
@@ -86,7 +86,7 @@ def test_intervals_hold_the_truth_and_differences_are_found_as_often_as_promised
             runs.append((sum(said) / problems, said))
         e = over_seeds_and_problems(runs)
         covered += e.includes(0.0)
-        called += abs(e.value) >= smallest_seen(e)
+        called += abs(e.value) >= smallest_detectable(e)
     assert covered / trials > 0.925  # 95 %, less three standard errors of the simulation
     assert called / trials < 0.045
 
@@ -101,21 +101,21 @@ def test_paired_difference_removes_what_the_pairs_share() -> None:
 
 def test_wilson_by_hand() -> None:
     # 0 of 4: the upper bound is z² / (n + z²) = 3.8415 / 7.8415; 4 of 4 is its mirror image
-    assert wilson(0.0, 4) == pytest.approx((0.0, 0.48990), abs=1e-4) and wilson(0.0, 4)[0] == 0.0
-    assert wilson(1.0, 4) == pytest.approx((0.51010, 1.0), abs=1e-4) and wilson(1.0, 4)[1] == 1.0
+    assert wilson_interval(0.0, 4) == pytest.approx((0.0, 0.48990), abs=1e-4) and wilson_interval(0.0, 4)[0] == 0.0
+    assert wilson_interval(1.0, 4) == pytest.approx((0.51010, 1.0), abs=1e-4) and wilson_interval(1.0, 4)[1] == 1.0
     # 4 of 10: middle (0.4 + 0.192073) / 1.384146 = 0.427754, half sqrt(0.384146 * 0.24 + 0.036892) / 1.384146 =
     # 0.259573
-    assert wilson(0.4, 10) == pytest.approx((0.16818, 0.68733), abs=1e-4)
-    assert wilson(0.4, 10, student_t(3))[1] > wilson(0.4, 10)[1]  # fewer degrees of freedom, a wider interval
+    assert wilson_interval(0.4, 10) == pytest.approx((0.16818, 0.68733), abs=1e-4)
+    assert wilson_interval(0.4, 10, student_t(3))[1] > wilson_interval(0.4, 10)[1]  # fewer degrees of freedom, a wider interval
     for share, n in ((-0.1, 4), (1.1, 4), (0.5, 0)):
         with pytest.raises(ValueError, match="wilson needs"):
-            wilson(share, n)
+            wilson_interval(share, n)
 
 
 def test_a_bounded_measure_has_a_bounded_interval() -> None:
     e = mean_interval([1.0, 0.9, 1.0])
-    assert e.high > 1.0 and e.within(0.0, 1.0) == Estimate(value=e.value, low=e.low, high=1.0, n=3)
+    assert e.high > 1.0 and e.clip_to(0.0, 1.0) == Estimate(value=e.value, low=e.low, high=1.0, n=3)
     alone = mean_interval([0.4])
-    assert alone.within(0.0, 1.0) == alone  # what is unknown stays unknown
-    outside = Estimate(value=0.0, low=-3.0, high=-2.0, n=2).within(-1.0, 1.0)
+    assert alone.clip_to(0.0, 1.0) == alone  # what is unknown stays unknown
+    outside = Estimate(value=0.0, low=-3.0, high=-2.0, n=2).clip_to(-1.0, 1.0)
     assert (outside.low, outside.high) == (-1.0, -1.0)

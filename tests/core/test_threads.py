@@ -8,7 +8,7 @@ import pytest
 
 from cotrain.cli import main
 from cotrain.core import threads
-from cotrain.core.threads import settled_threads, usual_threads
+from cotrain.core.threads import choose_threads, usual_threads
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("1", 1), ("3", 3), ("5,2", 5), (" 4 ", 4)])
@@ -33,7 +33,7 @@ def test_more_threads_than_others_leave_processors_are_advised_against(given, bu
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
     monkeypatch.setattr(threads, "busy_elsewhere", lambda: busy)
-    assert settled_threads(given) == (given or 3)
+    assert choose_threads(given) == (given or 3)
     said = capsys.readouterr()
     assert ("--threads 1" in said.err) is told and said.out == ""
 
@@ -74,5 +74,5 @@ def test_without_the_kernels_figures_the_load_stands_in(monkeypatch):
 
 
 def test_idle_ticks_are_a_part_of_all():
-    idle, total = threads.spent()
+    idle, total = threads.cpu_ticks()
     assert 0 < idle < total

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cotrain.disk.files import Files, Written
+from cotrain.disk.files import Files, FileDigest
 from cotrain.disk.parts import write_part
 
 KILLED = 137
@@ -125,8 +125,8 @@ class InParts:
                 found[name] = rows[part]
         return found
 
-    def write(self, folder: Path, stem: str) -> dict[str, Written]:
-        listed: dict[str, Written] = {}
+    def write(self, folder: Path, stem: str) -> dict[str, FileDigest]:
+        listed: dict[str, FileDigest] = {}
         for n, share in enumerate(self.shares, 1):
             if n != self.but:
                 listed |= write_part(folder, stem, share, part=n, parts=len(self.shares), files=self.files)

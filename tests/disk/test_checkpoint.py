@@ -13,7 +13,7 @@ import torch
 
 from cotrain.core.errors import StateError, UserError
 from cotrain.disk.files import DiskError, Files
-from cotrain.disk.transaction import Checkpoint, Damage, discard_after, latest, save, step_name, verify
+from cotrain.disk.transaction import Checkpoint, Damage, discard_after, latest_checkpoint, save_checkpoint, step_name, verify_checkpoint
 
 DTYPES = [
     torch.float32,
@@ -47,8 +47,8 @@ def same(found: Checkpoint | None, step: int) -> bool:
 
 
 def test_some_of_the_tensors_can_be_read_alone(tmp_path: Path) -> None:
-    path = save(tmp_path, 3, *small(3))
-    found = latest(tmp_path)
+    path = save_checkpoint(tmp_path, 3, *small(3))
+    found = latest_checkpoint(tmp_path)
     assert found is not None
     tensors, documents = found.load(only=["generator"])
     assert list(tensors) == ["generator"] and documents == small(3)[1]
@@ -73,9 +73,9 @@ def test_every_type_and_layout_of_tensor_comes_back_bit_for_bit(tmp_path: Path) 
         "row": base[1],
     }
     group["grad"] = torch.nn.Parameter(torch.tensor([float("nan"), -0.0, float("inf")]))
-    path = save(tmp_path, 7, {"all": group, "none": {}}, {})
+    path = save_checkpoint(tmp_path, 7, {"all": group, "none": {}}, {})
     assert path == tmp_path / "step-000007"
-    found = latest(tmp_path)
+    found = latest_checkpoint(tmp_path)
     assert found is not None and found.path == path and found.damaged == ()
     tensors, documents = found.load()
     assert documents == {} and tensors["none"] == {} and tensors["all"].keys() == group.keys()
@@ -91,16 +91,16 @@ def test_every_type_and_layout_of_tensor_comes_back_bit_for_bit(tmp_path: Path) 
 
 def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
     for run in "ab":
-        save(tmp_path / run, 3, *small(3))
+        save_checkpoint(tmp_path / run, 3, *small(3))
     for file in (tmp_path / "a/step-000003").iterdir():
         assert file.read_bytes() == (tmp_path / "b/step-000003" / file.name).read_bytes()
 
 
 def test_nothing_there_is_none(tmp_path: Path) -> None:
-    assert latest(tmp_path / "absent") is None
+    assert latest_checkpoint(tmp_path / "absent") is None
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "step-12").mkdir()  # not a name that we give
-    assert latest(tmp_path) is None
+    assert latest_checkpoint(tmp_path) is None
 
 
 def test_retention_keeps_verified_ones_and_lists_what_is_there(tmp_path: Path) -> None:
@@ -108,57 +108,57 @@ def test_retention_keeps_verified_ones_and_lists_what_is_there(tmp_path: Path) -
     for junk in (".staging-step-000001", ".trash-step-000009"):
         (tmp_path / junk / "deep").mkdir(parents=True)
     for step in (1, 5, 9):
-        save(tmp_path, step, *small(step), keep=2)
+        save_checkpoint(tmp_path, step, *small(step), keep=2)
     assert names(tmp_path) == ["notes.txt", "step-000005", "step-000009"]
-    save(tmp_path, 10, *small(10), keep=1)
+    save_checkpoint(tmp_path, 10, *small(10), keep=1)
     assert names(tmp_path) == ["notes.txt", "step-000010"]
 
 
 def test_a_damaged_one_does_not_count_towards_keep(tmp_path: Path) -> None:
     for step in (1, 2):
-        save(tmp_path, step, *small(step), keep=2)
+        save_checkpoint(tmp_path, step, *small(step), keep=2)
     (tmp_path / "step-000002/loop.json").write_text("{}")
-    save(tmp_path, 3, *small(3), keep=2)
+    save_checkpoint(tmp_path, 3, *small(3), keep=2)
     assert names(tmp_path) == ["step-000001", "step-000002", "step-000003"]
-    save(tmp_path, 4, *small(4), keep=2)
+    save_checkpoint(tmp_path, 4, *small(4), keep=2)
     assert names(tmp_path) == ["step-000003", "step-000004"]
 
 
 def test_falls_back_and_says_so(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        save(tmp_path, step, *small(step), keep=3)
+        save_checkpoint(tmp_path, step, *small(step), keep=3)
     (tmp_path / "step-000003/manifest.json").unlink()
     (tmp_path / "step-000002/generator.safetensors").unlink()
-    found = latest(tmp_path)
+    found = latest_checkpoint(tmp_path)
     assert found is not None and same(found, 1)
     assert [(d.path.name, d.reason) for d in found.damaged] == [
         ("step-000003", "no manifest.json"),
         ("step-000002", "generator.safetensors is missing"),
     ]
-    save(tmp_path, 2, *small(2), keep=2)  # the run goes on from 1: 2 is made anew, 3 is a future that was given up
-    assert names(tmp_path) == ["step-000001", "step-000002"] and same(latest(tmp_path), 2)
+    save_checkpoint(tmp_path, 2, *small(2), keep=2)  # the run goes on from 1: 2 is made anew, 3 is a future that was given up
+    assert names(tmp_path) == ["step-000001", "step-000002"] and same(latest_checkpoint(tmp_path), 2)
 
 
 def test_none_intact_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
-    save(tmp_path, 1, *small(1))
+    save_checkpoint(tmp_path, 1, *small(1))
     (tmp_path / "step-000001/loop.json").write_bytes(b"")
     with pytest.raises(StateError, match=r"step-000001: loop.json has 0 bytes, expected \d+"):
-        latest(tmp_path)
-    save(tmp_path, 1, *small(1))
-    assert same(latest(tmp_path), 1) and names(tmp_path) == ["step-000001"]
+        latest_checkpoint(tmp_path)
+    save_checkpoint(tmp_path, 1, *small(1))
+    assert same(latest_checkpoint(tmp_path), 1) and names(tmp_path) == ["step-000001"]
 
 
 def test_going_back_on_purpose(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        save(tmp_path, step, *small(step), keep=3)
+        save_checkpoint(tmp_path, step, *small(step), keep=3)
     (tmp_path / ".trash-step-000003" / "left").mkdir(parents=True)  # by a deletion that was killed, then saved again
     assert discard_after(tmp_path, 1) == 2 and names(tmp_path) == ["step-000001"]
     assert discard_after(tmp_path, 1) == 0 and discard_after(tmp_path / "absent", 1) == 0
 
 
 def test_load_refuses_what_changed_since_it_was_found(tmp_path: Path) -> None:
-    save(tmp_path, 1, *small(1))
-    found = latest(tmp_path)
+    save_checkpoint(tmp_path, 1, *small(1))
+    found = latest_checkpoint(tmp_path)
     assert found is not None
     file = found.path / "generator.safetensors"
     payload = bytearray(file.read_bytes())
@@ -174,7 +174,7 @@ def test_load_refuses_what_changed_since_it_was_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "a/b", "../a", ".hidden", "manifest", "a b", "a\n"])
 def test_names_are_plain(tmp_path: Path, name: str) -> None:
     with pytest.raises(StateError, match="cannot name a file"):
-        save(tmp_path, 1, {}, {name: {}})
+        save_checkpoint(tmp_path, 1, {}, {name: {}})
     assert names(tmp_path) == []
 
 
@@ -189,7 +189,7 @@ def test_names_are_plain(tmp_path: Path, name: str) -> None:
 )
 def test_documents_are_json(tmp_path: Path, document: Any, message: str) -> None:
     with pytest.raises(StateError, match=message):
-        save(tmp_path, 1, {}, {"loop": document})
+        save_checkpoint(tmp_path, 1, {}, {"loop": document})
 
 
 def test_a_full_disk_is_seen_before_anything_is_written(tmp_path: Path) -> None:
@@ -197,13 +197,13 @@ def test_a_full_disk_is_seen_before_anything_is_written(tmp_path: Path) -> None:
         def free(self, path: Path) -> int:
             return 10_000
 
-    save(tmp_path, 1, *small(1), files=Little())
+    save_checkpoint(tmp_path, 1, *small(1), files=Little())
     before = {path: path.read_bytes() for path in (tmp_path / "step-000001").iterdir()}
     big = {"model": {"w": torch.zeros(1251, dtype=torch.float32)}}  # 5004 bytes, twice of which is too much
     with pytest.raises(
         UserError, match=r"disk full: .*step-000002 needs 0.0 MB.*step-000001 is intact; free some"
     ) as e:
-        save(tmp_path, 2, big, {}, files=Little())
+        save_checkpoint(tmp_path, 2, big, {}, files=Little())
     assert isinstance(e.value, DiskError) and e.value.full and len(str(e.value).splitlines()) == 1
     assert names(tmp_path) == ["step-000001"] and all(path.read_bytes() == b for path, b in before.items())
 
@@ -240,7 +240,7 @@ def alterations(draw: random.Random, other: Path) -> dict[str, Callable[[Path], 
 
 def test_every_alteration_is_detected(memory_path: Path) -> None:
     for step in (1, 2):
-        save(memory_path, step, *small(step))
+        save_checkpoint(memory_path, step, *small(step))
     good, other = memory_path / "step-000002", memory_path / "step-000001"
     kept = {path.name: path.read_bytes() for path in good.iterdir()}
     draw = random.Random(0)
@@ -250,27 +250,27 @@ def test_every_alteration_is_detected(memory_path: Path) -> None:
         way = draw.choice(["flip"] * 6 + [name for name in ways if name != "flip"])
         file = good / draw.choice(sorted(kept))
         ways[way](file)
-        if isinstance(verify(good), Checkpoint):
+        if isinstance(verify_checkpoint(good), Checkpoint):
             missed.append((case, way, file.name))
         for path in good.iterdir():
             if path.name not in kept:
                 path.unlink()
         file.write_bytes(kept[file.name])
     assert missed == []
-    assert isinstance(verify(good), Checkpoint)
+    assert isinstance(verify_checkpoint(good), Checkpoint)
 
 
 @pytest.mark.parametrize(
     "manifest", [b"", b"[]", b"{}", b"null", b"\xff", b"[" * 100_000, b'{"format": 2, "files": {}}']
 )
 def test_a_strange_manifest_is_damage_not_a_crash(tmp_path: Path, manifest: bytes) -> None:
-    path = save(tmp_path, 1, *small(1))
+    path = save_checkpoint(tmp_path, 1, *small(1))
     (path / "manifest.json").write_bytes(manifest)
-    found = verify(path)
+    found = verify_checkpoint(path)
     assert isinstance(found, Damage) and found.reason.startswith("manifest.json: ")
 
 
 def test_a_checkpoint_moved_to_another_step_is_not_one(tmp_path: Path) -> None:
-    save(tmp_path, 1, *small(1)).rename(tmp_path / step_name(2))
+    save_checkpoint(tmp_path, 1, *small(1)).rename(tmp_path / step_name(2))
     with pytest.raises(StateError, match="it is of step 1, in a folder of step 2"):
-        latest(tmp_path)
+        latest_checkpoint(tmp_path)

@@ -13,7 +13,7 @@ from fault_files import CHANGES, KILLED, FaultyFiles, InParts, in_child
 
 from cotrain.core.errors import StateError
 from cotrain.disk.files import DiskError
-from cotrain.disk.transaction import latest, save
+from cotrain.disk.transaction import latest_checkpoint, save_checkpoint
 
 RAISED = ["ENOSPC", "EIO", "EACCES", "EROFS", "disk full"]
 WRITES = ["short write", "lying write"]
@@ -26,7 +26,7 @@ def content(step: int, edition: int = 0) -> tuple[dict[str, dict[str, torch.Tens
 
 def state(directory: Path) -> tuple[int, int] | None:
     """(step, edition) of the newest checkpoint, after checking that its parts belong together."""
-    found = latest(directory)
+    found = latest_checkpoint(directory)
     if found is None:
         return None
     tensors, documents = found.load()
@@ -47,7 +47,7 @@ class Scene:
         self.step, self.edition, self.keep, self.parts = step, edition, keep, parts
         self.template.mkdir()
         for old in before:
-            save(self.template, old, *content(old), files=FaultyFiles(), keep=keep)
+            save_checkpoint(self.template, old, *content(old), files=FaultyFiles(), keep=keep)
         (self.template / ".staging-step-000001").mkdir()
         (self.template / ".staging-step-000001/a.safetensors").write_bytes(b"half")
         self.old = state(self.template)
@@ -60,7 +60,7 @@ class Scene:
     def attempt(self, files: FaultyFiles) -> None:
         tensors, documents = content(self.step, self.edition)
         split = tensors if self.parts == 1 else {n: InParts(t, self.parts, files) for n, t in tensors.items()}
-        save(self.directory, self.step, split, documents, keep=self.keep, files=files)
+        save_checkpoint(self.directory, self.step, split, documents, keep=self.keep, files=files)
 
     def operations(self) -> list[str]:
         self.reset()
@@ -71,7 +71,7 @@ class Scene:
     def goes_on(self) -> None:
         """The next save works, and nothing but the right number of checkpoints is left."""
         after = state(self.directory)
-        save(self.directory, 9, *content(9), keep=self.keep, files=FaultyFiles())
+        save_checkpoint(self.directory, 9, *content(9), keep=self.keep, files=FaultyFiles())
         assert state(self.directory) == (9, 0)
         left = sorted(path.name for path in self.directory.iterdir())
         older = [f"step-{after[0]:06d}"] if after and self.keep > 1 else []
@@ -169,10 +169,10 @@ def test_every_size_of_a_filling_disk(memory_path: Path) -> None:
 def test_a_passing_read_error_is_not_taken_for_an_empty_directory(tmp_path: Path) -> None:
     scene = Scene(tmp_path, before=[1, 2], step=3)
     counted = FaultyFiles()
-    latest(scene.template, files=counted)
+    latest_checkpoint(scene.template, files=counted)
     for at, operation in enumerate(counted.log):
         try:
-            found = latest(scene.template, files=FaultyFiles("EIO", at))
+            found = latest_checkpoint(scene.template, files=FaultyFiles("EIO", at))
         except (DiskError, StateError):
             assert operation == "listdir"
         else:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.address import Address
 from cotrain.core.errors import StateError
-from cotrain.core.types import Episode, Part, Reward, Trace
+from cotrain.core.types import Episode, TurnRange, Reward, Trace
 from cotrain.disk.files import DiskError
 from cotrain.disk.floats import decode_floats, encode_floats
 from cotrain.disk.ledger import (
@@ -109,7 +109,7 @@ traces = st.builds(
     parsed=st.dictionaries(names, values, max_size=3),
     truth=st.dictionaries(names, values, max_size=3),
     parent=st.none() | names,
-    turns=st.lists(st.builds(Part, start=st.integers(0, 9), end=st.integers(0, 9), finish=names), max_size=3).map(
+    turns=st.lists(st.builds(TurnRange, start=st.integers(0, 9), end=st.integers(0, 9), finish=names), max_size=3).map(
         tuple
     ),
     entropies=st.lists(st.integers(0, 91), max_size=5).map(bytes),
@@ -138,12 +138,12 @@ def test_everything_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactor
 
 def test_the_mask_of_several_turns_is_stored_as_their_spans() -> None:
     [episode, *_] = episodes_of(1, tokens=9)
-    turns = (Part(start=0, end=4, finish="stop"), Part(start=7, end=9, finish="length"))
+    turns = (TurnRange(start=0, end=4, finish="stop"), TurnRange(start=7, end=9, finish="length"))
     trace = dataclasses.replace(episode.traces[0], turns=turns)
     stored = json.loads(json.dumps(trace_to_json(trace)))
     assert stored["turns"] == [[0, 4, "stop"], [7, 9, "length"]] and trace_from_json(stored) == trace
-    assert trace.mask == (True,) * 4 + (False,) * 3 + (True,) * 2 and trace.sampled == 6
-    assert episode.traces[0].mask == (True,) * 9 and episode.traces[0].sampled == 9
+    assert trace.mask == (True,) * 4 + (False,) * 3 + (True,) * 2 and trace.sampled_count == 6
+    assert episode.traces[0].mask == (True,) * 9 and episode.traces[0].sampled_count == 9
 
 
 @given(st.lists(st.floats(), max_size=6))

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from cotrain.disk.files import Files
-from cotrain.disk.transaction import Checkpoint, latest, save, verify
+from cotrain.disk.transaction import Checkpoint, latest_checkpoint, save_checkpoint, verify_checkpoint
 from tests.disk.fault_files import InParts
 
 
@@ -141,7 +141,7 @@ def power_cuts(memory_path: Path, *, each: int, parts: int = 1) -> int:
     for step, edition in plan:
         group = {"w": torch.full((4,), float(10 * step + edition))}
         tensors = {"a": group if parts == 1 else InParts(group, parts, recorder)}
-        save(memory_path / "checkpoints", step, tensors, {"loop": {"edition": edition}}, files=recorder)
+        save_checkpoint(memory_path / "checkpoints", step, tensors, {"loop": {"edition": edition}}, files=recorder)
         saved.append((step, edition))
         recorder.log.append(("done",))
     draw, root, done, states = random.Random(0), Folder(), 0, 0
@@ -155,9 +155,9 @@ def power_cuts(memory_path: Path, *, each: int, parts: int = 1) -> int:
             states += 1
             disk = memory_path / f"disk-{states}"
             cut(root, disk, draw)
-            found = latest(disk / "checkpoints")
+            found = latest_checkpoint(disk / "checkpoints")
             for path in (disk / "checkpoints").glob("step-*"):  # one being deleted never looks damaged
-                assert isinstance(verify(path), Checkpoint), (event, path.name)
+                assert isinstance(verify_checkpoint(path), Checkpoint), (event, path.name)
             if found is None:
                 assert None in allowed, event
                 continue

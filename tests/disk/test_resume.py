@@ -15,7 +15,7 @@ from test_ledger import episodes_of
 from cotrain.disk.jsonl import JsonlWriter, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
-from cotrain.disk.transaction import latest, save
+from cotrain.disk.transaction import latest_checkpoint, save_checkpoint
 
 STEPS, EVERY = 18, 3
 
@@ -23,7 +23,7 @@ STEPS, EVERY = 18, 3
 def run(directory: Path, pause: float) -> None:
     """Each step's weights depend on all steps before; resumes from whatever is there."""
     with RunLock(directory):
-        found = latest(directory / "checkpoints")
+        found = latest_checkpoint(directory / "checkpoints")
         weights, start = torch.zeros(64), 0
         if found is not None:
             tensors, documents = found.load()
@@ -40,7 +40,7 @@ def run(directory: Path, pause: float) -> None:
                 if step % EVERY == 0:
                     metrics.sync()
                     ledger.sync()
-                    save(directory / "checkpoints", step, {"policy": {"w": weights}}, {"loop": {"done": step}})
+                    save_checkpoint(directory / "checkpoints", step, {"policy": {"w": weights}}, {"loop": {"done": step}})
 
 
 def contents(directory: Path) -> dict[str, bytes]:

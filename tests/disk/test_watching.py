@@ -9,11 +9,11 @@ from pathlib import Path
 from cotrain.core import pace
 from cotrain.disk import watching
 from cotrain.disk.files import read_blocks
-from cotrain.disk.watching import Megabytes, Watched, growing, size_of
+from cotrain.disk.watching import MegabytePace, WatchedFiles, watch_growth, directory_bytes
 
 
 def test_bytes_are_counted_in_whole_megabytes() -> None:
-    counted = Megabytes(2_500_001, "{} MB", print)
+    counted = MegabytePace(2_500_001, "{} MB", print)
     for _ in range(5):
         counted.add(500_000)
     assert counted.pace.done == 2  # of 3
@@ -24,7 +24,7 @@ def test_bytes_are_counted_in_whole_megabytes() -> None:
 def test_what_is_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 3_000_000)
     told: list[int] = []
-    assert len(b"".join(read_blocks(Watched(told.append), tmp_path / "file"))) == sum(told) == 3_000_000
+    assert len(b"".join(read_blocks(WatchedFiles(told.append), tmp_path / "file"))) == sum(told) == 3_000_000
 
 
 def test_a_directory_that_grows_says_how_far_it_is(tmp_path: Path, monkeypatch) -> None:
@@ -32,20 +32,20 @@ def test_a_directory_that_grows_says_how_far_it_is(tmp_path: Path, monkeypatch) 
     monkeypatch.setattr(pace, "SECONDS", 0.0)
     said: list[str] = []
     (tmp_path / "in").mkdir()
-    with growing(tmp_path / "in", 10_000_000, "{} MB written", said.append):
+    with watch_growth(tmp_path / "in", 10_000_000, "{} MB written", said.append):
         for part in range(4):
             (tmp_path / str(part)).write_bytes(b"x" * 2_000_000)
             (tmp_path / str(part)).rename(tmp_path / "in" / str(part))  # no look finds half of it
             deadline = time.monotonic() + 60
             while len(said) <= part and time.monotonic() < deadline:
                 time.sleep(0.005)
-    assert size_of(tmp_path / "in") == 8_000_000
+    assert directory_bytes(tmp_path / "in") == 8_000_000
     assert len(said) == 4 and said[0].startswith("2 of 10 MB written, ") and said[-1].startswith("8 of 10 MB written, ")
 
 
 def test_what_is_over_at_once_says_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     threads = threading.active_count()
-    with growing(tmp_path, 10, "{}", said.append):
+    with watch_growth(tmp_path, 10, "{}", said.append):
         (tmp_path / "file").write_bytes(b"x" * 10)
     assert said == [] and threading.active_count() == threads

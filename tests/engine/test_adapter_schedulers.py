@@ -6,7 +6,7 @@ from peft import LoraConfig, get_peft_model
 
 from cotrain.core.errors import UnknownName
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import complete
+from cotrain.engine.reference import complete_request
 from cotrain.models.adapters import AdapterBase
 from cotrain.models.shared_prefix import can_branch
 from tests.helpers import answers, mixed_requests, request, tiny_model
@@ -42,7 +42,7 @@ def test_adapters_on_one_module_equal_the_reference(kind, inside):
     requests = mixed_requests(POLICIES, 24)
     for asked, completion in zip(requests, answers(engine, requests), strict=True):
         activate[asked.policy]()
-        expected = complete(model, asked)
+        expected = complete_request(model, asked)
         assert completion.token_ids == expected.token_ids
         assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
     same = {answers(engine, [request(policy=policy)])[0].logprobs for policy in POLICIES}

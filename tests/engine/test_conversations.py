@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import Part, Sampling, Trace
+from cotrain.core.types import TurnRange, Sampling, Trace
 from cotrain.engine import kept
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import complete
+from cotrain.engine.reference import complete_request
 from cotrain.engine.replay import ReplayEngine
-from cotrain.rollout.idle_loop import IdleLoop, busy, together
+from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
 from cotrain.text.stops import StopWatch, stop_in
 from tests.helpers import VOCABULARY, CharRenderer, RandomLatency, answers, request, tiny_model
 
@@ -33,7 +33,7 @@ def with_reference():
     """Requests with stop strings and without, and what the slow engine says to them."""
     model = tiny_model()
     requests = [asked(i) for i in range(24)] + [asked(i, stop=()) for i in range(24, 30)]
-    return [(one, complete(model, one)) for one in requests]
+    return [(one, complete_request(model, one)) for one in requests]
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -85,7 +85,7 @@ def chain(engine, i, *, turns=3, keep=True, given=4):
         one, found = asked(i, stop=("a", "b", "c"), tokens=12), []
         one = replace(one, keep=keep)
         for turn in range(turns):
-            async with busy():
+            async with pausing_engine():
                 await asyncio.sleep(0)
             found.append((one, await engine.sample(one)))
             ids = (*one.prompt_ids, *found[-1][1].token_ids, *((9 + i + turn,) * (given + i % 3)))
@@ -97,7 +97,7 @@ def chain(engine, i, *, turns=3, keep=True, given=4):
 
 
 def talks(engine, count, **options):
-    return IdleLoop().run(together([chain(engine, i, **options) for i in range(count)]), engine.advance)
+    return IdleLoop().run_to_end(together([chain(engine, i, **options) for i in range(count)]), engine.advance)
 
 
 @pytest.mark.parametrize(("kind", "static"), [("llama", False), ("qwen3", False), ("llama", True)])
@@ -106,7 +106,7 @@ def test_what_is_kept_gives_what_a_full_prefill_gives(kind, static):
     engine, full = (EmbeddedEngine({"a": model}, max_rows=5, static=static) for _ in range(2))
     for mine, theirs in zip(talks(engine, 9), talks(full, 9, keep=False), strict=True):
         for (one, completion), (_, expected) in zip(mine, theirs, strict=True):
-            assert completion.token_ids == expected.token_ids == complete(model, one).token_ids
+            assert completion.token_ids == expected.token_ids == complete_request(model, one).token_ids
             assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
     counts, whole = engine.counts(), full.counts()
     assert counts["a/reused_tokens"] > 0 == whole["a/reused_tokens"]
@@ -157,7 +157,7 @@ def test_new_weights_empty_what_is_kept():
     engine.publish("a", 1)
     [completion] = answers(engine, [more])
     assert engine.counts()["a/reused_tokens"] == 0
-    assert completion.logprobs == pytest.approx(complete(model, more).logprobs, abs=1e-4)
+    assert completion.logprobs == pytest.approx(complete_request(model, more).logprobs, abs=1e-4)
 
 
 def test_a_prompt_that_does_not_go_on_so_is_computed_in_full():
@@ -166,7 +166,7 @@ def test_a_prompt_that_does_not_go_on_so_is_computed_in_full():
     [[(first, said)]] = talks(engine, 1, turns=1)
     other = replace(first, prompt_ids=(8, *said.token_ids, 3), address=first.address.after(1), continues=first.address)
     [completion] = answers(engine, [other])
-    assert completion.token_ids == complete(model, other).token_ids and engine.counts()["a/reused_tokens"] == 0
+    assert completion.token_ids == complete_request(model, other).token_ids and engine.counts()["a/reused_tokens"] == 0
 
 
 def test_every_turn_of_a_recorded_trace_is_replayed():
@@ -178,7 +178,7 @@ def test_every_turn_of_a_recorded_trace_is_replayed():
     levels = bytearray(len(logprobs))
     for one, completion in turns:
         at = len(one.prompt_ids) - start
-        parts.append(Part(start=at, end=at + len(completion.token_ids), finish=completion.finish))
+        parts.append(TurnRange(start=at, end=at + len(completion.token_ids), finish=completion.finish))
         logprobs[at : parts[-1].end] = completion.logprobs
         levels[at : parts[-1].end] = completion.entropies
     trace = Trace(

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ModelError
-from cotrain.engine.attention import Prompts, Reads, attend, with_reads
+from cotrain.engine.attention import PromptTiles, DecodeReads, attend, with_reads
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
 TILES = [0, 0, 1, 0]  # of four rows
@@ -42,14 +42,14 @@ def scene(scale: float = 1.0):
     )
     members = torch.zeros(12, dtype=torch.int64)
     members[places] = torch.arange(8)
-    prompts = Prompts(
+    prompts = PromptTiles(
         keys=prompt_keys.flatten(0, 1),
         values=prompt_values.flatten(0, 1),
         mask=mask(prompt_hidden),
         members=members,
         places=places,
     )
-    reads = Reads(keys=keys.flatten(0, 1), values=values.flatten(0, 1), mask=mask(own_hidden), prompts=prompts)
+    reads = DecodeReads(keys=keys.flatten(0, 1), values=values.flatten(0, 1), mask=mask(own_hidden), prompts=prompts)
     return drawn(4, HEADS, 1, WIDTH), whole, reads
 
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
-from cotrain.core.entropy import nats
+from cotrain.core.entropy import nats_of
 from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.engine.cache import SharedPrefixCache
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import ReferenceEngine, complete
+from cotrain.engine.reference import ReferenceEngine, complete_request
 from tests.helpers import CONTEXT, VOCABULARY, answers, mixed_requests, request, tiny_model
 
 
@@ -33,7 +33,7 @@ def test_engine_equals_reference():
     llama, qwen = tiny_model("llama"), tiny_model("qwen3", seed=1)
     models = {"solver": llama, "verifier": qwen, "same": llama}
     requests = mixed_requests(sorted(models), 40)
-    expected = [complete(models[asked.policy], asked) for asked in requests]
+    expected = [complete_request(models[asked.policy], asked) for asked in requests]
     steps = {}
     for max_rows in (3, 64):
         engine = EmbeddedEngine(models, max_rows=max_rows)
@@ -67,7 +67,7 @@ def test_staggered_entry_equals_reference():
 
     for chain, completions in zip(chains, asyncio.run(everything()), strict=True):
         for asked, completion in zip(chain, completions, strict=True):
-            assert_same(completion, complete(model, asked))
+            assert_same(completion, complete_request(model, asked))
 
 
 def test_logprobs_agree_with_a_teacher_forced_forward():
@@ -80,7 +80,7 @@ def test_logprobs_agree_with_a_teacher_forced_forward():
         forced = logp.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
         assert completion.logprobs == pytest.approx(forced.tolist(), abs=1e-4)
         exact = -(logp.exp() * logp).sum(-1)
-        assert [nats(level) for level in completion.entropies] == pytest.approx(exact.tolist(), rel=0.05, abs=0.01)
+        assert [nats_of(level) for level in completion.entropies] == pytest.approx(exact.tolist(), rel=0.05, abs=0.01)
 
 
 def test_order_of_arrival_does_not_matter():
@@ -112,7 +112,7 @@ def test_the_window_moves(monkeypatch):
     ]
     found = answers(EmbeddedEngine({"a": model}, max_rows=2), requests)
     for asked, completion in zip(requests, found, strict=True):
-        assert_same(completion, complete(model, asked))
+        assert_same(completion, complete_request(model, asked))
     assert len(moves) > 2 and min(moves) > 1
 
 
@@ -188,7 +188,7 @@ def test_groups_of_any_size_equal_reference():
         for j in range(size)
     ]
     for asked, completion in zip(requests, answers(engine, requests), strict=True):
-        assert_same(completion, complete(model, asked))
+        assert_same(completion, complete_request(model, asked))
 
 
 def test_companions_change_a_completion_by_rounding_only():
@@ -241,7 +241,7 @@ def test_weights_are_shared_in_place_and_versions_answer():
     engine.publish("a", 5)
     [after] = answers(engine, [asked])
     assert before.version == 0 and after.version == 5 and before.token_ids != after.token_ids
-    assert_same(after, complete(model, asked))
+    assert_same(after, complete_request(model, asked))
 
 
 def test_the_learners_module_is_found_as_it_was_left():
@@ -258,7 +258,7 @@ def test_the_learners_module_is_found_as_it_was_left():
 def test_dropout_is_off():
     model = tiny_model()
     asked = request(sampling=Sampling(max_tokens=12))
-    expected = complete(model, asked)
+    expected = complete_request(model, asked)
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.5
     assert_same(answers(EmbeddedEngine({"a": model.train()}), [asked])[0], expected)
@@ -297,7 +297,7 @@ def test_a_cancelled_request_is_forgotten_and_the_others_are_not_changed():
     assert [completion is None for completion in found] == [False, True, False, False, False, True]
     for asked, completion in zip(requests, found, strict=True):
         if completion is not None:
-            assert_same(completion, complete(model, asked))
+            assert_same(completion, complete_request(model, asked))
     engine.publish("a", 1)
 
 
@@ -319,7 +319,7 @@ def test_a_row_whose_logits_are_not_numbers_fails_alone():
     found = asyncio.run(ask())
     assert isinstance(found[2], FloatingPointError) and "policy 'a' (version 0)" in str(found[2])
     for i in (0, 1, 3):
-        assert_same(found[i], complete(model, wanted[i]))
+        assert_same(found[i], complete_request(model, wanted[i]))
 
 
 def test_logits_that_are_not_numbers_stop_the_engine():
@@ -359,7 +359,7 @@ def test_unknown_policies_are_named():
 def test_the_whole_context_can_be_used():
     model = tiny_model()
     asked = request(prompt_ids=(1, 2, 3), sampling=Sampling(max_tokens=CONTEXT - 3))
-    assert_same(answers(EmbeddedEngine({"a": model}), [asked])[0], complete(model, asked))
+    assert_same(answers(EmbeddedEngine({"a": model}), [asked])[0], complete_request(model, asked))
 
 
 def test_a_sliding_window_limits_the_context_and_other_models_are_refused():
@@ -368,13 +368,13 @@ def test_a_sliding_window_limits_the_context_and_other_models_are_refused():
         MistralConfig(**sizes, intermediate_size=32, num_key_value_heads=1, sliding_window=32, eos_token_id=2)
     )
     asked = request(sampling=Sampling(max_tokens=29))
-    assert_same(answers(EmbeddedEngine({"a": mistral}), [asked])[0], complete(mistral, asked))
+    assert_same(answers(EmbeddedEngine({"a": mistral}), [asked])[0], complete_request(mistral, asked))
     with pytest.raises(ConfigError, match="exceed the context of 32"):
         answers(EmbeddedEngine({"a": mistral}), [request(sampling=Sampling(max_tokens=30))])
     gpt = GPT2LMHeadModel(
         GPT2Config(vocab_size=96, n_embd=32, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2)
     ).eval()
-    assert_same(answers(EmbeddedEngine({"a": gpt}), [asked])[0], complete(gpt, asked))
+    assert_same(answers(EmbeddedEngine({"a": gpt}), [asked])[0], complete_request(gpt, asked))
     mamba = MambaForCausalLM(MambaConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1))
     with pytest.raises(ModelError, match="cannot run 'mamba'"):
         EmbeddedEngine({"a": mamba})

@@ -17,10 +17,10 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from cotrain.core.types import Sampling
 from cotrain.engine import graphs
-from cotrain.engine.copies import Copies
+from cotrain.engine.copies import HalfPrecisionCopies
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.graphs import LOOK, Held, StaticScheduler
-from cotrain.engine.reference import complete
+from cotrain.engine.graphs import LOOK, DeferredRows, StaticScheduler
+from cotrain.engine.reference import complete_request
 from cotrain.engine.static_cache import columns_for, lines_for
 from tests.engine.test_adapter_schedulers import POLICIES, wrapped
 from tests.engine.test_embedded import assert_same
@@ -79,7 +79,7 @@ def test_recorded_steps_equal_reference():
     long = [request(policy="solver", prompt_ids=(1,) * 90, task=90 + i) for i in range(2)]
     for requests in (mixed_requests(sorted(models), 12, seed=1)[::2], long):
         for asked, completion in zip(requests, answers(engine, requests), strict=True):
-            assert_same(completion, complete(models[asked.policy], asked), tolerance=1e-5)
+            assert_same(completion, complete_request(models[asked.policy], asked), tolerance=1e-5)
     counts = engine.counts()
     assert counts["solver/unrecorded_steps"] == 0
     assert counts["solver/recorded_steps"] == counts["solver/decode_steps"] > 4 * counts["solver/recordings"] > 0
@@ -92,7 +92,7 @@ def test_adapters_on_one_module_are_recorded_apart():
     requests = [request(policy=policy, prompt_ids=(3, 1, 4), task=i) for i, policy in enumerate(POLICIES)]
     for asked, completion in zip(requests, answers(engine, requests), strict=True):
         activate[asked.policy]()
-        assert_same(completion, complete(model, asked), tolerance=1e-4)
+        assert_same(completion, complete_request(model, asked), tolerance=1e-4)
 
 
 def test_half_precision_decodes_what_the_other_lane_does():
@@ -135,7 +135,7 @@ def test_recordings_follow_weights_that_change_or_move(autocast):
 
 def test_copies_compute_what_autocast_does_and_leave_the_weights_in_place():
     model = tiny_model("qwen3")
-    copies, ids = Copies(model, torch.bfloat16), torch.tensor([[1, 2, 3, 4]])
+    copies, ids = HalfPrecisionCopies(model, torch.bfloat16), torch.tensor([[1, 2, 3, 4]])
     before = dict(model.named_parameters())
     for factor in (1.0, 0.5):
         with torch.no_grad():
@@ -144,7 +144,7 @@ def test_copies_compute_what_autocast_does_and_leave_the_weights_in_place():
         copies.refresh()
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             expected = model(input_ids=ids).logits
-            with pytest.raises(KeyError), copies.in_place():
+            with pytest.raises(KeyError), copies.use_copies():
                 assert torch.equal(model(input_ids=ids).logits, expected)
                 assert model.lm_head.weight.dtype == torch.bfloat16
                 raise KeyError
@@ -153,15 +153,15 @@ def test_copies_compute_what_autocast_does_and_leave_the_weights_in_place():
 
 def test_the_host_looks_every_few_steps(monkeypatch):
     looks = []
-    finished = Held.finished
-    monkeypatch.setattr(Held, "finished", lambda rows: looks.append(len(rows)) or finished(rows))
+    finished = DeferredRows.collect_finished
+    monkeypatch.setattr(DeferredRows, "finished", lambda rows: looks.append(len(rows)) or finished(rows))
     engine = static({"a": tiny_model()})
     asked = [
         request(sampling=Sampling(max_tokens=n, temperature=t, top_p=0.9 if t else 1.0), task=n)
         for n, t in [(2 * LOOK + 1, 1.0), (2 * LOOK + 5, 0.0)]
     ]
 
-    decode = StaticScheduler._decode
+    decode = StaticScheduler._decode_step
 
     def watched(scheduler):
         with Tape(WAITS):
@@ -197,7 +197,7 @@ def test_a_failed_recording_is_told_once_and_changes_no_answer(monkeypatch):
         engine = static({"a": model})
         found = answers(engine, [request(sampling=Sampling(max_tokens=20))])
     assert len(told) == 1
-    assert_same(found[0], complete(model, request(sampling=Sampling(max_tokens=20))))
+    assert_same(found[0], complete_request(model, request(sampling=Sampling(max_tokens=20))))
     assert engine.counts()["a/unrecorded_steps"] == 19 and engine.counts()["a/recorded_steps"] == 0
 
 
@@ -207,7 +207,7 @@ def test_a_model_that_it_cannot_decode_falls_back():
     gemma = Gemma2ForCausalLM(config).eval()  # caps its scores
     with pytest.warns(RuntimeWarning, match=r"policy 'a': .*fixed shape .*a soft cap"):
         engine = static({"a": gemma})
-    assert_same(answers(engine, [request()])[0], complete(gemma, request()))
+    assert_same(answers(engine, [request()])[0], complete_request(gemma, request()))
     assert "a/recordings" not in engine.counts()
 
 
@@ -229,7 +229,7 @@ def test_cancelled_rows_leave_and_the_rest_go_on():
     found = asyncio.run(cancel_one())
     assert found[1] is None
     for i in (0, 2, 3, 4):
-        assert_same(found[i], complete(model, requests[i]))
+        assert_same(found[i], complete_request(model, requests[i]))
 
 
 def test_a_row_whose_logits_are_not_numbers_fails_alone():
@@ -250,7 +250,7 @@ def test_a_row_whose_logits_are_not_numbers_fails_alone():
     found = asyncio.run(ask())
     assert isinstance(found[2], FloatingPointError) and "policy 'a' (version 0)" in str(found[2])
     for i in (0, 1, 3):
-        assert_same(found[i], complete(model, wanted[i]))
+        assert_same(found[i], complete_request(model, wanted[i]))
 
 
 def test_logits_that_are_not_numbers_stop_the_engine():

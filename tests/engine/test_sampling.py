@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotrain.engine.sampling import draw, hash_counter, uniforms
+from cotrain.engine.sampling import draw_tokens, hash_counter, uniform_numbers
 
 LEAST, MOST = 2.0**-53, 1 - 2.0**-53  # the extreme values of ``uniforms``
 
@@ -32,7 +32,7 @@ def rows(values: list[float]) -> torch.Tensor:
 
 
 def draw_one(logits: list[float], uniform: float, temperature: float = 1.0, top_p: float = 1.0) -> tuple[int, float]:
-    token, logprob, _ = draw(
+    token, logprob, _ = draw_tokens(
         rows(logits), torch.tensor([uniform], dtype=torch.float64), torch.tensor([temperature]), torch.tensor([top_p])
     )
     return int(token), float(logprob)
@@ -49,7 +49,7 @@ def test_the_hash_wraps_around_like_unsigned_integers(seed, position):
 
 
 def test_uniforms_are_in_the_open_interval_even():
-    u = uniforms(torch.full((20_000,), 7), torch.arange(20_000))
+    u = uniform_numbers(torch.full((20_000,), 7), torch.arange(20_000))
     assert float(u.min()) > 0 and float(u.max()) < 1
     counts = torch.histc(u.float(), bins=20, min=0, max=1)
     assert float(((counts - 1000) ** 2 / 1000).sum()) < 43.8  # chi-square, 19 degrees of freedom, p = 0.001
@@ -64,9 +64,9 @@ def test_extreme_uniforms_stay_inside():
 def test_draws_follow_the_softmax():
     count, logits = 40_000, torch.randn(13, generator=torch.Generator().manual_seed(1)) * 2
     for temperature in (1.0, 0.6):
-        tokens, logprobs, entropies = draw(
+        tokens, logprobs, entropies = draw_tokens(
             logits.expand(count, -1),
-            uniforms(torch.arange(count), torch.zeros(count, dtype=torch.int64)),
+            uniform_numbers(torch.arange(count), torch.zeros(count, dtype=torch.int64)),
             torch.full((count,), temperature),
             torch.ones(count),
         )
@@ -106,7 +106,7 @@ def test_entropies_by_hand():
     cases = {(1.0, 1.0): 1.5 * math.log(2), (1.0, 0.49): 0.0, (1.0, 0.7): two_thirds, (0.5, 1.0): cooler,
              (0.0, 0.1): 1.5 * math.log(2)}  # greedy: of the plain softmax  # fmt: skip
     for (temperature, top_p), expected in cases.items():
-        _, _, entropy = draw(logits, torch.tensor([0.5]).double(), torch.tensor([temperature]), torch.tensor([top_p]))
+        _, _, entropy = draw_tokens(logits, torch.tensor([0.5]).double(), torch.tensor([temperature]), torch.tensor([top_p]))
         assert float(entropy) == pytest.approx(expected, abs=1e-6)
 
 
@@ -137,9 +137,9 @@ def test_rows_do_not_depend_on_each_other():
     u = torch.rand(64, dtype=torch.float64, generator=generator)
     temperature = torch.tensor([0.0, 0.5, 1.0, 1.0]).repeat(16)
     top_p = torch.tensor([1.0, 0.8, 1.0, 0.5]).repeat(16)
-    tokens, logprobs, entropies = draw(logits, u, temperature, top_p)
+    tokens, logprobs, entropies = draw_tokens(logits, u, temperature, top_p)
     for i in range(64):
-        token, logprob, entropy = draw(logits[i : i + 1], u[i : i + 1], temperature[i : i + 1], top_p[i : i + 1])
+        token, logprob, entropy = draw_tokens(logits[i : i + 1], u[i : i + 1], temperature[i : i + 1], top_p[i : i + 1])
         assert int(token) == int(tokens[i])
         assert float(logprob) == pytest.approx(float(logprobs[i]), abs=1e-6)
         assert float(entropy) == float(entropies[i])  # bit for bit: levels of it are in the ledger

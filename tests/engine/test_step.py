@@ -19,7 +19,7 @@ def stepped(requests, *, every):
                 tasks.append(asyncio.ensure_future(engine.sample(waiting.pop(0))))
                 await asyncio.sleep(0)
             engine.step()
-            for address, ids in engine.drawn().items():
+            for address, ids in engine.running_tokens().items():
                 seen.setdefault(address, []).append(tuple(ids))
             await asyncio.sleep(0)
             steps += 1

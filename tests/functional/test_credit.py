@@ -9,7 +9,7 @@ from cotrain.functional.credit import (
     ema_baseline,
     group_mean_std,
     leave_one_out,
-    place,
+    add_at_tokens,
     pool_is_flat,
     reward_to_go,
     whiten,
@@ -89,21 +89,21 @@ def test_ema_baseline_by_hand():
 
 
 def test_place_and_reward_to_go_by_hand():
-    assert place(f64(1, 2, 4), pools(3, 0, 3), 5).tolist() == [2, 0, 0, 5, 0]
+    assert add_at_tokens(f64(1, 2, 4), pools(3, 0, 3), 5).tolist() == [2, 0, 0, 5, 0]
     assert reward_to_go(f64(1, 0, 2, 3)).tolist() == [6, 5, 5, 3]
     assert reward_to_go(f64(1, 0, 2, 4), gamma=0.5).tolist() == [1 + 0.5 + 0.5, 2, 4, 4]
     assert reward_to_go(f64(3), gamma=0.5).tolist() == [3]
     assert reward_to_go(torch.stack([f64(0, 1), f64(2, 0)]), gamma=0.5).tolist() == [[0.5, 1], [2, 0]]
     with pytest.raises(ValueError, match="3 tokens"):
-        place(f64(1), pools(3), 3)
+        add_at_tokens(f64(1), pools(3), 3)
     with pytest.raises(ValueError, match="3 tokens"):
-        place(f64(1), pools(-1), 3)
+        add_at_tokens(f64(1), pools(-1), 3)
 
 
 def test_a_placed_value_summed_to_the_front_is_the_sum_over_steps_that_end_here_or_later():
     scores, ends = f64(0.5, -2.0, 1.0), pools(1, 3, 4)
     expected = [sum(z for z, e in zip(scores.tolist(), ends.tolist(), strict=True) if e >= t) for t in range(6)]
-    assert reward_to_go(place(scores, ends, 6)).tolist() == pytest.approx(expected)
+    assert reward_to_go(add_at_tokens(scores, ends, 6)).tolist() == pytest.approx(expected)
     assert expected == [-0.5, -0.5, -1.0, -1.0, 1.0, 0]
 
 

@@ -39,7 +39,7 @@ from sympy import (
     tanh,
 )
 
-from cotrain.grading.bounds import _Reading, certainly_different
+from cotrain.grading.bounds import _IntervalReader, certainly_different
 
 x, y = Symbol("x", real=True), Symbol("y", real=True)
 HALF = Rational(7, 2)
@@ -131,7 +131,7 @@ def test_intervals_hold_the_value(function):
     for argument in (Integer(3), Rational(7, 3), Integer(20)):
         if function is factorial and not argument.is_Integer:
             continue
-        found = _Reading(1.0).of(function(argument, evaluate=False))
+        found = _IntervalReader(1.0).interval_of(function(argument, evaluate=False))
         expected = iv.mpf(str(function(argument).evalf(40)))
         assert found.a <= expected.b and expected.a <= found.b
         assert found.delta < 1e-12 * max(1, abs(float(found.b)))
@@ -139,7 +139,7 @@ def test_intervals_hold_the_value(function):
 
 def test_large_factorials_by_stirlings_bounds():
     for n in (1001, 5000, 100_000):
-        found = _Reading(1.0).of(factorial(Integer(n), evaluate=False))
+        found = _IntervalReader(1.0).interval_of(factorial(Integer(n), evaluate=False))
         exact = iv.log(iv.mpf(math.factorial(n)))
         assert iv.log(found).a <= exact.b and exact.a <= iv.log(found).b
         assert iv.log(found).delta < 1e-6

@@ -13,10 +13,10 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
-from cotrain.grading.cells.limits import places  # noqa: E402
-from cotrain.grading.cells.sweeper import clear  # noqa: E402
+from cotrain.grading.cells.limits import python_paths  # noqa: E402
+from cotrain.grading.cells.sweeper import clear_folder  # noqa: E402
 from cotrain.grading.cells.users import spare_users  # noqa: E402
-from cotrain.grading.cells.watch import below, too_full  # noqa: E402
+from cotrain.grading.cells.watch import descendants_of, is_too_full  # noqa: E402
 
 
 def test_a_folder_is_cleared_however_deep_it_is(tmp_path):
@@ -31,19 +31,19 @@ def test_a_folder_is_cleared_however_deep_it_is(tmp_path):
     (tmp_path / "shut").mkdir()
     (tmp_path / "shut" / "f").write_text("x")
     (tmp_path / "shut").chmod(0)
-    clear(tmp_path)
+    clear_folder(tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 def test_a_folder_is_too_full_by_number_and_by_size(tmp_path):
-    assert not too_full(tmp_path)
+    assert not is_too_full(tmp_path)
     (tmp_path / "large").write_bytes(bytes(17 << 20))
-    assert too_full(tmp_path)
+    assert is_too_full(tmp_path)
     (tmp_path / "large").unlink()
     (tmp_path / "below").mkdir()
     for n in range(1001):
         (tmp_path / "below" / str(n)).touch()
-    assert too_full(tmp_path)
+    assert is_too_full(tmp_path)
 
 
 def test_user_numbers_are_nobody_s():
@@ -58,13 +58,13 @@ def test_what_a_process_has_started_is_found():
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
     with subprocess.Popen([sys.executable, "-c", program]) as child:
         until = time.monotonic() + 30
-        while not any(p.spent_s > 0.1 for p in below(child.pid)) and time.monotonic() < until:
+        while not any(p.spent_s > 0.1 for p in descendants_of(child.pid)) and time.monotonic() < until:
             time.sleep(0.05)
-        [grandchild] = below(child.pid)
+        [grandchild] = descendants_of(child.pid)
         assert grandchild.parent == child.pid and grandchild.spent_s > 0.1 and grandchild.memory > 1 << 20
         os.kill(grandchild.pid, 9)
 
 
 def test_only_python_and_the_machine_s_libraries_are_shown():
-    assert os.path.realpath(sys.base_prefix).startswith(tuple(map(os.path.realpath, places())))
-    assert not any(os.getcwd() == place or os.getcwd().startswith(f"{place}/") for place in places())
+    assert os.path.realpath(sys.base_prefix).startswith(tuple(map(os.path.realpath, python_paths())))
+    assert not any(os.getcwd() == place or os.getcwd().startswith(f"{place}/") for place in python_paths())

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from cotrain.core.types import Grade
-from cotrain.grading.fences import defines, is_python, program_of
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.fences import defines_name, is_python, program_of
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
 from cotrain.grading.pool import GradingPool
 from cotrain.tasks.papers import paper_of
 
@@ -75,9 +75,9 @@ def test_what_is_python_and_what_it_defines():
         "add: int = 3",
         "if 1:\n    def add(): ...",
     ):
-        assert defines(program, "add")
+        assert defines_name(program, "add")
     for program in ("add == 3", "adder = 1", "def adds(): ...", "x.add = 3", "print(add)"):
-        assert not defines(program, "add")
+        assert not defines_name(program, "add")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,6 @@ def test_degenerate_answers_are_read_in_a_moment(piece):
 )
 def test_a_view_of_a_dictionary_is_what_python_says(gives, equal, right):
     paper = paper_of(before="", tests=f"assert f({{'a': 1}}) == {equal}", solution="def f(d): ...")
-    with GradingPool(1, judging=(JUDGING,), memory=MEMORY_BYTES, cell=chosen()) as pool:
-        grade = pool.ask(paper, f"def f(d): return {gives}")
+    with GradingPool(1, judging=(JUDGING,), memory=MEMORY_BYTES, cell=working_cell()) as pool:
+        grade = pool.grade_in_process(paper, f"def f(d): return {gives}")
         assert grade == (Grade(value=True) if right else Grade(value=False, reason="test failed"))

@@ -130,7 +130,7 @@ def test_hostile_answers_end_at_the_deadline_and_the_next_one_is_right():
         assert pool.grade("\\sqrt8", "2\\sqrt2") == RIGHT  # loads the worker
         for bomb in ("9^{9^{9^9}}", "(10^9)!", "(" * 3000 + "1" + ")" * 3000, *SLOW[:2]):
             start = time.perf_counter()
-            grade = pool.ask("6", bomb)
+            grade = pool.grade_in_process("6", bomb)
             assert grade in (Grade(value=None, reason="timeout"), Grade(value=None, reason="too large"), WRONG)
             assert bomb not in SLOW or grade.reason == "timeout"
             assert time.perf_counter() - start < 2 * 20.0 + 1.0  # 0.5 s of CPU time, on however busy a machine
@@ -143,12 +143,12 @@ def test_slow_answers_have_the_whole_deadline_as_long_as_few_of_them_are_hopeles
         assert pool.grade("\\sqrt8", "2\\sqrt2") == RIGHT
         assert pool._tries == TRIES  # grades that are given save nothing beyond
         for n, bomb in enumerate(SLOW[: TRIES + 1], start=1):
-            assert pool.ask("6", bomb) == Grade(value=None, reason="timeout")
+            assert pool.grade_in_process("6", bomb) == Grade(value=None, reason="timeout")
             assert pool._tries == pytest.approx(max(0, TRIES - n))
-        assert pool.ask("\\sqrt8", "2\\sqrt2") == RIGHT
+        assert pool.grade_in_process("\\sqrt8", "2\\sqrt2") == RIGHT
         assert pool._tries == pytest.approx(SAVED)
         pool._tries = 1.0
-        assert pool.ask("\\frac{1}{2}", "\\int_0^1 x dx").value is not False  # a slow one, and a right one
+        assert pool.grade_in_process("\\frac{1}{2}", "\\int_0^1 x dx").value is not False  # a slow one, and a right one
         assert pool._tries >= 1.0
 
 

@@ -9,11 +9,11 @@ import pytest
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Grade
 from cotrain.grading.fences import program_of
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
 from cotrain.grading.pool import GradingPool
 from cotrain.tasks.jsonl import split_of
 from cotrain.tasks.papers import paper_of
-from cotrain.tasks.programs import ProgramTasks, humaneval_problem, mbpp_problem, whole
+from cotrain.tasks.programs import ProgramTasks, humaneval_problem, mbpp_problem, whole_program
 from cotrain.tasks.sources import from_description, task_source
 
 RIGHT = Grade(value=True)
@@ -50,7 +50,7 @@ def mbpp(path: Path, numbers=range(595, 605)) -> Path:
 
 @pytest.fixture(scope="module")
 def pool():
-    with GradingPool(workers=1, judging=(JUDGING,), memory=MEMORY_BYTES, cell=chosen()) as pool:
+    with GradingPool(workers=1, judging=(JUDGING,), memory=MEMORY_BYTES, cell=working_cell()) as pool:
         yield pool
 
 
@@ -141,8 +141,8 @@ def test_a_body_continues_the_head_and_a_function_stands_below_the_imports(pool)
     problem = humaneval_problem(HUMAN, "row 1")
     paper = paper_of(before=problem.before, tests=problem.tests, solution=problem.solution)
     for program in ("    return floor(x / 2)", "def half(x):\n    return floor(x / 2)"):
-        assert pool.ask(paper, whole(problem, program)) == RIGHT
-    assert pool.ask(paper, whole(problem, "    return x / 2")) == wrong("test failed")
+        assert pool.ask(paper, whole_program(problem, program)) == RIGHT
+    assert pool.ask(paper, whole_program(problem, "    return x / 2")) == wrong("test failed")
     assert pool.ask(paper, problem.solution) == RIGHT
 
 
@@ -192,7 +192,7 @@ def test_what_mbpp_sets_up_may_use_what_the_answer_defines(pool):
         "test_list": ["assert height(root) == 3"],
     }
     problem = mbpp_problem({**row, "test_setup_code": "root = Node()\nroot.h = 3"}, "row 1")
-    assert "root" not in whole(problem, problem.solution) and "root = " not in problem.question
+    assert "root" not in whole_program(problem, problem.solution) and "root = " not in problem.question
     assert (
         pool.ask(paper_of(before=problem.before, tests=problem.tests, solution=problem.solution), problem.solution)
         == RIGHT

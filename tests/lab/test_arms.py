@@ -3,7 +3,7 @@
 import pytest
 
 from cotrain.core.errors import ConfigError
-from cotrain.lab.comparison.arms import arm_of, distinct, parse_arm, settings_of
+from cotrain.lab.comparison.arms import make_arm, distinct_arms, parse_arm, shown_settings
 from cotrain.methods.alphaproof.recipe import alphaproof
 
 
@@ -24,13 +24,13 @@ def test_what_a_comparison_sets_no_arm_sets():
         with pytest.raises(ConfigError, match="is the same for every arm"):
             parse_arm(f"grpo:{name}")
     with pytest.raises(ConfigError, match="two arms would share a directory"):
-        distinct([arm_of("a b", "grpo", {}), arm_of("a:b", "grpo", {"kl": 0.0})])
+        distinct_arms([make_arm("a b", "grpo", {}), make_arm("a:b", "grpo", {"kl": 0.0})])
     with pytest.raises(ConfigError, match="is no name of a directory"):
-        distinct([arm_of("..", "grpo", {})])
+        distinct_arms([make_arm("..", "grpo", {})])
     with pytest.raises(ConfigError, match="named twice"):
-        distinct([parse_arm("grpo:kl=0.0"), arm_of("mine", "grpo", {"kl": 0.0})])
+        distinct_arms([parse_arm("grpo:kl=0.0"), make_arm("mine", "grpo", {"kl": 0.0})])
 
 
 def test_a_page_says_how_many_test_problems_there_are():
-    assert settings_of(alphaproof(target=2, among="test", evaluation_tasks=64))["test_problems"] == 1
-    assert settings_of(alphaproof(evaluation_tasks=64))["test_problems"] == 64
+    assert shown_settings(alphaproof(target=2, among="test", evaluation_tasks=64))["test_problems"] == 1
+    assert shown_settings(alphaproof(evaluation_tasks=64))["test_problems"] == 64

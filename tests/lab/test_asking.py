@@ -14,7 +14,7 @@ from cotrain.lab.comparison import asking
 from cotrain.lab.comparison.study_file import read_study
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.preflight.answers import Asking
+from cotrain.preflight.answers import AnswerFormat
 from cotrain.rollout.common_roles import FORMAT_MARK
 from cotrain.text.prompts import SOLVE
 from tests.helpers import EASY, TINY
@@ -32,7 +32,7 @@ def model(tmp_path):
 
 
 def settled(recipes, answer, prompt=None, *, out, say):
-    return asking.settled(recipes, Asking(answer=answer, prompt=prompt), out=out, device="cpu", say=say)
+    return asking.answer_settings(recipes, AnswerFormat(answer=answer, prompt=prompt), out=out, device="cpu", say=say)
 
 
 def brief(recipe):
@@ -60,7 +60,7 @@ def test_a_model_is_looked_at_once_for_all_runs(model, tmp_path):
         "b": [asked, 'roles.solver.answer="tags"'],
         "c": [asked],
     }
-    asking.keep(tmp_path, found)
+    asking.save_answers(tmp_path, found)
     assert settled(recipes, None, SOLVE, out=tmp_path, say=said.append) == found and len(said) < 20
     (tmp_path / asking.FILE).write_text("[")
     with pytest.raises(ConfigError, match="is damaged"):

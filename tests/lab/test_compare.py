@@ -13,27 +13,27 @@ import pytest
 from cotrain.config.evaluation import held_out
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.lab.comparison import waves
-from cotrain.lab.comparison.arms import arm_of, recipe_of
-from cotrain.lab.comparison.compare import Plan, claim, compare
-from cotrain.lab.comparison.rates import FIRST_SEED, with_rate
-from cotrain.lab.comparison.runs import collected, is_done, run_command
-from cotrain.lab.comparison.waves import Place, still_short
+from cotrain.lab.comparison.arms import make_arm, recipe_of_arm
+from cotrain.lab.comparison.compare import ComparisonPlan, claim_directory, compare
+from cotrain.lab.comparison.rates import FIRST_SEED, rate_settings
+from cotrain.lab.comparison.runs import collect_run, is_done, run_command
+from cotrain.lab.comparison.waves import RunKey, runs_still_short
 from cotrain.runs.costs import costs_of
 from cotrain.runs.directory import RunDirectory
 from tests.helpers import EASY, TINY
 from tests.lab.made_runs import made_run
 
-ARMS = (arm_of("plain", "grpo", {"model": TINY}), arm_of("judged", "tango", {"model": TINY, "verifier": "frozen"}))
+ARMS = (make_arm("plain", "grpo", {"model": TINY}), make_arm("judged", "tango", {"model": TINY, "verifier": "frozen"}))
 
 
-def plan(out: Path, **options) -> Plan:
-    return Plan(
+def plan(out: Path, **options) -> ComparisonPlan:
+    return ComparisonPlan(
         **{"arms": ARMS, "seeds": 3, "out": out, "batches": 4, "evaluate_every": 2, "equal": "batches", **options}
     )
 
 
-def begun(made: Plan) -> Plan:
-    claim(made, list(made.arms))
+def begun(made: ComparisonPlan) -> ComparisonPlan:
+    claim_directory(made, list(made.arms))
     return made
 
 
@@ -43,7 +43,7 @@ def test_costs_are_summed_over_every_step_of_a_run(tmp_path):
         {"batches": 2.0, "tokens": 14.0, "flops": 140.0, "seconds": 2.0},
         {"batches": 3.0, "tokens": 21.0, "flops": 210.0, "seconds": 3.0},
     ]
-    found = collected(tmp_path / "run", 0, "generator")
+    found = collect_run(tmp_path / "run", 0, "generator")
     assert [point["spent"]["batches"] for point in found["curve"]] == [0.0, 3.0]
     assert found["flops"] == {"prefill": 0, "sampling": 210, "scoring": 0, "learning": 0} and found["updates"] == 3
 
@@ -55,9 +55,9 @@ def test_seeds_have_problems_of_their_own_and_arms_have_the_same(tmp_path):
     path.write_text(
         "".join(json.dumps({"question": f"What is {i} and one more?", "answer": str(i + 1)}) + "\n" for i in range(300))
     )
-    from cotrain.tasks.sources import problems
+    from cotrain.tasks.sources import problem_source
 
-    few = problems(None, str(path))
+    few = problem_source(None, str(path))
     size = few.size("test")
     assert size is not None and size < 60
     around = [t.id for t in held_out(few, "test", size - 1, 1)]
@@ -68,17 +68,17 @@ def test_seeds_have_problems_of_their_own_and_arms_have_the_same(tmp_path):
 def test_the_dearest_arm_is_the_one_that_has_spent_most(tmp_path):
     """The arm with one role is the dearer one here; what the others have spent since they went on does not count."""
     made = plan(tmp_path, equal="flops")
-    places = {Place(arm, seed): tmp_path / f"{arm}/seed-{seed}" for seed in range(3) for arm in ("plain", "judged")}
+    places = {RunKey(arm, seed): tmp_path / f"{arm}/seed-{seed}" for seed in range(3) for arm in ("plain", "judged")}
     for (arm, seed, _), folder in places.items():
         if arm == "plain":
             made_run(folder, {"solver/pass@1": 0.5}, tokens=300 + seed)
         else:
             made_run(folder, {"solver/pass@1": 0.6}, tokens=100, steps=4 if seed else 99)
-    (dearest, budget), short = still_short(made, places)
-    assert (dearest, budget) == ("plain", 4 * 3010) and short == [Place("judged", 1), Place("judged", 2)]
-    assert still_short(replace(made, equal="seconds"), places)[0].budget == 4.0
-    folder = places[Place("judged", 1)]
-    RunDirectory.open(folder).extend(made.until(budget))
+    (dearest, budget), short = runs_still_short(made, places)
+    assert (dearest, budget) == ("plain", 4 * 3010) and short == [RunKey("judged", 1), RunKey("judged", 2)]
+    assert runs_still_short(replace(made, equal="seconds"), places)[0].budget == 4.0
+    folder = places[RunKey("judged", 1)]
+    RunDirectory.open(folder).extend(made.ends_at(budget))
     saved = json.loads((folder / "recipe.json").read_text())
     assert saved["settings"] == {"steps": 10**6, "flops": 12040.0, "policies": {}} and saved["steps"] == 10**6
     assert saved["origin"]["settings"] == ["steps=1000000", "flops=12040.0"]
@@ -87,14 +87,14 @@ def test_the_dearest_arm_is_the_one_that_has_spent_most(tmp_path):
 
 def test_a_run_goes_on_to_a_budget_and_its_decays_do_not_stretch(tmp_path):
     made = plan(tmp_path, equal="tokens", budget=5000.4)
-    assert made.ends == {"steps": 10**6, "tokens": 5000}
+    assert made.run_ends == {"steps": 10**6, "tokens": 5000}
     words = run_command(
         ARMS[1],
         tmp_path / "new",
         seed=2,
-        ends={**made.ends, "horizon": made.batches},
+        ends={**made.run_ends, "horizon": made.batches},
         evaluate_every=2,
-        settings=made.common,
+        settings=made.common_settings,
         device="cpu",
         tasks=None,
         data=None,
@@ -126,7 +126,7 @@ def test_every_arm_takes_the_rate_that_was_best_on_validation_problems(tmp_path)
     with pytest.raises(UnknownName, match="solver/gredy"):
         compare(replace(begun(replace(made, out=tmp_path, measure="")), measure="solver/gredy", out=_copied(tmp_path)))
     with pytest.raises(ConfigError, match="lr is chosen from --rates"):
-        compare(replace(made, arms=(arm_of("x", "grpo", {"model": TINY, "lr": 1e-3}),), out=tmp_path / "other"))
+        compare(replace(made, arms=(make_arm("x", "grpo", {"model": TINY, "lr": 1e-3}),), out=tmp_path / "other"))
 
 
 def test_rates_are_chosen_at_the_cost_that_is_made_equal(tmp_path, monkeypatch):
@@ -170,21 +170,21 @@ def test_a_comparison_is_repeated_on_other_seeds_and_goes_on_where_it_is_older_t
     assert [run["seed"] for run in result["recipes"]["judged"]["seeds"]] == [3, 4]
     held = json.loads((tmp_path / "settings.json").read_text())
     with pytest.raises(ConfigError, match="first_seed 3"):
-        claim(replace(made, first_seed=0), made.arms)
+        claim_directory(replace(made, first_seed=0), made.arms)
     del held["first_seed"]
     (tmp_path / "settings.json").write_text(json.dumps(held))
-    claim(replace(made, first_seed=0), made.arms)
+    claim_directory(replace(made, first_seed=0), made.arms)
 
 
 def test_a_rate_moves_the_other_policies_in_proportion():
-    recipe = recipe_of(arm_of("rise", "rise", {"model": TINY}), {}, ())
-    assert with_rate(recipe, 4e-4) == ("policies.model.lr=0.0004", "policies.critic.lr=0.002")  # 2e-4 and 1e-3 at first
+    recipe = recipe_of_arm(make_arm("rise", "rise", {"model": TINY}), {}, ())
+    assert rate_settings(recipe, 4e-4) == ("policies.model.lr=0.0004", "policies.critic.lr=0.002")  # 2e-4 and 1e-3 at first
 
 
 def test_arms_are_measured_alike_or_not_compared(tmp_path):
-    ours = arm_of("x", "grpo", {"model": TINY})
+    ours = make_arm("x", "grpo", {"model": TINY})
     with pytest.raises(ConfigError, match="tested on 256 problems with 8 answers each"):
-        compare(plan(tmp_path, arms=(ours, arm_of("y", f"{Path(__file__).parent / 'other_method.py'}:fewer", {}))))
+        compare(plan(tmp_path, arms=(ours, make_arm("y", f"{Path(__file__).parent / 'other_method.py'}:fewer", {}))))
 
 
 @pytest.mark.parametrize(
@@ -218,12 +218,12 @@ def test_a_finished_run_goes_on_as_if_it_had_been_begun_longer(tmp_path):
         return override(made, ["horizon=2", "evaluation.group_size=1", "evaluation.splits=[]"])
 
     whole, short = tmp_path / "whole", tmp_path / "short"
-    loop.start(small(4), whole)
-    loop.start(small(2), short)
+    loop.start_run(small(4), whole)
+    loop.start_run(small(2), short)
     RunDirectory.open(short).extend({"steps": 4})
     api.resume(short)
     assert (whole / "metrics.jsonl").read_bytes() == (short / "metrics.jsonl").read_bytes()
-    one, other = (transaction.latest(folder / "checkpoints").load()[0] for folder in (whole, short))
+    one, other = (transaction.latest_checkpoint(folder / "checkpoints").load()[0] for folder in (whole, short))
     assert all(one["generator"][name].equal(other["generator"][name]) for name in one["generator"])
     ends = [json.loads((folder / "summary.json").read_text()) for folder in (whole, short)]
     assert ends[0] == ends[1] and ends[0]["flops"] > 0
@@ -233,7 +233,7 @@ def test_a_finished_run_goes_on_as_if_it_had_been_begun_longer(tmp_path):
 def test_a_small_comparison_is_made_equal_and_not_repeated(tmp_path):
     """Two arms of which one learns from every group and so costs more: the other goes on until it has spent as much."""
     arms = tuple(
-        arm_of(by, "grpo", {"model": TINY, "steps_judged_by": by, "tasks_per_step": 2, "group_size": 3})
+        make_arm(by, "grpo", {"model": TINY, "steps_judged_by": by, "tasks_per_step": 2, "group_size": 3})
         for by in ("nobody", "oracle")
     )
     tiny = (
@@ -243,7 +243,7 @@ def test_a_small_comparison_is_made_equal_and_not_repeated(tmp_path):
         "evaluation.splits=[]",
         "evaluation.curve_tasks=1",
     )
-    made = Plan(arms=arms, seeds=1, out=tmp_path / "cmp", batches=3, evaluate_every=3, operations=(2, 2), settings=tiny)
+    made = ComparisonPlan(arms=arms, seeds=1, out=tmp_path / "cmp", batches=3, evaluate_every=3, operations=(2, 2), settings=tiny)
     result = compare(made)
     runs = {name: found["seeds"][0] for name, found in result["recipes"].items()}
     cheap = next(name for name in runs if name != result["dearest"])

@@ -7,7 +7,7 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.lab.comparison.arms import parse_arm
-from cotrain.lab.comparison.compare import Plan, compare
+from cotrain.lab.comparison.compare import ComparisonPlan, compare
 from tests.helpers import TINY
 
 ARMS = (
@@ -16,7 +16,7 @@ ARMS = (
 )
 
 
-def plan(out: Path, **more) -> Plan:
+def plan(out: Path, **more) -> ComparisonPlan:
     settings = ("evaluation.best=solver/pass@1", "evaluation.group_size=2", "evaluation.splits=[]")
     small = ("evaluation.tasks=4", "evaluation.curve_tasks=4", "evaluation.greedy=false")
     given = {
@@ -26,7 +26,7 @@ def plan(out: Path, **more) -> Plan:
         "settings": (*settings, *small),
         "operations": (2, 2),
     }
-    return Plan(arms=tuple(map(parse_arm, ARMS)), seeds=1, out=out, workers=2, **(given | more))
+    return ComparisonPlan(arms=tuple(map(parse_arm, ARMS)), seeds=1, out=out, workers=2, **(given | more))
 
 
 @pytest.mark.whole

@@ -8,7 +8,7 @@ import pytest
 
 from cotrain.cli import main
 from cotrain.core.errors import DataError
-from cotrain.lab.lint import check_file, command, key_of
+from cotrain.lab.lint import check_file, command, question_key
 
 LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
 
@@ -53,7 +53,7 @@ def test_each_fault_is_found_where_it_is(tmp_path):
         "two answers": ["rows 1 and 7: '1', '2'"],
         "answer: gold not readable": ["row 8: '\\\\frac{'"],
     }
-    assert (report.rows, report.count("error"), report.count("warning")) == (11, 3, 5)
+    assert (report.rows, report.count_rows("error"), report.count_rows("warning")) == (11, 3, 5)
     assert report.lengths == {"min": 1, "median": 1, "p95": 3, "max": 3}
     assert report.histogram == {"1-1": 6, "2-3": 2}
 
@@ -74,15 +74,15 @@ def test_overlap_with_another_file(tmp_path):
         "13-gram": ["row 2 and its row 3: a farmer has nine fields and sows each of them with two sacks"],
     }
     assert [f.level for f in report.findings] == ["error", "warning"]
-    assert check_file(theirs).count("error") == 1  # its own broken row
+    assert check_file(theirs).count_rows("error") == 1  # its own broken row
     with pytest.raises(DataError, match=r"no row can be read; the first: .*row 1, column 2"):
         check_file(mine, [write(tmp_path / "bad.jsonl", "{broken")])
 
 
 def test_what_is_the_same_question():
-    assert key_of("What is $3 + 4$?") == key_of("what is 3+4") != key_of("What is 3-4?")
-    assert key_of(LONG) == key_of(LONG.replace(" ", "  ").replace(";", ",")) != key_of(LONG.replace("nine", "ten"))
-    assert key_of(LONG + " $12^{th}$") == key_of(LONG + " $12$th")
+    assert question_key("What is $3 + 4$?") == question_key("what is 3+4") != question_key("What is 3-4?")
+    assert question_key(LONG) == question_key(LONG.replace(" ", "  ").replace(";", ",")) != question_key(LONG.replace("nine", "ten"))
+    assert question_key(LONG + " $12^{th}$") == question_key(LONG + " $12$th")
 
 
 def test_processbench_files(tmp_path):
@@ -121,10 +121,10 @@ def test_the_command(tmp_path, capsys):
 
 def test_long_questions_differ_by_their_operations_and_not_by_their_typesetting():
     words = "Find the sum over all positive integers of the following expression in lowest terms: "
-    assert key_of(words + r"$\frac{2n - 1}{n}$") != key_of(words + r"$\frac{2n + 1}{n}$")
-    assert key_of(words + "$x-y$") == key_of(words + "$ x − y $") != key_of(words + "$x+y$")
-    assert key_of("A well-known " + words + "$3 \\cdot y=2$") == key_of("a well known " + words + "3 \\cdot y = 2")
-    assert key_of(r"What is $88 \div (4 \div 2)$?") != key_of(r"What is $88 \div 4 \div 2$?")
+    assert question_key(words + r"$\frac{2n - 1}{n}$") != question_key(words + r"$\frac{2n + 1}{n}$")
+    assert question_key(words + "$x-y$") == question_key(words + "$ x − y $") != question_key(words + "$x+y$")
+    assert question_key("A well-known " + words + "$3 \\cdot y=2$") == question_key("a well known " + words + "3 \\cdot y = 2")
+    assert question_key(r"What is $88 \div (4 \div 2)$?") != question_key(r"What is $88 \div 4 \div 2$?")
 
 
 def test_one_problem_with_two_solutions_is_no_duplicate(tmp_path):

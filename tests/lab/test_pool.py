@@ -3,13 +3,13 @@
 import json
 import sys
 
-from cotrain.lab.comparison.pool import alarms_of, far, share_done, work
+from cotrain.lab.comparison.pool import alarms_suffix, progress_line, share_done, run_jobs
 
 
 def test_the_line_has_total_and_time_left():
-    line = far([1.0, 0.5, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0], 60.0)
+    line = progress_line([1.0, 0.5, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0], 60.0)
     assert line == "[    60 s] 1 of 4 runs are done, 38% of all steps, 2:30 left"
-    assert far([0.0], [0.0], 30.0) == "[    30 s] 0 of 1 runs are done, 0% of all steps"
+    assert progress_line([0.0], [0.0], 30.0) == "[    30 s] 0 of 1 runs are done, 0% of all steps"
 
 
 def test_a_run_tells_its_share_by_what_ends_it(tmp_path):
@@ -33,9 +33,9 @@ def test_a_run_that_is_done_tells_its_alarms_each_once(tmp_path):
     (tmp_path / "arm" / "seed-0").mkdir(parents=True)
     lines = []
     code = f"import os; os.chdir({str(tmp_path / 'arm' / 'seed-0')!r}); {write}"
-    work([(tmp_path / "arm" / "seed-0", [sys.executable, "-c", code, "run"])], 1, lines.append)
+    run_jobs([(tmp_path / "arm" / "seed-0", [sys.executable, "-c", code, "run"])], 1, lines.append)
     assert lines[-1].endswith("s] arm seed-0 is done, 0 to go; alarms: gap, cut off")
-    assert alarms_of(tmp_path) == ""
+    assert alarms_suffix(tmp_path) == ""
     for text in ("{}", '{"alarms": []}', '{"alarms": 3}', "[]", "{"):
         (tmp_path / "summary.json").write_text(text)
-        assert alarms_of(tmp_path) == ""
+        assert alarms_suffix(tmp_path) == ""

@@ -17,11 +17,11 @@ import pytest
 
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.lab.comparison.compare import claim
-from cotrain.lab.comparison.forecast import length_of, phases
-from cotrain.lab.comparison.shipped import FOLDER, shipped, study_path
-from cotrain.lab.comparison.study import run_study, runs_of_study
-from cotrain.lab.comparison.study_file import Study, committed, read_study
+from cotrain.lab.comparison.compare import claim_directory
+from cotrain.lab.comparison.forecast import run_length, phase_counts
+from cotrain.lab.comparison.shipped import FOLDER, shipped_studies, study_path
+from cotrain.lab.comparison.study import run_study, run_count_lines
+from cotrain.lab.comparison.study_file import Study, git_status, read_study
 from cotrain.pages.study_words import study_markdown
 from tests.helpers import TINY
 from tests.lab.made_runs import made_run
@@ -39,7 +39,7 @@ WITHOUT_GATE = {
     "judge-errors",
     "judge-errors-longer",
 }  # nothing to run first
-STUDIES = sorted(shipped().values())
+STUDIES = sorted(shipped_studies().values())
 FILE = """
 hypothesis = "Oracle steps help."
 measure = "solver/greedy"
@@ -87,7 +87,7 @@ def as_if_run(study: Study, after: dict[str, dict[str, float]] = AFTER) -> None:
     """Every run of the study, finished, in a folder that the study has begun."""
     (study.out).mkdir(exist_ok=True)
     for name, plan in study.parts.items():
-        claim(plan, list(plan.arms))
+        claim_directory(plan, list(plan.arms))
         for arm, figure in after[name].items():
             for seed in range(plan.seeds):
                 figures = {"solver/greedy": figure + 0.01 * seed * (arm == "oracle"), "solver/pass@1": 0.4}
@@ -111,7 +111,7 @@ def test_a_file_says_what_each_part_compares(tmp_path):
     assert two.arms[1].arguments == {"model": TINY, "steps_judged_by": "oracle", "alpha": 0.5}
     assert (two.operations, three.operations) == ((2, 2), (3, 3)) and two.out == tmp_path / "out" / "2-steps"
     assert three.settings == ("evaluation.tasks=16", "group_size=4") and two.settings == ("evaluation.tasks=16",)
-    assert runs_of_study(study)[1].startswith("2 steps: 2 arms × 3 seeds = 6 runs, in ")
+    assert run_count_lines(study)[1].startswith("2 steps: 2 arms × 3 seeds = 6 runs, in ")
     alone = written(tmp_path / "alone", FILE.split("[parts")[0])
     assert list(read_study(alone).parts) == ["all"] and read_study(alone).gate is None
 
@@ -142,18 +142,18 @@ def test_what_a_file_gets_wrong_is_said_in_one_line(tmp_path, was, is_, says):
 
 def test_git_says_whether_it_was_written_down_before(tmp_path):
     path = written(tmp_path)
-    assert not committed(path)["committed"] and "no git repository" in committed(path)["words"]
+    assert not git_status(path)["committed"] and "no git repository" in git_status(path)["words"]
 
     def git(*words: str) -> None:
         who = ["-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false"]
         subprocess.run(["git", *who, "-C", str(tmp_path), *words], check=True, capture_output=True)
 
     git("init", "-q")
-    assert committed(path)["words"] == "git says that it was never committed"
+    assert git_status(path)["words"] == "git says that it was never committed"
     git("add", "mine.toml")
-    assert not committed(path)["committed"]
+    assert not git_status(path)["committed"]
     git("commit", "-qm", "the study")
-    said = committed(path)
+    said = git_status(path)
     assert (
         said["committed"] and said["commit"][:12] in said["words"] and "unchanged when the study began" in said["words"]
     )
@@ -161,7 +161,7 @@ def test_git_says_whether_it_was_written_down_before(tmp_path):
     git("mv", "mine.toml", "kept/mine.toml")
     git("commit", "-qm", "moved as it was")
     path = tmp_path / "kept" / "mine.toml"
-    assert committed(path) == said
+    assert git_status(path) == said
     git("checkout", "-qb", "other")
     (tmp_path / "other.txt").write_text("as work goes on elsewhere")
     git("add", "other.txt")
@@ -171,14 +171,14 @@ def test_git_says_whether_it_was_written_down_before(tmp_path):
     git("mv", "kept/mine.toml", "kept/again.toml")
     git("commit", "-qm", "a merge that moves it")
     path = tmp_path / "kept" / "again.toml"
-    assert committed(path) == said
+    assert git_status(path) == said
     first = path.read_text()
     path.write_text(first + "\n# another thought\n")
-    assert not committed(path)["committed"] and "changed since commit" in committed(path)["words"]
+    assert not git_status(path)["committed"] and "changed since commit" in git_status(path)["words"]
     git("commit", "-qam", "another thought")
-    assert committed(path)["committed"]
+    assert git_status(path)["committed"]
     path.write_text(first)  # back to what was written first, when the results are there
-    assert not committed(path)["committed"]
+    assert not git_status(path)["committed"]
 
 
 def test_a_gate_that_holds_lets_the_rest_be_run(tmp_path):
@@ -277,7 +277,7 @@ def test_there_are_studies():
 
 def test_a_study_that_ships_is_found_by_its_name_and_any_other_by_its_path(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert study_path("ceiling") == FOLDER / "ceiling.toml" == shipped()["ceiling"]
+    assert study_path("ceiling") == FOLDER / "ceiling.toml" == shipped_studies()["ceiling"]
     assert main(["study", "ceiling", "--dry-run"]) == 0
     assert "ceiling/4-steps" in capsys.readouterr().out
     assert main(["study", "cieling"]) == 2
@@ -302,10 +302,10 @@ def test_every_objective_of_every_arm_learns_within_the_batches(path, prepared):
     for plan in read_study(path).parts.values():
         if not GYM and str(plan.tasks).startswith("gym:"):
             plan = replace(plan, tasks=None)  # the schedule is the same
-        for label, recipe in plan.recipes(plan.arms).items():
-            played, cycle = phases(plan, recipe), set(recipe.schedule.cycle)
+        for label, recipe in plan.make_recipes(plan.arms).items():
+            played, cycle = phase_counts(plan, recipe), set(recipe.schedule.cycle)
             for name in recipe.objectives:
-                assert recipe.schedule.planned([name], length_of(plan, recipe)), (label, name)
+                assert recipe.schedule.planned_steps([name], run_length(plan, recipe)), (label, name)
             assert cycle <= set(played), f"{label}: of {cycle} only {played} is played"
 
 

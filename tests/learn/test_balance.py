@@ -42,12 +42,12 @@ def test_mean_weight_is_one(labels, ema):
 def test_what_is_told_of_a_step_by_hand():
     """Of three wrong and one right; of a step without any sample nothing but that none was unlabelled."""
     seen = [sampled(length=1, call=i, signals=[(TRUTH.name, label)]) for i, label in enumerate((0.0, 0.0, 0.0, 1.0))]
-    weighed, counts, metrics = ClassBalance(label=TRUTH, ema=0.0).weigh(seen, seen, (0.0, 0.0))
+    weighed, counts, metrics = ClassBalance(label=TRUTH, ema=0.0).weigh_samples(seen, seen, (0.0, 0.0))
     assert counts == [3.0, 1.0] and metrics["balance/positive"] == 0.25
     assert (metrics["balance/weight_negative"], metrics["balance/weight_positive"]) == pytest.approx(
         (weighed[0].weight, weighed[3].weight)
     )
-    assert ClassBalance(label=TRUTH).weigh((), (), (0.0, 0.0)) == ([], [0.0, 0.0], {"balance/unlabelled": 0.0})
+    assert ClassBalance(label=TRUTH).weigh_samples((), (), (0.0, 0.0)) == ([], [0.0, 0.0], {"balance/unlabelled": 0.0})
 
 
 def test_one_class_alone_weighs_one():

@@ -7,28 +7,28 @@ from hypothesis import strategies as st
 from learn_makers import random_samples
 
 from cotrain.core.errors import ConfigError
-from cotrain.learn.collate import RECTANGLE, collate, plan, plan_shared, rows_of, width
+from cotrain.learn.collate import RECTANGLE, collate, plan_padded, plan_shared, forward_input_of, input_length
 
 IDS = st.lists(st.integers(1, 20), min_size=1, max_size=6).map(tuple)
 SEQUENCES = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=8)
 
 
 def test_plan_by_hand():
-    assert plan([3, 9, 4, 4, 1], 9) == [(1,), (2, 3), (0, 4)]
-    assert plan([5, 50], 10) == [(1,), (0,)]  # a row over the budget goes alone
-    assert plan([], 10) == []
+    assert plan_padded([3, 9, 4, 4, 1], 9) == [(1,), (2, 3), (0, 4)]
+    assert plan_padded([5, 50], 10) == [(1,), (0,)]  # a row over the budget goes alone
+    assert plan_padded([], 10) == []
     with pytest.raises(ConfigError, match="micro_tokens"):
-        plan([1], 0)
+        plan_padded([1], 0)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 100))
 def test_every_row_exactly_once_within_the_budget(widths, budget):
-    batches = plan(widths, budget)
+    batches = plan_padded(widths, budget)
     assert sorted(i for batch in batches for i in batch) == list(range(len(widths)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(widths[i] for i in batch) <= budget
-    assert batches == plan(widths, budget)
+    assert batches == plan_padded(widths, budget)
 
 
 @settings(max_examples=100, deadline=None)
@@ -40,7 +40,7 @@ def test_shared_prompts_count_once_in_the_budget(sequences, budget):
         prompts = [sequences[i][0] for i in batch]
         assert len([p for n, p in enumerate(prompts) if n == 0 or prompts[n - 1] != p]) == len(set(prompts))
         tokens = sum(map(len, set(prompts))) + sum(len(sequences[i][1]) - 1 for i in batch)
-        rectangle = len(batch) * max(width(*sequences[i]) for i in batch)
+        rectangle = len(batch) * max(input_length(*sequences[i]) for i in batch)
         assert len(batch) == 1 or (tokens <= budget and rectangle <= RECTANGLE * budget)
 
 
@@ -50,7 +50,7 @@ def test_a_shared_plan_by_hand():
     assert plan_shared(sequences, 100) == [(3, 1, 2, 0)]  # 3 + 2 + 1 tokens of a, then 1 + 2 + 0 of b
     assert plan_shared(sequences, 6) == [(3, 1), (2, 0)]
     assert plan_shared(sequences, 5) == [(3,), (1,), (2, 0)] or plan_shared(sequences, 5) == [(3,), (1, 2), (0,)]
-    rows = rows_of([sequences[i] for i in (3, 1, 2, 0)], [1.0] * 4, shared=True)
+    rows = forward_input_of([sequences[i] for i in (3, 1, 2, 0)], [1.0] * 4, shared=True)
     assert rows.input_ids.tolist() == [[1, 2, 3, 9, 9, 9, 4, 9, 9]]
     assert rows.column.tolist() == [2, 3, 4, 2, 5, 6, 7, 8, 6]
     assert rows.branches.positions.tolist() == [[0, 1, 2, 3, 4, 3, 0, 1, 2]]
@@ -59,7 +59,7 @@ def test_a_shared_plan_by_hand():
 @settings(max_examples=100, deadline=None)
 @given(SEQUENCES)
 def test_rows_point_from_each_sampled_token_to_the_one_before_it(sequences):
-    rows = rows_of(sequences, [1.0] * len(sequences))
+    rows = forward_input_of(sequences, [1.0] * len(sequences))
     whole = [prompt + tokens for prompt, tokens in sequences]
     expected = [(b, len(p) + t) for b, (p, tokens) in enumerate(sequences) for t in range(len(tokens))]
     assert rows.targets.tolist() == [whole[b][position] for b, position in expected]
@@ -89,11 +89,11 @@ def test_fields_stand_beside_their_tokens():
 def test_refusals():
     samples = random_samples(2, reference=True)
     with pytest.raises(ConfigError, match="0 prompt"):
-        rows_of([((), (1,))], [1.0])
+        forward_input_of([((), (1,))], [1.0])
     with pytest.raises(ConfigError, match="0 sampled"):
-        rows_of([((1,), ())], [1.0])
+        forward_input_of([((1,), ())], [1.0])
     with pytest.raises(ConfigError, match="temperature 0"):
-        rows_of([((1,), (1,))], [0.0])
+        forward_input_of([((1,), (1,))], [0.0])
     with pytest.raises(ConfigError, match="1 of 2 samples have reference"):
         collate([samples[0], random_samples(1)[0]])
     with pytest.raises(ConfigError, match="sample 0: advantages has shape"):

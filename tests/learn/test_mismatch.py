@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import MicroBatch, Normaliser, Sample
 from cotrain.learn.losses import Clipped, policy_loss
-from cotrain.learn.mismatch import LOOSE, bounded, masked
+from cotrain.learn.mismatch import LOOSE, with_bounds, outside_bounds
 from cotrain.methods.tango import tango
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
@@ -35,12 +35,12 @@ def batch(**changes):
 
 def test_the_mean_of_an_answer_decides_by_hand():
     """First answer: log r = 1.2 and 0, mean 0.6 < log 2. Second: log r = −0.8 < −log 2, left out."""
-    found = masked(torch.tensor([[0.2, -2.0], [-1.8, 5.0]]), batch())
+    found = outside_bounds(torch.tensor([[0.2, -2.0], [-1.8, 5.0]]), batch())
     assert found.tolist() == [False, True]
-    assert masked(torch.tensor([[0.4, -2.0], [-1.6, 5.0]]), batch()).tolist() == [True, False]  # 0.7 and −0.6
-    assert masked(torch.tensor([[0.2, -2.0], [-1.8, 5.0]]), batch(bounds=None)) is None
+    assert outside_bounds(torch.tensor([[0.4, -2.0], [-1.6, 5.0]]), batch()).tolist() == [True, False]  # 0.7 and −0.6
+    assert outside_bounds(torch.tensor([[0.2, -2.0], [-1.8, 5.0]]), batch(bounds=None)) is None
     elsewhere = batch(off_policy=torch.tensor([False, True]))
-    assert masked(torch.tensor([[0.2, -2.0], [-1.8, 5.0]]), elsewhere).tolist() == [False, False]
+    assert outside_bounds(torch.tensor([[0.2, -2.0], [-1.8, 5.0]]), elsewhere).tolist() == [False, False]
 
 
 def test_what_is_left_out_has_no_gradient_and_still_counts_below():
@@ -74,7 +74,7 @@ def test_bounds_travel_with_samples():
     assert collate([sample])[1].bounds is None
     both = (replace(sample, bounds=(0.5, 2.0)), sample)
     assert collate(both)[1].bounds.tolist() == [[0.5, 2.0], [0.0, math.inf]]
-    assert bounded([sample], None) == (sample,) and bounded([sample], LOOSE)[0].bounds == LOOSE
+    assert with_bounds([sample], None) == (sample,) and with_bounds([sample], LOOSE)[0].bounds == LOOSE
 
 
 def test_a_backend_whose_engine_holds_weights_of_its_own_masks():
@@ -83,7 +83,7 @@ def test_a_backend_whose_engine_holds_weights_of_its_own_masks():
         model=TINY, steps=1, tasks_per_step=1, group_size=2, reviews=2, simultaneous=True, warmup=0, tasks=EASY
     )
     for bounds, expected in ((None, None), (LOOSE, 0.0), ((1.5, 2.0), 1.0)):
-        trainer = CoTrainer(recipe, backend=Local(bounds=bounds))
+        trainer = CoTrainer(recipe, backend=LocalBackend(bounds=bounds))
         row = trainer.step().row
         trainer.close()
         assert row.get("generator/generator/mismatch_masked") == expected

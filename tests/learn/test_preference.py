@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Reward
 from cotrain.learn.contract import Batch, MicroBatch, Normaliser, Sample
-from cotrain.learn.preference import CHOSEN, Preference, slope
+from cotrain.learn.preference import CHOSEN, Preference, loss_slope
 
 
 def sample(key, value, own, ref, group="g"):
@@ -31,11 +31,11 @@ def learn(**settings):
 
 
 def test_slopes_by_hand():
-    assert slope("sigmoid", 0.0, 0.1) == pytest.approx(0.1 * (0.5 - 1.0))
-    assert slope("sigmoid", 2.0, 1.0) == pytest.approx(1 / (1 + math.exp(-2.0)) - 1.0)
-    assert slope("sigmoid", 0.0, 1.0, label=0.5) == 0.0
-    assert slope("sigmoid", -1e6, 1.0) == -1.0 and slope("sigmoid", 1e6, 1.0) == 0.0
-    assert [slope("hinge", m, 0.5) for m in (1.9, 2.1)] == [-0.5, 0.0]
+    assert loss_slope("sigmoid", 0.0, 0.1) == pytest.approx(0.1 * (0.5 - 1.0))
+    assert loss_slope("sigmoid", 2.0, 1.0) == pytest.approx(1 / (1 + math.exp(-2.0)) - 1.0)
+    assert loss_slope("sigmoid", 0.0, 1.0, label=0.5) == 0.0
+    assert loss_slope("sigmoid", -1e6, 1.0) == -1.0 and loss_slope("sigmoid", 1e6, 1.0) == 0.0
+    assert [loss_slope("hinge", m, 0.5) for m in (1.9, 2.1)] == [-0.5, 0.0]
 
 
 def test_the_best_and_the_worst_of_a_group_are_a_pair():
@@ -98,7 +98,7 @@ def test_the_gradient_is_that_of_the_loss(settings):
 
 def test_beta_changes_with_the_iteration():
     by = learn(betas=(0.1, 5.0), every=3)
-    assert [by.beta(updates) for updates in (0, 2, 3, 100)] == [0.1, 0.1, 5.0, 5.0]
+    assert [by.beta_at(updates) for updates in (0, 2, 3, 100)] == [0.1, 0.1, 5.0, 5.0]
 
 
 def test_what_it_refuses():

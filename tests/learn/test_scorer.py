@@ -73,7 +73,7 @@ def test_one_sequence_that_is_too_long_is_told_with_its_length():
     """Prompt and answer together: 2 + 3 tokens are more than 3 + 1."""
     batches = [[((1, 2), (3, 4, 5))], [((1, 2, 3), (4,))]]
     with pytest.raises(ConfigError, match="does not hold one sequence of 5 tokens"):
-        Scorer(tiny_model()).halve(batches, MemoryError())
+        Scorer(tiny_model()).halve_batches(batches, MemoryError())
 
 
 def test_scores_come_back_in_the_order_given():

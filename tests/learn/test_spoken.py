@@ -10,17 +10,17 @@ import torch
 from learn_makers import VOCABULARY, tiny_model, trace
 
 from cotrain.core.signals import OUTCOME
-from cotrain.core.types import Part, Reward
+from cotrain.core.types import TurnRange, Reward
 from cotrain.learn.algorithms import reinforce_pp
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import Batch, Sample
 from cotrain.learn.samples import sample_of
 from cotrain.learn.scorer import Scorer, sequence_scores
-from cotrain.learn.spoken import spoken, woven
+from cotrain.learn.spoken import sampled_only, with_context
 
 
 def parts(*spans):
-    return tuple(Part(start=start, end=end, finish="stop") for start, end in spans)
+    return tuple(TurnRange(start=start, end=end, finish="stop") for start, end in spans)
 
 
 def test_by_hand():
@@ -35,16 +35,16 @@ def test_by_hand():
             Reward(name="c", value=3.0, tokens=(2, 6)),
         ),
     )
-    alone, given = spoken(whole)
+    alone, given = sampled_only(whole)
     assert alone.token_ids == (1, 2, 3, 4, 5, 6) and alone.logprobs == (-1.0, -2.0, -3.0, -4.0, -5.0, -6.0)
     assert given == ((3, (90, 91)), (5, (92,)))
     assert [signal.tokens for signal in alone.signals] == [None, (3, 5), (2, 4)]
-    assert woven(alone.token_ids, given) == (whole.token_ids, [0, 1, 2, 5, 6, 8])
-    assert spoken(trace()) == (trace(), ())
+    assert with_context(alone.token_ids, given) == (whole.token_ids, [0, 1, 2, 5, 6, 8])
+    assert sampled_only(trace()) == (trace(), ())
 
 
 def test_turns_side_by_side_have_nothing_between_them():
-    alone, given = spoken(replace(trace(length=4), turns=parts((0, 2), (2, 4))))
+    alone, given = sampled_only(replace(trace(length=4), turns=parts((0, 2), (2, 4))))
     assert given == () and alone.token_ids == trace(length=4).token_ids
 
 
@@ -78,7 +78,7 @@ def test_log_probabilities_and_gradients_equal_a_forward_pass_over_everything(sh
     predictions, _ = scorer.predict(rows)
     expected = []
     for sample in samples:
-        ids, places = woven(sample.token_ids, sample.given)
+        ids, places = with_context(sample.token_ids, sample.given)
         whole = torch.tensor([sample.prompt_ids + ids])
         table = model(input_ids=whole).logits[0].log_softmax(-1)[len(sample.prompt_ids) - 1 : -1]
         expected.append(table[places].gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0])
@@ -103,7 +103,7 @@ def test_credit_and_its_totals_see_the_sampled_tokens_alone():
     lengths."""
     turns = replace(trace(length=8, signals=[("outcome", 1.0)]), turns=parts((0, 2), (7, 8)))
     plain = trace(length=6, call=1, signals=[("outcome", 0.0)])
-    told = tuple(sample_of(t, given=g) for t, g in map(spoken, (turns, plain)))
+    told = tuple(sample_of(t, given=g) for t, g in map(sampled_only, (turns, plain)))
     credit, _ = reinforce_pp(rewards={OUTCOME: 1.0}).credit(Batch(samples=told), {})
     bare = (sample_of(trace(length=3, signals=[("outcome", 1.0)])), sample_of(plain))
     expected, _ = reinforce_pp(rewards={OUTCOME: 1.0}).credit(Batch(samples=bare), {})

@@ -15,7 +15,7 @@ from cotrain.learn.contract import LossTerm
 from cotrain.learn.losses import Clipped, Kl
 from cotrain.learn.ppo import ValueRegression
 from cotrain.learn.sft import Sft
-from cotrain.learn.torch_learner import TorchLearner, _compared
+from cotrain.learn.torch_learner import TorchLearner, _gradient_metrics
 from cotrain.models.heads import ValueModel
 
 GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Clipped(0.2, 0.28))
@@ -120,7 +120,7 @@ def test_gradient_norms_and_cosine_of_terms_are_those_of_each_alone():
 def test_a_term_without_a_gradient_has_no_angle_to_others():
     """Gradients of length 3, 0 and 4, the first and the last at a right angle."""
     products = torch.diag(torch.tensor([9.0, 0.0, 16.0], dtype=torch.float64))
-    found = _compared(("a", "none", "b"), products)
+    found = _gradient_metrics(("a", "none", "b"), products)
     assert found["none/grad_norm"] == found["none/grad_share"] == 0.0 and found["b/grad_share"] == pytest.approx(4 / 7)
     assert {name: value for name, value in found.items() if name.startswith("cosine")} == {"cosine/a/b": 0.0}
 

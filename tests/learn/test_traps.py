@@ -77,7 +77,7 @@ def test_metrics_of_roles_survive_their_common_update():
     for role in ("solver", "verifier"):
         traces = [t for e in result.episodes for t in e.traces if t.role == role]
         assert result.row[f"{role}/traces"] == len(traces)
-        assert result.row[f"{role}/tokens"] == sum(t.sampled for t in traces)
+        assert result.row[f"{role}/tokens"] == sum(t.sampled_count for t in traces)
 
 
 @pytest.mark.whole

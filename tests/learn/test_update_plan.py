@@ -42,12 +42,12 @@ def test_parts_of_a_plan_add_up_to_the_whole():
     """Two learners with every second micro-batch each: gradients, losses and inner products are sums."""
     whole = learner()
     plan = plan_update(terms(), micro_tokens=16, shared=whole.scorer.shared)
-    expected = whole.apply(plan).metrics
+    expected = whole.apply_plan(plan).metrics
     gradient = SEEN.pop()
     reports, parts = [], []
     for rank in range(2):
         mine = [replace(planned, batches=planned.batches[rank::2]) for planned in plan]
-        reports.append(learner().apply(mine).metrics)
+        reports.append(learner().apply_plan(mine).metrics)
         parts.append(SEEN.pop())
     torch.testing.assert_close(sum(parts), gradient, rtol=1e-5, atol=1e-7)
     for name in ("solver/loss", "verifier/loss"):
@@ -62,17 +62,17 @@ def test_a_learner_of_shards_gives_norms_and_cosines_by_one_method():
     found = {}
 
     class Half(TorchLearner):
-        def products(self, sums):
+        def gradient_products(self, sums):
             names, kept = list(self._trained), self._trained
             for half in (0, 1):
                 self._trained = {n: kept[n] for n in names[half::2]}
-                found[half] = super().products([one[half::2] for one in sums])
+                found[half] = super().gradient_products([one[half::2] for one in sums])
             self._trained = kept
             return found[0] + found[1]
 
-    expected = whole.apply(plan).metrics
+    expected = whole.apply_plan(plan).metrics
     halves = Half(tiny_model(), lr=1e-2, clip_norm=None, optimizer=shown_gradient, micro_tokens=16, term_norms=True)
-    metrics = halves.apply(plan).metrics
+    metrics = halves.apply_plan(plan).metrics
     for name in ("solver/grad_norm", "verifier/grad_norm", "verifier/grad_share", "cosine/solver/verifier"):
         assert metrics[name] == pytest.approx(expected[name], rel=1e-12)
     assert found[0].abs().sum() > 0 and found[1].abs().sum() > 0

@@ -12,14 +12,14 @@ from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.methods.alphaproof.recipe import alphaproof
-from cotrain.methods.alphaproof.step_search import Node, prove, steps_in, wrong
-from cotrain.methods.alphaproof.variants import Variants, needed_by, variant
+from cotrain.methods.alphaproof.step_search import ChainNode, prove, steps_in, wrong_reason
+from cotrain.methods.alphaproof.variants import Variants, facts_needed_by, draw_variant
 from cotrain.methods.magrpo.halves import Halves
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.tasks.sources import from_description
 from cotrain.tasks.words.problem import Fact
-from cotrain.tasks.words.reader import read_problem, signature, task_of
+from cotrain.tasks.words.reader import read_problem, problem_signature, task_of
 from cotrain.tasks.words.source import WordProblems
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
@@ -87,7 +87,7 @@ def test_the_promise_of_a_chain_is_its_mean_less_its_tries():
     def said(*logprobs):
         return SimpleNamespace(completion=SimpleNamespace(logprobs=logprobs))
 
-    assert Node(None, turns=(said(-1.0, -3.0), said(-5.0)), tries=1).promise == -4.0 and Node(None).promise == 0.0
+    assert ChainNode(None, turns=(said(-1.0, -3.0), said(-5.0)), tries=1).promise == -4.0 and ChainNode(None).promise == 0.0
 
 
 def test_the_budget_ends_it_and_nothing_is_learned():
@@ -101,9 +101,9 @@ def test_the_budget_ends_it_and_nothing_is_learned():
 
 def test_what_the_program_does_not_let_pass():
     a, b = TARGET.steps
-    assert wrong(TASK, (a, b), 2, "steps") is None and wrong(TASK, (a, a), 2, "steps") == "repeated"
-    assert wrong(TASK, (b,), 1, "steps") == "premise" and wrong(TASK, (), 1, "steps") == "no step"
-    assert wrong(TASK, (b,), 1, "answer") is None and wrong(TASK, (a,), 2, "answer") == "no step"
+    assert wrong_reason(TASK, (a, b), 2, "steps") is None and wrong_reason(TASK, (a, a), 2, "steps") == "repeated"
+    assert wrong_reason(TASK, (b,), 1, "steps") == "premise" and wrong_reason(TASK, (), 1, "steps") == "no step"
+    assert wrong_reason(TASK, (b,), 1, "answer") is None and wrong_reason(TASK, (a,), 2, "answer") == "no step"
     assert steps_in(A + B) == (a, b) and steps_in("so " + A) == steps_in(A + "<step>") == ()
 
 
@@ -134,7 +134,7 @@ def test_variants_are_never_the_target():
     asked = [source.get("train", i) for i in range(100)]
     problems = [task.grader.problem for task in asked]
     assert asked[7] == source.get("train", 7) and source.get("test", 0).prompt == source.target.text
-    assert signature(source.target) not in {signature(problem) for problem in problems}
+    assert problem_signature(source.target) not in {problem_signature(problem) for problem in problems}
     assert {problem.question for problem in problems} == set(source.target.needed)
     assert all(1 <= value <= EASY.max_value for problem in problems for value in problem.values.values())
     assert source.size("test") == 1 and source.size("train") is None
@@ -150,11 +150,11 @@ def test_variants_are_never_the_target():
 
 def test_a_beginning_has_the_facts_it_needs_and_all_of_it_has_all():
     rng = random.Random(0)
-    short, whole = (variant(TARGET, rng, beginning=b, most=99) for b in (True, False))
+    short, whole = (draw_variant(TARGET, rng, beginning=b, most=99) for b in (True, False))
     assert short.question == "pears" and [fact.target for fact in short.facts] == ["apples", "pears"]
     assert whole.question == "nuts" and [fact.target for fact in whole.facts] == ["apples", "eggs", "pears", "nuts"]
     both = (Fact(target="a", kind="given", right=3), Fact(target="b", kind="sum", left="a", right="a"))
-    assert [fact.target for fact in needed_by(both, "a")] == ["a"]
+    assert [fact.target for fact in facts_needed_by(both, "a")] == ["a"]
 
 
 def test_one_target_is_all_that_is_measured_and_never_practised():

@@ -10,10 +10,10 @@ from cotrain.core.types import Sampling
 from cotrain.methods.constitutional.principles import (
     PRINCIPLES,
     WRITERS,
-    compliance,
-    drawn,
-    keeps,
-    mended,
+    share_kept,
+    principle_of,
+    keeps_principle,
+    mend_solution,
     question_of,
     revise_oneself,
     say,
@@ -60,29 +60,29 @@ def played(protocol, drafts, critic, revise, **options):
 def by_words(fields, rng):
     """A revision that always keeps its principle."""
     [name] = [name for name, principle in PRINCIPLES.items() if principle.words == fields["principle"]]
-    return mended(name, fields["problem"], fields["solution"])
+    return mend_solution(name, fields["problem"], fields["solution"])
 
 
 def test_principles_by_hand():
     assert question_of(PROBLEM) == ASKED
-    assert [keeps(name, PROBLEM, PLAIN) for name in ("asks", "concludes", "once")] == [False, False, True]
-    assert mended("asks", PROBLEM, PLAIN) == write_solution([f" {ASKED}", "12+4=16"], "16")
-    assert mended("concludes", PROBLEM, PLAIN) == write_solution(["12+4=16", " So 16."], "16")
+    assert [keeps_principle(name, PROBLEM, PLAIN) for name in ("asks", "concludes", "once")] == [False, False, True]
+    assert mend_solution("asks", PROBLEM, PLAIN) == write_solution([f" {ASKED}", "12+4=16"], "16")
+    assert mend_solution("concludes", PROBLEM, PLAIN) == write_solution(["12+4=16", " So 16."], "16")
     twice = write_solution(["12+4=16", "12+4=16"], "16")
-    assert not keeps("once", PROBLEM, twice) and mended("once", PROBLEM, twice) == PLAIN
-    assert keeps("concludes", PROBLEM, write_solution(["12+4=17", " So 17."], "17"))  # kept, and wrong
-    assert compliance(PROBLEM, PLAIN) == pytest.approx(1 / 3)
+    assert not keeps_principle("once", PROBLEM, twice) and mend_solution("once", PROBLEM, twice) == PLAIN
+    assert keeps_principle("concludes", PROBLEM, write_solution(["12+4=17", " So 17."], "17"))  # kept, and wrong
+    assert share_kept(PROBLEM, PLAIN) == pytest.approx(1 / 3)
 
 
 def test_what_cannot_be_read_keeps_nothing_and_is_not_mended():
-    assert compliance(PROBLEM, "nonsense") == 0.0 and mended("asks", PROBLEM, "nonsense") == "nonsense"
+    assert share_kept(PROBLEM, "nonsense") == 0.0 and mend_solution("asks", PROBLEM, "nonsense") == "nonsense"
 
 
 @pytest.mark.parametrize("name", PRINCIPLES)
 def test_what_is_mended_is_kept_and_stays(name):
     for steps in (["12+4=16"], ["a", "b", "a"], [f" {ASKED}", "a", " So 16."]):
-        once = mended(name, PROBLEM, write_solution(steps, "16"))
-        assert keeps(name, PROBLEM, once) and mended(name, PROBLEM, once) == once
+        once = mend_solution(name, PROBLEM, write_solution(steps, "16"))
+        assert keeps_principle(name, PROBLEM, once) and mend_solution(name, PROBLEM, once) == once
 
 
 def test_the_revision_is_learned_as_an_answer_to_the_problem_alone():
@@ -107,7 +107,7 @@ def test_an_answer_is_worth_the_share_of_votes_and_the_truth_pays_in_the_control
     assert not any(t.signals for t in traces if t.role == "critic")
     all_kept = TASK.solution
     for name in PRINCIPLES:
-        all_kept = mended(name, TASK.prompt, all_kept)
+        all_kept = mend_solution(name, TASK.prompt, all_kept)
     broken = write_solution(["x", "x"], "1")
     traces = played(prefer, [all_kept, broken], lambda f, rng: NO, by_words, samples=2, checked=True)
     assert [t.signals[0].value for t in traces] == [1.0, 0.0]  # no critic is asked
@@ -117,7 +117,7 @@ def test_all_answers_of_a_problem_are_seen_under_one_principle_and_all_principle
     traces = played(prefer, [TASK.solution] * 3, lambda f, rng: YES, by_words, samples=3, votes=1)
     shown = {ByteRenderer().decode(t.prompt_ids).split("</answer>")[1] for t in traces if t.role == "critic"}
     assert len(shown) == 1
-    names = {drawn(type("T", (), {"id": f"0:{i}:0:solver:0"})()) for i in range(40)}
+    names = {principle_of(type("T", (), {"id": f"0:{i}:0:solver:0"})()) for i in range(40)}
     assert names == set(PRINCIPLES)
 
 
@@ -130,9 +130,9 @@ def test_the_teacher_is_as_true_as_it_is_skilled():
 def test_the_stages_follow_each_other():
     made = constitutional(warmup=2, revising=3, steps=9, **SMALL)
     assert [made.schedule.phase_at(i).name for i in range(7)] == ["format"] * 2 + ["revise"] * 3 + ["prefer"] * 2
-    assert made.leading == "prefer" and made.objectives["prefer"].by.reference == "before"
+    assert made.leading_objective == "prefer" and made.objectives["prefer"].by.reference == "before"
     made = constitutional(stages="revise", learned="drafts", **SMALL)
-    assert made.leading == "revise" and "before" not in made.policies
+    assert made.leading_objective == "revise" and "before" not in made.policies
     made = constitutional(stages="prefer", feedback="program", **SMALL)
     assert "revise" not in made.objectives and made.schedule.phases[-1].options["checked"] is True
 

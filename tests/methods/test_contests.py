@@ -47,7 +47,7 @@ def played(speak, *, protocol=contest, right=0.5, votes=None, judge=None, parse=
         roles[name] = Role(policy=name, prompt="{problem}", parse=parse_solution, sampling=at_most)
     for name in ("bob", "teacher"):
         roles[name] = Role(policy=name, prompt=CRITICISE, parse=parse, sampling=Sampling(max_tokens=budget))
-    roles["judge"] = judge or (verifier("judge", TINY) if votes else judges.checker("judge", CHECK_STEP))
+    roles["judge"] = judge or (verifier("judge", TINY) if votes else judges.checker_role("judge", CHECK_STEP))
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
     episodes = executor.play(protocol, TASKS, step=0, group_size=1, **options)
     assert all(e.failure is None for e in episodes), [e.failure for e in episodes]

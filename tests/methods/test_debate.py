@@ -5,7 +5,7 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
-from cotrain.methods.debate.debates import PAID, argue, paid, parse_accusation, parse_review_as_accusation, shares
+from cotrain.methods.debate.debates import PAID, argue, speech_pay, parse_accusation, parse_review_as_accusation, debate_shares
 from cotrain.methods.debate.recipe import debate
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.executor import Executor
@@ -67,18 +67,18 @@ def values(trace):
 
 def test_shares_of_a_constant_sum_add_up_to_1():
     for hits in ([True, True], [True, False], [False, True], [False, False], [True, None], [None, True], [None, False]):
-        assert sum(shares(hits)) == 1.0
-    assert shares([True, False]) == (1.0, 0.0) and shares([True, True]) == (0.5, 0.5)
-    assert shares([False, None]) == (0.0, 1.0) and shares([None, True]) == (0.0, 1.0)
+        assert sum(debate_shares(hits)) == 1.0
+    assert debate_shares([True, False]) == (1.0, 0.0) and debate_shares([True, True]) == (0.5, 0.5)
+    assert debate_shares([False, None]) == (0.0, 1.0) and debate_shares([None, True]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("finds", [0.0, 0.3, 1.0])
 def test_before_the_judge_with_one_check_a_debate_is_worth_what_a_consultancy_is(finds):
     """The accuser of the wrong solution is right with probability ``finds``, that of the right one never. In both games
     the right solution wins in (1 + finds) / 2 of the cases, so this judge cannot tell them apart (docs/results)."""
-    debated = finds * shares([True, False])[0] + (1 - finds) * shares([False, False])[0]
-    right_side = finds * shares([True, None])[0] + (1 - finds) * shares([False, None])[0]
-    wrong_side = shares([None, False])[0]  # the other one is accused, wrongly, and wins
+    debated = finds * debate_shares([True, False])[0] + (1 - finds) * debate_shares([False, False])[0]
+    right_side = finds * debate_shares([True, None])[0] + (1 - finds) * debate_shares([False, None])[0]
+    wrong_side = debate_shares([None, False])[0]  # the other one is accused, wrongly, and wins
     assert debated == pytest.approx((1 + finds) / 2) == (right_side + wrong_side) / 2
 
 
@@ -184,11 +184,11 @@ def test_an_accusation_holds_its_argument_and_its_words():
 
 def test_the_word_limit_costs_by_hand():
     # 10 words beyond a limit of 20 are half of the penalty; from 20 on it is all of it
-    assert [paid(1.0, words, 20, 0.5) for words in (0, 20, 30, 40, 400)] == [1.0, 1.0, 0.75, 0.5, 0.5]
-    assert paid(0.25, 999, 0, 0.5) == 0.25  # no limit
+    assert [speech_pay(1.0, words, 20, 0.5) for words in (0, 20, 30, 40, 400)] == [1.0, 1.0, 0.75, 0.5, 0.5]
+    assert speech_pay(0.25, 999, 0, 0.5) == 0.25  # no limit
     words = np.arange(60)
     expected = 0.7 - 0.4 * np.clip((words - 12) / 12, 0.0, 1.0)
-    assert [paid(0.7, int(n), 12, 0.4) for n in words] == pytest.approx(expected.tolist())
+    assert [speech_pay(0.7, int(n), 12, 0.4) for n in words] == pytest.approx(expected.tolist())
 
 
 def test_verbose_debaters_are_paid_less_and_their_judge_does_not_care():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.config.registry import find
+from cotrain.config.registry import find_recipe
 from cotrain.disk.ledger import encode_member
 from cotrain.methods import NAMES as SHIPPED
 from cotrain.train.trainer import CoTrainer
@@ -44,7 +44,7 @@ def digest_of(name: str) -> str:
         arguments = {"tasks": EASY, **SMALL, **OTHERS[name]}
         if name == "demo":
             del arguments["tasks"]
-        recipe = find(name)(**arguments)
+        recipe = find_recipe(name)(**arguments)
     else:
         recipe = built(name)
     trainer = CoTrainer(recipe)

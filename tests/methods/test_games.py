@@ -3,10 +3,10 @@
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.methods.spiral.game import best_response, exploitability, perfect_moves, value
+from cotrain.methods.spiral.game import best_response, exploitability, perfect_moves, perfect_value
 from cotrain.methods.spiral.kuhn import KUHN, Kuhn
 from cotrain.methods.spiral.nim import NIM, Nim
-from cotrain.methods.spiral.source import GAMES, Games, referee
+from cotrain.methods.spiral.source import GAMES, Games, game_grader_of
 from cotrain.methods.spiral.tictactoe import TicTacToe
 from cotrain.tasks.sources import from_description, task_source
 from tests.helpers import letter_tasks
@@ -56,7 +56,7 @@ def test_payoffs_of_kuhn_poker():
         state = Kuhn(tuple(cards))
         for move in moves:
             assert move in state.moves
-            state = state.after(move)
+            state = state.after_move(move)
         assert state.mover is None
         return state.payoff
 
@@ -76,20 +76,20 @@ def test_a_view_holds_what_the_mover_knows_and_no_more():
 def test_nim_is_lost_exactly_where_the_exclusive_or_is_0():
     for start in NIM.starts():
         a, b, c = start.piles
-        assert value(start) == (-1.0 if a ^ b ^ c == 0 else 1.0)
+        assert perfect_value(start) == (-1.0 if a ^ b ^ c == 0 else 1.0)
     assert perfect_moves(Nim((3, 1, 0))) == ("A2",)
     perfect = {s.view: {perfect_moves(s)[0]: 1.0} for s in NIM.starts()}
-    wins = sum(value(s) for s in NIM.starts()) / len(NIM.starts())
+    wins = sum(perfect_value(s) for s in NIM.starts()) / len(NIM.starts())
     assert best_response(NIM, perfect, 0) == pytest.approx(wins)
     assert exploitability(NIM, perfect) == pytest.approx(0.0)
 
 
 def test_tic_tac_toe_is_a_draw_and_the_corner_is_answered_in_the_middle():
-    assert value(TicTacToe()) == 0.0
-    assert perfect_moves(TicTacToe().after("a1")) == ("b2",)
-    won = TicTacToe("XX.OO....").after("c1")
+    assert perfect_value(TicTacToe()) == 0.0
+    assert perfect_moves(TicTacToe().after_move("a1")) == ("b2",)
+    won = TicTacToe("XX.OO....").after_move("c1")
     assert won.mover is None and won.payoff == 1.0 and won.moves == ()
-    assert TicTacToe("XX.OO....", first=1).after("c1").payoff == -1.0
+    assert TicTacToe("XX.OO....", first=1).after_move("c1").payoff == -1.0
 
 
 def test_a_source_of_games_has_every_start_and_nothing_to_grade():
@@ -97,11 +97,11 @@ def test_a_source_of_games_has_every_start_and_nothing_to_grade():
         source = task_source(f"games:{name}")
         assert from_description(source.describe()).describe() == source.describe()
         tasks = [source.get("train", i) for i in range(source.size("train"))]
-        assert [referee(t).start for t in tasks] == list(GAMES[name].starts())
+        assert [game_grader_of(t).start for t in tasks] == list(GAMES[name].starts())
         assert tasks[0].grade("1").value is None and source.get("test", 0).prompt == tasks[0].prompt
     with pytest.raises(IndexError, match="6 starts"):
         Games("kuhn").get("train", 6)
     with pytest.raises(UnknownName, match="did you mean 'kuhn'"):
         Games("khun")
     with pytest.raises(ConfigError, match="is no game"):
-        referee(letter_tasks(1)[0])
+        game_grader_of(letter_tasks(1)[0])

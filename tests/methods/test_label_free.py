@@ -10,13 +10,13 @@ from cotrain.config.policies import frozen
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Grade, Sampling, Task
 from cotrain.methods.co_rewarding import co_rewarding, exchanged, taught, untaught
-from cotrain.methods.coverrl import anchors, coverrl, is_vetoed, parse_revision, vote_then_verify
+from cotrain.methods.coverrl import review_anchors, coverrl, is_vetoed, parse_revision, vote_then_verify
 from cotrain.methods.judged import judged, solve_to_be_believed
 from cotrain.methods.ttrl import ttrl, vote
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
-from cotrain.rollout.votes import elected, rarest
+from cotrain.rollout.votes import elected_turn, rarest_turn
 from cotrain.tasks.words.source import WordProblems
 from tests.helpers import CharRenderer
 
@@ -94,10 +94,10 @@ def turns(*answers):
 
 def test_the_first_of_the_most_and_of_the_least_frequent_answers():
     spoken = turns("", "5", "7", "4", "7", "5", "3")
-    assert elected(spoken) is spoken[1]  # 5 and 7 have two votes each, and 5 came first
-    assert rarest(spoken, "5") is spoken[3]  # 4 and 3 have one each
-    assert elected(turns("", "")) is None and elected([]) is None
-    assert rarest(turns("5", "", "5"), "5") is None
+    assert elected_turn(spoken) is spoken[1]  # 5 and 7 have two votes each, and 5 came first
+    assert rarest_turn(spoken, "5") is spoken[3]  # 4 and 3 have one each
+    assert elected_turn(turns("", "")) is None and elected_turn([]) is None
+    assert rarest_turn(turns("5", "", "5"), "5") is None
 
 
 def test_ttrl_pays_the_majority_and_trains_on_the_first_of_the_voters():
@@ -208,7 +208,7 @@ def test_without_balance_the_first_solutions_are_reviewed_as_they_come():
 def test_what_is_reviewed():
     def chosen(*answers, **how):
         spoken = turns(*answers)
-        return [(spoken.index(t), copies) for t, copies in anchors(spoken, elected(spoken), 2, **how)]
+        return [(spoken.index(t), copies) for t, copies in review_anchors(spoken, elected_turn(spoken), 2, **how)]
 
     assert chosen("7", "", "7", "7", "5") == [(0, 1), (2, 1), (4, 2)]
     assert chosen("7", "7", "7") == [] == chosen("7", "", "7")  # no rival that can be read

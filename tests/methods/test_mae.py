@@ -7,16 +7,16 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Sampling
-from cotrain.methods.mae.evolve import evolve, is_question, parse_score, rehearse, say_score, spoiled, write_score
+from cotrain.methods.mae.evolve import evolve, is_question, parse_score, rehearse, say_score, drop_sentence, write_score
 from cotrain.methods.mae.recipe import mae
 from cotrain.methods.spiral.source import Games
 from cotrain.models.load import load_model
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.idle_loop import busy
+from cotrain.rollout.idle_loop import pausing_engine
 from cotrain.rollout.role import Role
-from cotrain.rollout.stores import Minted, TaskPool
-from cotrain.tasks.words.reader import read_problem, signature
+from cotrain.rollout.stores import PoolProblem, TaskPool
+from cotrain.tasks.words.reader import read_problem, problem_signature
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
 from cotrain.train.trainer import CoTrainer
@@ -29,8 +29,8 @@ SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 3, "ev
 
 
 def held():
-    name = signature(read_problem(OLD))
-    return TaskPool(items=(Minted(problem=OLD, answer="9", signature=name, solved=0.5, born=0, source="0:0:0:p:0"),))
+    name = problem_signature(read_problem(OLD))
+    return TaskPool(items=(PoolProblem(problem=OLD, answer="9", signature=name, solved=0.5, born=0, source="0:0:0:p:0"),))
 
 
 def played(said, answer, question_score, answer_score, *, pool=None, protocol=evolve, wrap=None, **changes):
@@ -80,7 +80,7 @@ def test_a_good_question_earns_quality_difficulty_and_format():
     assert earned(traces, "proposer") == [8 / 9]
     assert not any(t.signals for t in traces["trial"])  # they only tell how hard it is
     assert earned(traces, "solver") == [0.5 / 3 + 0.5] * 2  # half a score of 1/3, and half of the format
-    after = held().after(episodes, step=3)
+    after = held().with_episodes(episodes, step=3)
     assert [item.problem for item in after.items] == [OLD, GOOD] and after.items[1].solved == pytest.approx(1 / 3)
 
 
@@ -92,7 +92,7 @@ class Slow:
         self.advance, self.publish, self.counts = engine.advance, engine.publish, engine.counts
 
     async def sample(self, request):
-        async with busy():
+        async with pausing_engine():
             await asyncio.sleep(0.02 * (request.address.role == self.role))
         return await self.engine.sample(request)
 
@@ -114,7 +114,7 @@ def test_below_the_gate_difficulty_is_not_paid_and_nothing_enters_the_pool():
     """Q = 5/9 < 0.7: (5/9 + 1) / 3."""
     traces, episodes = played(GOOD, 16, "<score>6</score>", write_score(1.0))
     assert earned(traces, "proposer") == [14 / 27] and "trial" not in traces
-    assert held().after(episodes, step=3).items == held().items
+    assert held().with_episodes(episodes, step=3).items == held().items
     traces, _ = played(GOOD, 16, "<score>6</score>", write_score(1.0), quality=0.5)
     assert "trial" in traces
 
@@ -156,7 +156,7 @@ def test_the_teacher_scores_truly_as_often_as_it_is_skilled():
     assert {say_score(right, random.Random(i)) for i in range(20)} == {write_score(1.0)}
     said = [say_score({"score": 1.0, "skill": 0.0}, random.Random(i)) for i in range(200)]
     assert 60 < said.count(write_score(1.0)) < 140
-    broken = [spoiled(GOOD, random.Random(i)) for i in range(9)]
+    broken = [drop_sentence(GOOD, random.Random(i)) for i in range(9)]
     assert len(set(broken)) == 3 and all(isinstance(read_problem(text), ParseFailure) for text in broken)
 
 

@@ -6,7 +6,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
-from cotrain.methods.magrpo.halves import Halves, halved
+from cotrain.methods.magrpo.halves import Halves, halves_grader_of
 from cotrain.methods.magrpo.recipe import magrpo
 from cotrain.methods.magrpo.teams import AGENTS, cooperate, parse_sum, together_and_apart
 from cotrain.rollout.executor import Executor
@@ -74,11 +74,11 @@ def test_one_agents_fault_is_both_agents_loss():
 
 def test_each_agent_sees_its_half_and_hears_the_other():
     found = played()
-    seen = halved(TASK).seen
+    seen = halves_grader_of(TASK).seen
     shown = {name: ByteRenderer().decode(traces[0].prompt_ids) for name, traces in found.items() if traces}
     assert shown["alice"] == ", ".join(map(str, seen[0])) and shown["bob"] == ", ".join(map(str, seen[1]))
     assert shown["alice_answer"].split() == [*shown["alice"].split(), str(sum(seen[0])), str(sum(seen[1]))]
-    assert str(halved(TASK).total) not in shown["bob_answer"].split()
+    assert str(halves_grader_of(TASK).total) not in shown["bob_answer"].split()
     mute = played(silent=True)
     assert joint(mute["alice_answer"]) == [0.0]
     both = played(silent=True, sees="all")
@@ -112,7 +112,7 @@ def test_an_advantage_is_a_return_minus_the_mean_of_its_node():
 def test_halves_are_a_task_source():
     source = task_source("halves")
     assert source.describe() == from_description(source.describe()).describe() and source.floor == 0.25
-    assert SOURCE.floor == pytest.approx(9 / 81)
+    assert SOURCE.guessing_accuracy == pytest.approx(9 / 81)
     task = source.get("train", 3)
     assert task.grade(f"<answer>{task.answer}</answer>").value is True
     assert task.grade("<answer>many</answer>").value is False and task.grade("7").reason == "no answer"
@@ -128,4 +128,4 @@ def test_what_it_refuses():
     with pytest.raises(ConfigError, match="does not know the format"):
         magrpo(warmup=0)
     with pytest.raises(ConfigError, match="not seen by halves"):
-        halved(letter_tasks(1)[0])
+        halves_grader_of(letter_tasks(1)[0])

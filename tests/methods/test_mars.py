@@ -30,14 +30,14 @@ ANSWER = {search_corpus.facts_and_question(t.prompt)[1]: t.answer for t in TASKS
 
 def extract(fields, rng):
     wanted = [
-        s for d in fields["documents"].split("\n") for s in search_corpus.sentences(d) if s in FACTS[fields["purpose"]]
+        s for d in fields["documents"].split("\n") for s in search_corpus.split_sentences(d) if s in FACTS[fields["purpose"]]
     ]
     return " ".join(wanted) or NOTHING
 
 
 def solve(fields, rng):
     """Right if and only if every fact has come through."""
-    *facts, question = search_corpus.sentences(fields["problem"])
+    *facts, question = search_corpus.split_sentences(fields["problem"])
     right = FACTS[question] <= set(facts)
     return f"<step> a</step><answer>{ANSWER[question] if right else -1}</answer>"
 

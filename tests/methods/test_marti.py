@@ -7,7 +7,7 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.methods.marti.recipe import marti
-from cotrain.methods.marti.workflows import HEAR_FULL, chosen, shaped, work
+from cotrain.methods.marti.workflows import HEAR_FULL, team_turn, shaped_reward, work
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
@@ -50,13 +50,13 @@ def prompts(traces):
 def test_shaping_by_hand():
     """α = 1/2. After 1, 0 Q is 1/2. Margin: 1 + (1 − 1/2)/2 = 5/4 and 0 + (0 − 1/2)/2 = −1/4. Quality: 1 + (1/2)/2 =
     5/4 and 0 − (1/2)/2 = −1/4. After 1, 1, 1, 0 Q is 3/4: margin 9/8 and −3/8, quality 11/8 and −1/8."""
-    assert [shaped(r, [1.0, 0.0], "margin", 0.5) for r in (1.0, 0.0)] == [1.25, -0.25]
-    assert [shaped(r, [1.0, 0.0], "quality", 0.5) for r in (1.0, 0.0)] == [1.25, -0.25]
-    assert [shaped(r, [1.0, 1.0, 1.0, 0.0], "margin", 0.5) for r in (1.0, 0.0)] == [1.125, -0.375]
-    assert [shaped(r, [1.0, 1.0, 1.0, 0.0], "quality", 0.5) for r in (1.0, 0.0)] == [1.375, -0.125]
-    assert shaped(1.0, [0.0], "local", 0.5) == shaped(1.0, [], "margin", 0.5) == 1.0
+    assert [shaped_reward(r, [1.0, 0.0], "margin", 0.5) for r in (1.0, 0.0)] == [1.25, -0.25]
+    assert [shaped_reward(r, [1.0, 0.0], "quality", 0.5) for r in (1.0, 0.0)] == [1.25, -0.25]
+    assert [shaped_reward(r, [1.0, 1.0, 1.0, 0.0], "margin", 0.5) for r in (1.0, 0.0)] == [1.125, -0.375]
+    assert [shaped_reward(r, [1.0, 1.0, 1.0, 0.0], "quality", 0.5) for r in (1.0, 0.0)] == [1.375, -0.125]
+    assert shaped_reward(1.0, [0.0], "local", 0.5) == shaped_reward(1.0, [], "margin", 0.5) == 1.0
     with pytest.raises(UnknownName, match="shaping of rewards"):
-        shaped(1.0, [0.0], "margins", 0.5)
+        shaped_reward(1.0, [0.0], "margins", 0.5)
 
 
 DEBATE = {"agent0": [RIGHT], "agent1": [WRONG], "agent0_hears": [RIGHT], "agent1_hears": [RIGHT]}
@@ -87,13 +87,13 @@ def test_of_answers_given_equally_often_one_is_drawn():
 
     def team(game, *texts):
         turns = [SimpleNamespace(id=f"{game}:{n}", parsed=parse_solution(text, {})) for n, text in enumerate(texts)]
-        return chosen(turns).parsed.answer
+        return team_turn(turns).parsed.answer
 
     right, wrong = (parse_solution(text, {}).answer for text in (RIGHT, WRONG))
     for pair in ((RIGHT, WRONG), (WRONG, RIGHT)):
         said = [team(i, *pair) for i in range(200)]
         assert 70 < said.count(right) < 130 and said.count(right) + said.count(wrong) == 200
-    assert chosen([]) is None
+    assert team_turn([]) is None
 
 
 def test_a_chain_pays_the_reviewer_for_its_verdict():

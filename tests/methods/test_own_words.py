@@ -16,7 +16,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion
 from cotrain.methods import NAMES as SHIPPED
-from cotrain.preflight.answers import Asking, answers_for
+from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.text.answers import parse_solution
@@ -76,7 +76,7 @@ class Scripted:
             answer = GOLD.get(fields.get("problem", ""), TASKS[task].answer) if draw < 0.6 else "977"
             text = "First of all.\n" + ENDS[self.form].format(answer)
             lines = [line for line in text.split("\n") if "<answer>" not in line]
-            return text if self.free and role.free else write_solution(lines, answer)
+            return text if self.free and role.is_free_form else write_solution(lines, answer)
         if kind == "parse_review":
             said = [rng.random() < 0.5 for _ in range(int(fields["count"]))]
             return write_review([""] * len(said), said, rng.random() < 0.5)
@@ -116,14 +116,14 @@ def played(recipe: Recipe, form: str, *, free: bool) -> tuple[list[Any], list[st
     for step, (protocol, group_size, options, held) in enumerate(plays):
         pools = {name: stores[name] for name in held}
         episodes = player.play(protocol, TASKS, step=step, group_size=group_size, **options, **pools)
-        stores |= {name: stores[name].after(episodes, step) for name in held}
+        stores |= {name: stores[name].with_episodes(episodes, step) for name in held}
         for episode in episodes:
             assert episode.failure is None, episode.failure
             for t in episode.traces:
                 truth = {key: value for key, value in t.truth.items() if "step" not in key and key != "first_wrong"}
                 pay = sorted((s.name, round(s.value, 6)) for s in t.signals)
                 role = recipe.roles[t.role]
-                answer = getattr(role.read(t.text, {}), "answer", None) if role.parse is parse_solution else None
+                answer = getattr(role.parse_reply(t.text, {}), "answer", None) if role.parse is parse_solution else None
                 found.append((str(t.address), answer, json.dumps(truth, sort_keys=True), pay, t.failure))
     return found, engine.shown
 
@@ -132,12 +132,12 @@ def played(recipe: Recipe, form: str, *, free: bool) -> tuple[list[Any], list[st
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda value: str(value))
 def test_a_solver_in_its_own_words_is_worth_what_it_is_in_tags(name, settings, form):
     recipe = recipe_of(name, settings)
-    how = Asking(answer=form, steps_as="lines")
+    how = AnswerFormat(answer=form, steps_as="lines")
     if name in REFUSED and not settings:
         with pytest.raises(ConfigError, match=r"in tags alone|no role 'solver'"):
-            answers_for(recipe, how, device="cpu", say=lambda text: None, look=False)
+            choose_answer_settings(recipe, how, device="cpu", say=lambda text: None, look=False)
         return
-    chosen, _ = answers_for(recipe, how, device="cpu", say=lambda text: None, look=False)
+    chosen, _ = choose_answer_settings(recipe, how, device="cpu", say=lambda text: None, look=False)
     own = override(recipe, chosen)
     writers = [role for role in own.roles.values() if role.parse is parse_solution and role.prompt != "{solution}"]
     assert all((role.answer, role.steps) == (form, "lines") for role in writers)

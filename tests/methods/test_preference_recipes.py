@@ -108,7 +108,7 @@ def test_a_pair_is_learned_at_temperature_1_whatever_it_was_sampled_at():
     assert made.roles["solver"].sampling.temperature == 0.7
     trainer = CoTrainer(made)
     traces = [t for e in trainer.step().episodes for t in e.traces if t.role == "solver"]
-    for sample in trainer._samples("generator", traces):
+    for sample in trainer._make_samples("generator", traces):
         [expected] = trainer.policies["generator"].logprobs([(sample.prompt_ids, sample.token_ids)], temperature=1.0)
         assert sample.temperature == 1.0 and torch.allclose(sample.scores["generator"], expected, atol=1e-5)
 

@@ -8,10 +8,10 @@ from cotrain.methods.proposer_solver import VARIANTS, proposer_solver
 from cotrain.methods.spiral.source import Games
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.proposals import propose_and_solve, worth
+from cotrain.rollout.proposals import propose_and_solve, proposer_pay
 from cotrain.rollout.role import Role
-from cotrain.rollout.stores import Minted, TaskPool
-from cotrain.tasks.words.reader import read_problem, signature
+from cotrain.rollout.stores import PoolProblem, TaskPool
+from cotrain.tasks.words.reader import read_problem, problem_signature
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
 from cotrain.train.trainer import CoTrainer
@@ -25,10 +25,10 @@ SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "ev
 
 def held(*texts, solved=0.5):
     items = [
-        Minted(
+        PoolProblem(
             problem=t,
             answer="9",
-            signature=signature(read_problem(t)),
+            signature=problem_signature(read_problem(t)),
             solved=solved,
             born=0,
             source="0:0:0:proposer:0",
@@ -59,11 +59,11 @@ def played(said, answers, *, pool=None, variant="azr", group_size=1, **changes):
 
 
 def test_a_problem_is_worth_what_its_difficulty_is():
-    assert [worth("hard", p) for p in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
-    assert [worth("learnable", p) for p in (0.0, 0.25, 1.0)] == [0.0, 0.75, 0.0]
-    assert [worth("parabola", p) for p in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.75, 1.0, 0.0]
-    assert [worth("uncertain", p) for p in (0.0, 0.25, 0.75)] == [0.0, 0.25, 0.25]
-    assert [worth("target", p, 0.25) for p in (0.25, 1.0, 0.0)] == [1.0, 0.0, pytest.approx(2 / 3)]
+    assert [proposer_pay("hard", p) for p in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
+    assert [proposer_pay("learnable", p) for p in (0.0, 0.25, 1.0)] == [0.0, 0.75, 0.0]
+    assert [proposer_pay("parabola", p) for p in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.75, 1.0, 0.0]
+    assert [proposer_pay("uncertain", p) for p in (0.0, 0.25, 0.75)] == [0.0, 0.25, 0.25]
+    assert [proposer_pay("target", p, 0.25) for p in (0.25, 1.0, 0.0)] == [1.0, 0.0, pytest.approx(2 / 3)]
 
 
 def test_the_proposer_is_paid_by_the_solvers_whole_group():
@@ -71,7 +71,7 @@ def test_the_proposer_is_paid_by_the_solvers_whole_group():
     assert [s.value for s in proposal.signals] == [0.25] and proposal.truth["valid"] is True
     assert [t.signals[0].value for t in solvers] == [1.0, 0.0, 1.0, 1.0]
     assert {t.group for t in solvers} == {str(proposal.address)}
-    pool = TaskPool().after(episodes, step=3)
+    pool = TaskPool().with_episodes(episodes, step=3)
     assert [(i.problem, i.answer, i.solved, i.born, i.played) for i in pool.items] == [(GOOD, "16", 0.75, 3, 1)]
     assert pool.items[0].source == str(proposal.address)
 
@@ -80,7 +80,7 @@ def test_the_gate_fails_closed_with_a_reason():
     for said, reason in (("Nonsense.", "not read"), ("", "not read"), (GOOD + " " + GOOD, "no question")):
         [proposal], solvers, episodes = played(said, ["1"] * 4)
         assert proposal.signals[0].value == 0.0 and proposal.parsed["failure"] == reason
-        assert not solvers and not TaskPool().after(episodes, step=0).items
+        assert not solvers and not TaskPool().with_episodes(episodes, step=0).items
     [proposal], _, _ = played("Nonsense.", ["1"] * 4, invalid=-0.1)
     assert proposal.signals[0].value == -0.1
 
@@ -90,17 +90,17 @@ def test_what_runs_are_tested_on_is_not_learned_from(gate):
     held_out = study_problems((2, 2)).get("test", 0)
     [proposal], solvers, episodes = played(held_out.prompt, ["1"] * 4, gate=gate, labels="vote")
     assert proposal.truth["valid"] is True and proposal.parsed["failure"] == "held out"
-    assert proposal.signals[0].value == 0.0 and not solvers and not TaskPool().after(episodes, step=0).items
+    assert proposal.signals[0].value == 0.0 and not solvers and not TaskPool().with_episodes(episodes, step=0).items
 
 
 def test_a_replay_brings_its_record_up_to_date_and_is_not_added_again():
     pool = held(GOOD, OTHER)
     [proposal], solvers, episodes = played("Nonsense.", ["16", "16", "9", "9"], pool=pool)
     assert len(solvers) == 4 and proposal.signals[0].value == 0.0  # of a replay the proposer earns nothing
-    after = pool.after(episodes, step=4)
+    after = pool.with_episodes(episodes, step=4)
     assert len(after.items) == 2 and sorted(i.played for i in after.items) == [1, 2]
     assert [i.born for i in after.items] == [0, 0]
-    again = pool.after(played(GOOD, ["16"] * 4, pool=pool)[2], step=4)  # the same problem, written anew
+    again = pool.with_episodes(played(GOOD, ["16"] * 4, pool=pool)[2], step=4)  # the same problem, written anew
     assert again == pool
 
 
@@ -110,15 +110,15 @@ def test_of_the_pool_only_what_few_solved_is_used_again():
 
 
 def test_the_oldest_problems_leave_a_full_pool():
-    pool = TaskPool(cap=1).after(played(GOOD, ["16"])[2], step=0).after(played(OTHER, ["16"])[2], step=1)
+    pool = TaskPool(cap=1).with_episodes(played(GOOD, ["16"])[2], step=0).with_episodes(played(OTHER, ["16"])[2], step=1)
     assert [item.problem for item in pool.items] == [OTHER]
 
 
 def test_a_pool_is_restored_from_its_state():
     pool = held(GOOD, OTHER)
-    assert TaskPool().restored(pool.state()) == pool
+    assert TaskPool().restore_state(pool.state()) == pool
     with pytest.raises(StateError, match="a pool of problems"):
-        TaskPool().restored({})
+        TaskPool().restore_state({})
 
 
 def test_the_majority_labels_and_the_program_only_notes():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.config.registry import find
+from cotrain.config.registry import find_recipe
 from cotrain.methods import NAMES as SHIPPED
 from cotrain.methods.magrpo.halves import Halves
 from cotrain.methods.spiral.source import Games
@@ -173,8 +173,8 @@ ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/runs/test_run.py, whole runs
 def built(case):
     name = case.split(":")[0]
     arguments = {"tasks": EASY, **SMALL, **CASES[case]}
-    taken = inspect.signature(find(name)).parameters  # some methods have no group
-    return find(name)(**{key: value for key, value in arguments.items() if key != "group_size" or key in taken})
+    taken = inspect.signature(find_recipe(name)).parameters  # some methods have no group
+    return find_recipe(name)(**{key: value for key, value in arguments.items() if key != "group_size" or key in taken})
 
 
 def digest(trainer: CoTrainer, rows: list) -> str:
@@ -195,8 +195,8 @@ def test_a_method_learns_and_does_not_depend_on_latency_or_interruption(case):
     for row in rows:
         assert not [key for key in row if key.startswith("failures/")], row
         assert all(math.isfinite(value) for value in row.values() if isinstance(value, float)), row
-    for policy in trainer.policies.updates:
-        assert trainer.policies.updates[policy] > 0, f"{policy} never learned: {rows}"
+    for policy in trainer.policies.update_counts:
+        assert trainer.policies.update_counts[policy] > 0, f"{policy} never learned: {rows}"
         now = trainer.policies.tensors()[policy]
         moved = [n for n, t in start[policy].items() if n.startswith("model.") and not torch.equal(t, now[n])]
         assert moved, f"{policy} was updated, but no weight moved"

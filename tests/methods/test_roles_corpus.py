@@ -9,10 +9,10 @@ import pytest
 
 from cotrain.methods.mars import roles_corpus as corpus
 from cotrain.tasks.words import WordProblems, search_corpus
-from cotrain.tasks.words.corrupt import Attempt, Habits, clean, with_errors
+from cotrain.tasks.words.corrupt import Attempt, Habits, clean_attempt, with_errors
 from cotrain.tasks.words.oracle import grade_steps
-from cotrain.tasks.words.problem import Fact, assemble
-from cotrain.tasks.words.source import bucket, study_problems
+from cotrain.tasks.words.problem import Fact, assemble_problem
+from cotrain.tasks.words.source import text_bucket, study_problems
 from cotrain.tasks.words.wording import FAMILIES, Family
 from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
 
@@ -29,7 +29,7 @@ MAKERS = {
     "brief bin": lambda i: corpus.bin_conversation(SOURCE, 0.1, 0, i, brief=True),
     "gathered": lambda i: corpus.gathered_conversation(SOURCE, HABITS, 0, i),
 }
-PROBLEM = assemble(
+PROBLEM = assemble_problem(
     (
         Fact(target="apples", kind="given", right=12),
         Fact(target="pears", kind="plus", left="apples", right=4),
@@ -58,7 +58,7 @@ def test_texts_are_addressed_and_differ(name):
     assert len({c[0]["content"] + c[1]["content"] for c in made}) > 30
     assert all([m["role"] for m in c] == ["user", "assistant"] for c in made)
     if name not in ("plan", "digest", "bin", "brief bin"):
-        assert all(bucket(c[0]["content"].split("\n")[0]) < 90 for c in made)
+        assert all(text_bucket(c[0]["content"].split("\n")[0]) < 90 for c in made)
 
 
 def test_a_revision_by_hand():
@@ -67,9 +67,9 @@ def test_a_revision_by_hand():
     )
     assert wrong.judgement.ok == (False, True, True)
     everything = "".join(f"<step>{s}</step>" for s in (PEARS, PLUMS, NUTS)) + "<answer>27</answer>"
-    assert corpus.revised(PROBLEM, wrong, (False, True, True), False) == everything
-    assert corpus.revised(PROBLEM, wrong, (True, True, True), True) == wrong.text  # what is called right is copied
-    late = corpus.revised(
+    assert corpus.revise_solution(PROBLEM, wrong, (False, True, True), False) == everything
+    assert corpus.revise_solution(PROBLEM, wrong, (True, True, True), True) == wrong.text  # what is called right is copied
+    late = corpus.revise_solution(
         PROBLEM, wrong, (True, False, True), False
     )  # redone from the wrong number, so nothing changes
     assert late == wrong.text
@@ -77,22 +77,22 @@ def test_a_revision_by_hand():
 
 def test_a_revision_drops_and_adds_steps():
     short = attempt(PEARS, PLUMS, answer="32")
-    assert corpus.revised(PROBLEM, short, (True, True), False) == PROBLEM.solution
-    assert corpus.revised(PROBLEM, short, (True, True), True) == short.text
+    assert corpus.revise_solution(PROBLEM, short, (True, True), False) == PROBLEM.solution
+    assert corpus.revise_solution(PROBLEM, short, (True, True), True) == short.text
     skipped = attempt(PEARS, " nuts= plums-5=16-5=11 nuts", answer="11")
-    assert corpus.revised(PROBLEM, skipped, (True, False), False) == PROBLEM.solution  # the operand is worked out first
+    assert corpus.revise_solution(PROBLEM, skipped, (True, False), False) == PROBLEM.solution  # the operand is worked out first
     twice = attempt(PEARS, PEARS, PLUMS, NUTS, answer="27")
     assert twice.judgement.ok == (True, False, True, True)
-    assert corpus.revised(PROBLEM, twice, twice.judgement.ok, False) == PROBLEM.solution
+    assert corpus.revise_solution(PROBLEM, twice, twice.judgement.ok, False) == PROBLEM.solution
 
 
 def test_right_reviews_make_every_solution_right():
     rng = random.Random(3)
     for i in range(300):
         problem = SOURCE.problem("train", i)
-        for wrong in (clean(problem), with_errors(problem, 2, Habits(structure=0.3), rng)):
+        for wrong in (clean_attempt(problem), with_errors(problem, 2, Habits(structure=0.3), rng)):
             right = all(wrong.judgement.ok) and wrong.answer == str(problem.answer)
-            text = corpus.revised(problem, wrong, wrong.judgement.ok, right)
+            text = corpus.revise_solution(problem, wrong, wrong.judgement.ok, right)
             said = tagged_solution(text)
             assert isinstance(said, Solution) and said.answer == str(problem.answer)
             assert all(grade_steps(problem, tuple(s.text for s in said.steps)).ok)
@@ -148,8 +148,8 @@ def test_digests_copy_what_matters():
     for i in range(200):
         user, assistant = corpus.digest_conversation(SOURCE, 0.0, 1, i)
         (*documents, purpose), mark = split(user["content"])
-        shown = [s for d in documents for s in search_corpus.sentences(d)]
-        digest = search_corpus.sentences(assistant["content"])
+        shown = [s for d in documents for s in search_corpus.split_sentences(d)]
+        digest = search_corpus.split_sentences(assistant["content"])
         empty += assistant["content"] == corpus.NOTHING
         assert mark == "Digest:"
         if assistant["content"] == corpus.NOTHING:
@@ -157,7 +157,7 @@ def test_digests_copy_what_matters():
         assert list(digest) == [s for s in shown if s in digest] and len(digest) <= len(shown)
         if i % 2:
             nouns = set(re.findall("[a-z]{3,}", purpose)) - {"about"}
-            assert set(digest) == {s for s in shown if search_corpus.words(s) & nouns}
+            assert set(digest) == {s for s in shown if search_corpus.long_words(s) & nouns}
     assert 5 < empty < 40
 
 
@@ -173,8 +173,8 @@ def test_bins_are_digested_for_the_question(brief):
     for i in range(200):
         user, assistant = corpus.bin_conversation(SOURCE, 0.0, 1, i, brief=brief)
         (*documents, question), mark = split(user["content"])
-        shown = [s for d in documents for s in search_corpus.sentences(d)]
-        digest = [] if assistant["content"] == corpus.NOTHING else list(search_corpus.sentences(assistant["content"]))
+        shown = [s for d in documents for s in search_corpus.split_sentences(d)]
+        digest = [] if assistant["content"] == corpus.NOTHING else list(search_corpus.split_sentences(assistant["content"]))
         (style,) = (s for s in FAMILIES.values() if question in {s.question.format(t=noun) for noun in corpus.NOUNS})
         counts.append((len(documents), bool(digest)))
         assert mark == "Digest:" and digest == [s for s in shown if says(style, s)]
@@ -188,15 +188,15 @@ def test_a_search_scatters_all_facts_among_other_things():
         problem = WordProblems().problem("train", i)
         facts, question = search_corpus.facts_and_question(problem.text)
         assert f"{' '.join(facts)} {question}" == problem.text
-        found = search_corpus.search(problem.text, f" {problem.question}", random.Random(i), noise=1.0)
-        said = [s for d in found for s in search_corpus.sentences(d)]
+        found = search_corpus.search_documents(problem.text, f" {problem.question}", random.Random(i), noise=1.0)
+        said = [s for d in found for s in search_corpus.split_sentences(d)]
         assert sorted(s for s in said if s in facts) == sorted(facts) and len(said) == 2 * len(facts)
         others = " ".join(s for s in said if s not in facts)
-        assert not search_corpus.words(others) & search_corpus.words(problem.text) & set(corpus.NOUNS)
-        assert all(2 <= len(search_corpus.sentences(d)) <= 4 for d in found[:-1])
-        elsewhere = " ".join(search_corpus.search(problem.text, "unicorns", random.Random(i)))
+        assert not search_corpus.long_words(others) & search_corpus.long_words(problem.text) & set(corpus.NOUNS)
+        assert all(2 <= len(search_corpus.split_sentences(d)) <= 4 for d in found[:-1])
+        elsewhere = " ".join(search_corpus.search_documents(problem.text, "unicorns", random.Random(i)))
         assert elsewhere and not any(fact in elsewhere for fact in facts)
-        assert search_corpus.search(problem.text, " ", random.Random(i)) == ()
+        assert search_corpus.search_documents(problem.text, " ", random.Random(i)) == ()
 
 
 def test_gathered_problems_are_the_same_in_another_order():

@@ -7,7 +7,7 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade
-from cotrain.methods.semi_supervised import PAY, heaviest, semi_supervised, solve_with_few_labels
+from cotrain.methods.semi_supervised import PAY, heaviest_answer, semi_supervised, solve_with_few_labels
 from cotrain.rollout.executor import Executor
 from cotrain.tasks.words.source import WordProblems
 from cotrain.train.trainer import CoTrainer
@@ -48,7 +48,7 @@ def test_a_vote_that_the_verifier_weighs():
     reviews = [RIGHT, RIGHT, WRONG, RIGHT, WRONG, WRONG, WRONG, WRONG]
     assert pay("both", ["3", "4", "4", "5"], reviews=reviews) == [1.0, 0.0, 0.0, 0.0]
     assert pay("both", ["3", "4", "4", "5"], reviews=[WRONG] * 8) == [0.0] * 4  # nothing is believed, nothing elected
-    assert heaviest([], []) is None
+    assert heaviest_answer([], []) is None
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def weights(rest, tasks):
     trainer = CoTrainer(made)
     torch.manual_seed(0)
     noted = [e for _ in range(4) for e in trainer.step().episodes]
-    tensors = trainer.policies.saved()
+    tensors = trainer.policies.checkpoint_parts()
     trainer.close()
     return {f"{p}/{k}": t for p, of in tensors.items() for k, t in of.items()}, noted
 
@@ -104,7 +104,7 @@ def test_half_of_a_batch_has_no_label_and_the_control_has_none_such():
     for rest, counts in (("vote", 2), ("none", 0)):
         made = semi_supervised(rest=rest, labelled="3", **SMALL)
         trainer = CoTrainer(made)
-        tasks = trainer.draw(made.schedule.phase_at(0), 0)
+        tasks = trainer.draw_tasks(made.schedule.phase_at(0), 0)
         trainer.close()
         assert [task.labelled for task in tasks].count(False) == counts
 

@@ -7,8 +7,8 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.learn.estimators import leave_one_out, z_score
 from cotrain.learn.losses import Clipped
-from cotrain.methods.rise import paid, rise
-from cotrain.methods.self_verify import choose, self_verify
+from cotrain.methods.rise import score_of, rise
+from cotrain.methods.self_verify import choose_to_review, self_verify
 from cotrain.methods.tango import tango
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
@@ -20,7 +20,7 @@ def test_as_many_right_as_wrong_are_chosen_and_distinct_answers_first(seed):
     right = [a == "7" for a in answers]
 
     def chosen(pairs, **how):
-        return [answers[place] for place in choose(answers, right, pairs, Random(seed), **how)]
+        return [answers[place] for place in choose_to_review(answers, right, pairs, Random(seed), **how)]
 
     assert sorted(chosen(1)) in (["3", "7"], ["4", "7"])
     assert sorted(chosen(2)) == ["3", "4", "7", "7"]  # two wrong ones: never "3" twice
@@ -31,21 +31,21 @@ def test_as_many_right_as_wrong_are_chosen_and_distinct_answers_first(seed):
 
 
 def test_where_one_side_is_missing_nothing_is_chosen():
-    assert choose(["1", "2"], [False, False], 1, Random(0)) == []
-    assert choose([], [], 1, Random(0)) == []
-    assert choose([], [], 1, Random(0), balance=False) == []
-    assert choose(["1", "2"], [False, False], 1, Random(0), balance=False) == [0, 1]
+    assert choose_to_review(["1", "2"], [False, False], 1, Random(0)) == []
+    assert choose_to_review([], [], 1, Random(0)) == []
+    assert choose_to_review([], [], 1, Random(0), balance=False) == []
+    assert choose_to_review(["1", "2"], [False, False], 1, Random(0), balance=False) == [0, 1]
 
 
 def test_chance_decides_between_equals_and_a_seed_decides_chance():
     answers, right = ["7", "7", "3", "3"], [True, True, False, False]
-    found = [tuple(choose(answers, right, 1, Random(seed))) for seed in range(40)]
+    found = [tuple(choose_to_review(answers, right, 1, Random(seed))) for seed in range(40)]
     assert set(found) == {(0, 2), (0, 3), (1, 2), (1, 3)}
-    assert found == [tuple(choose(answers, right, 1, Random(seed))) for seed in range(40)]
+    assert found == [tuple(choose_to_review(answers, right, 1, Random(seed))) for seed in range(40)]
 
 
 def test_reward_levels_of_rise():
-    assert (paid(True, True), paid(True, False), paid(False, False)) == (1.0, -0.5, -1.0)
+    assert (score_of(True, True), score_of(True, False), score_of(False, False)) == (1.0, -0.5, -1.0)
 
 
 def names(recipe, steps):
@@ -114,7 +114,7 @@ def test_a_verification_batch_is_balanced_and_reviews_of_a_solution_are_a_group(
     assert all(t.group == t.parent for t in reviews)
     assert -1.0 <= row["model/cosine/generator/verifier"] <= 1.0
     assert row["model/generator/grad_share"] + row["model/verifier/grad_share"] == pytest.approx(1.0)
-    assert trainer.policies.updates == {"model": 1}  # one optimiser step for both
+    assert trainer.policies.update_counts == {"model": 1}  # one optimiser step for both
 
 
 def test_a_review_of_rise_weighs_as_much_as_a_solution():

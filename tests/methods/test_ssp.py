@@ -12,12 +12,12 @@ from cotrain.core.types import Sampling
 from cotrain.methods.spiral.source import Games
 from cotrain.methods.ssp.recipe import ssp
 from cotrain.methods.ssp.searching import (
-    Trail,
-    aim,
-    begun_with,
+    SearchTrail,
+    question_aim,
+    seeker_start,
     broken_rule,
-    library,
-    missing,
+    library_of,
+    missing_noun,
     say_search,
     search_and_play,
     truth_of,
@@ -37,7 +37,7 @@ TEXT = (
     "How many nuts are there?"
 )
 TASK = task_of(read_problem(TEXT), "mine")  # 18 nuts
-NOUN, AIM, STEP = aim(TASK)
+NOUN, AIM, STEP = question_aim(TASK)
 QUESTION = write_question({"about": NOUN, "step": STEP, "problem": TEXT}, random.Random(0))
 LIBRARY = replace(EASY, operations=(1, 2))
 SMALL = {"model": TINY, "tasks": LIBRARY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2}
@@ -77,20 +77,20 @@ def prompts(traces):
 
 
 def test_a_search_finds_the_sentence_that_defines_a_noun():
-    assert library(TEXT)["pears"] == "There are 4 more pears than apples." and len(library(TEXT)) == 3
-    assert missing("There are 4 more pears than apples.") == "apples"
-    assert missing("There are 5 apples. There are 4 more pears than apples.") is None
+    assert library_of(TEXT)["pears"] == "There are 4 more pears than apples." and len(library_of(TEXT)) == 3
+    assert missing_noun("There are 4 more pears than apples.") == "apples"
+    assert missing_noun("There are 5 apples. There are 4 more pears than apples.") is None
     assert truth_of(TEXT, QUESTION).answer == AIM == 18 + STEP and NOUN == "nuts"
-    trail = Trail("x", found=["There are 4 more pears than apples.", "There are 5 apples."])
+    trail = SearchTrail("x", found=["There are 4 more pears than apples.", "There are 5 apples."])
     assert trail.passages == "There are 5 apples. There are 4 more pears than apples."
 
 
 def test_programs_search_until_nothing_is_missing():
-    shown, asked = begun_with(TASK), []
+    shown, asked = seeker_start(TASK), []
     for _ in range(4):
         said = say_search({"question": shown}, random.Random(0)).split()[1].removesuffix("</search>")
         asked.append(said)
-        shown += " " + library(TEXT).get(said, "")
+        shown += " " + library_of(TEXT).get(said, "")
     assert asked == ["nuts", "pears", "apples", "nothing"]
 
 
@@ -101,7 +101,7 @@ def test_the_proposers_side_earns_what_solvers_fail():
     assert found["proposer"][0].truth == {"valid": True, "verified": True, "solved": 0.75}
     assert {t.group for t in found["solver"]} == {str(found["proposer"][0].address)}
     assert len({t.group for t in found["searcher"]}) == 1 and not any(t.signals for t in found["reader"])
-    [item] = TaskPool().after([episode], step=2).items
+    [item] = TaskPool().with_episodes([episode], step=2).items
     assert (item.problem, item.answer, item.solved) == (f"{TEXT}\n{QUESTION}", str(AIM), 0.75)
 
 
@@ -117,20 +117,20 @@ def test_all_turns_of_a_solver_earn_what_its_answer_earns():
 def test_the_reader_sees_noise_and_nothing_else_of_the_library():
     found, _ = played([AIM], noise=4)
     [text] = set(prompts(found["reader"]))
-    assert all(sentence in text for sentence in library(TEXT).values()) and QUESTION in text
+    assert all(sentence in text for sentence in library_of(TEXT).values()) and QUESTION in text
     [without] = set(prompts(played([AIM], noise=0)[0]["reader"]))
-    assert len(text) > len(without) and all(sentence in without for sentence in library(TEXT).values())
+    assert len(text) > len(without) and all(sentence in without for sentence in library_of(TEXT).values())
     skipped, _ = played([AIM], verify=False, read="?")
     assert not skipped["reader"] and values(skipped["solver"]) == [1.0]
 
 
 def test_what_is_not_read_back_is_not_kept_and_an_old_question_takes_its_place():
-    pool = TaskPool().after([played([AIM])[1]], step=0)
+    pool = TaskPool().with_episodes([played([AIM])[1]], step=0)
     found, episode = played([AIM, 0], read="1", pool=pool, invalid=-0.1)
     assert values(found["proposer"]) == [-0.1] and found["proposer"][0].parsed["failure"] == "not verified"
     assert found["proposer"][0].truth == {"valid": True, "verified": False}
     assert values(found["solver"]) == [1.0, 0.0]
-    after = pool.after([episode], step=1)
+    after = pool.with_episodes([episode], step=1)
     assert [(item.played, item.solved, item.born) for item in after.items] == [(2, 0.5, 0)]
     nobody, _ = played([AIM], read="unreadable </answer>")
     assert not nobody["solver"] and values(nobody["proposer"]) == [0.0]
@@ -157,7 +157,7 @@ def test_more_than_half_of_the_readers_decide_whoever_answers_first(said, kept):
     ],
 )
 def test_rules(question, queries, reason):
-    trail = Trail("", found=["x"] * len(queries), queries=queries)
+    trail = SearchTrail("", found=["x"] * len(queries), queries=queries)
     assert broken_rule(question, str(AIM), trail) == reason
 
 

@@ -11,8 +11,8 @@ from cotrain.learn.after import drop_flat_groups
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.methods.ssrl.recipe import ssrl
-from cotrain.methods.ssrl.self_search import parse_searched, rehearse, repeat, search_both_ways, search_within, written
-from cotrain.methods.ssrl.world import UNKNOWN, World, known_by
+from cotrain.methods.ssrl.self_search import parse_searched, rehearse, repeat, search_both_ways, search_within, write_answer
+from cotrain.methods.ssrl.world import UNKNOWN, World, world_grader_of
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.tasks.sources import from_description, task_source
@@ -22,10 +22,10 @@ from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, letter_tasks, spoken
 
 WORLD = World()
-TASK = next(t for i in range(99) if len(known_by(t := WORLD.get("train", i)).problem.facts) == 2)  # one look-up
-NOUN = known_by(TASK).problem.facts[0].target
+TASK = next(t for i in range(99) if len(world_grader_of(t := WORLD.get("train", i)).problem.facts) == 2)  # one look-up
+NOUN = world_grader_of(TASK).problem.facts[0].target
 TRUE = f"<search> {NOUN}</search><found> {WORLD.library[NOUN]}</found>"
-STEPS = written(TASK)[len(TRUE) :]
+STEPS = write_answer(TASK)[len(TRUE) :]
 FALSE = TRUE.replace(WORLD.library[NOUN], f"There are 1 {NOUN}.")
 SMALL = {"model": TINY, "tasks": WORLD, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3}
 
@@ -59,8 +59,8 @@ def test_a_world_never_changes_and_its_questions_do_not_tell_it():
         task = WORLD.get("test", i)
         assert WORLD.get("test", i) == task and not any(fact in task.prompt for fact in WORLD.library.values())
         assert task.grade(task.solution).value is True
-        assert all(known_by(task).grade_steps(task, known_by(task).problem.steps).ok)
-    assert known_by(TASK).find(f" {NOUN} ") == WORLD.library[NOUN] and known_by(TASK).find("cars") == UNKNOWN
+        assert all(world_grader_of(task).grade_steps(task, world_grader_of(task).problem.steps).ok)
+    assert world_grader_of(TASK).look_up(f" {NOUN} ") == WORLD.library[NOUN] and world_grader_of(TASK).look_up("cars") == UNKNOWN
 
 
 def test_a_world_is_a_task_source():
@@ -70,7 +70,7 @@ def test_a_world_is_a_task_source():
     with pytest.raises(ConfigError, match="nouns is 1"):
         World(nouns=1)
     with pytest.raises(ConfigError, match="asks about no world"):
-        known_by(letter_tasks(1)[0])
+        world_grader_of(letter_tasks(1)[0])
 
 
 def test_searches_stand_in_a_solution_and_its_places_stay():

@@ -10,7 +10,7 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Sampling
 from cotrain.engine.replay import ReplayEngine
-from cotrain.methods.gar import gan, gar
+from cotrain.methods.gar import gan_reward, gar
 from cotrain.methods.genprm import genprm
 from cotrain.methods.stepwiser import stepwiser
 from cotrain.rollout.common_roles import verifier
@@ -24,10 +24,10 @@ SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 4, "st
 
 def test_the_gan_part_asks_only_of_steps_that_differ():
     said = (True, False, True)
-    assert gan(said, [True, True, True], real=True) == pytest.approx(2 / 3)
-    assert gan(said, [True, True, True], real=False) == pytest.approx(1 / 3)
-    assert gan(said, [False, True, False], real=False) == 1.0
-    assert gan(said, [False, False, False], real=False) == 0.5  # a copy: nothing to tell apart
+    assert gan_reward(said, [True, True, True], real=True) == pytest.approx(2 / 3)
+    assert gan_reward(said, [True, True, True], real=False) == pytest.approx(1 / 3)
+    assert gan_reward(said, [False, True, False], real=False) == 1.0
+    assert gan_reward(said, [False, False, False], real=False) == 0.5  # a copy: nothing to tell apart
 
 
 def signals(trace):
@@ -188,7 +188,7 @@ def test_a_run_learns_what_a_verifier_wrote_around_its_programs(tmp_path):
         assert review.text.count("print(2 * 3)") == review.text.count("\n6\n") == 1
     kept = [t for t in reviews if signals(t)["kept"] == 1.0]
     assert outcome.row["verifier/updates"] == 1 and 0 < len(kept) < len(reviews)
-    assert outcome.row["verifier/verifier/tokens"] == sum(t.sampled for t in kept)
+    assert outcome.row["verifier/verifier/tokens"] == sum(t.sampled_count for t in kept)
     traces = [t for e in outcome.episodes for t in e.traces]
     engine = ReplayEngine(traces)
     again = Executor(engine, trainer.executor.renderers, trainer.recipe.roles, trainer.executor.seed)

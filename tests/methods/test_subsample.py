@@ -9,32 +9,32 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.after import drop_flat_groups
 from cotrain.learn.algorithms import grpo
-from cotrain.methods.mars.subsample import Subsample, draw
+from cotrain.methods.mars.subsample import Subsample, draw_indices
 
 KEYS = [f"0:0:{i}:digester:0" for i in range(6)]
 
 
 def test_small_groups_are_repeated_by_hand():
-    five = draw(Subsample(size=5), KEYS[:2], [1.0, 1.0])
+    five = draw_indices(Subsample(size=5), KEYS[:2], [1.0, 1.0])
     assert sorted(five.count(i) for i in (0, 1)) == [2, 3]
-    assert draw(Subsample(size=4), KEYS[:2], [1.0, 1.0]) == [0, 0, 1, 1]
-    assert draw(Subsample(size=4, exact=False), KEYS[:2], [1.0, 1.0]) == [0, 1]
-    assert draw(Subsample(size=4), [], []) == []
+    assert draw_indices(Subsample(size=4), KEYS[:2], [1.0, 1.0]) == [0, 0, 1, 1]
+    assert draw_indices(Subsample(size=4, exact=False), KEYS[:2], [1.0, 1.0]) == [0, 1]
+    assert draw_indices(Subsample(size=4), [], []) == []
 
 
 def test_large_groups_are_thinned_by_address():
-    some = draw(Subsample(size=3), KEYS, [1.0] * 6)
-    assert len(set(some)) == 3 and some == sorted(some) == draw(Subsample(size=3), KEYS, [5.0] * 6)
-    moved = draw(Subsample(size=3), KEYS[::-1], [1.0] * 6)
+    some = draw_indices(Subsample(size=3), KEYS, [1.0] * 6)
+    assert len(set(some)) == 3 and some == sorted(some) == draw_indices(Subsample(size=3), KEYS, [5.0] * 6)
+    moved = draw_indices(Subsample(size=3), KEYS[::-1], [1.0] * 6)
     assert {KEYS[i] for i in some} == {KEYS[::-1][i] for i in moved}  # the place does not matter
-    assert draw(Subsample(size=1, by="advantage"), KEYS, [0, 0, 0, 2.0, 0, 0]) == [3]
-    assert draw(Subsample(size=2, by="advantage"), KEYS[:3], [0.0, 0.1, 2.0]) == [1, 2]
+    assert draw_indices(Subsample(size=1, by="advantage"), KEYS, [0, 0, 0, 2.0, 0, 0]) == [3]
+    assert draw_indices(Subsample(size=2, by="advantage"), KEYS[:3], [0.0, 0.1, 2.0]) == [1, 2]
 
 
 def test_chances_are_equal_or_proportional_to_the_advantage():
     pairs = [(f"{i}:a", f"{i}:b") for i in range(4000)]
     for by, share in (("random", 0.5), ("advantage", 0.75)):
-        first = sum(draw(Subsample(size=1, by=by), pair, [3.0, 1.0]) == [0] for pair in pairs)
+        first = sum(draw_indices(Subsample(size=1, by=by), pair, [3.0, 1.0]) == [0] for pair in pairs)
         assert abs(first / len(pairs) - share) < 0.02
 
 

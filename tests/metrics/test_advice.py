@@ -6,7 +6,7 @@ import pytest
 
 from cotrain import FORMAT
 from cotrain.commands.running import parser_of
-from cotrain.config.registry import find
+from cotrain.config.registry import find_recipe
 from cotrain.methods.generator_verifier_critic import generator_verifier_critic
 from cotrain.methods.judged import judged
 from cotrain.methods.tango import tango
@@ -18,7 +18,7 @@ OF_SFT = {"--role"}
 
 
 def flags_of(recipe):
-    parser, _ = parser_of(recipe, find(recipe))
+    parser, _ = parser_of(recipe, find_recipe(recipe))
     return {flag for action in parser._actions for flag in action.option_strings}
 
 

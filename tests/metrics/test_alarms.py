@@ -14,8 +14,8 @@ from cotrain.core.errors import StateError
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
 from cotrain.methods.grpo import grpo
-from cotrain.metrics.alarms import BANDS, Monitor, check, watched, with_examples
-from cotrain.metrics.table import metric
+from cotrain.metrics.alarms import BANDS, Monitor, check_rows, applicable_bands, with_examples
+from cotrain.metrics.table import metric_with_key
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
 from tests.helpers import EASY, TINY
@@ -144,60 +144,60 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
 @pytest.mark.parametrize("band", CASES)
 def test_an_alarm_fires_once_and_only_where_it_should(band):
     bad, step, good = CASES[band]
-    (alarm,) = check(bad)
+    (alarm,) = check_rows(bad)
     assert (alarm.band, alarm.step) == (band, step)
     assert alarm.last == bad[-1]["step"] and alarm.advice.endswith(".") and ". " not in alarm.advice
     for series in good:
-        assert check(series) == [], series[-1]
-    assert check(bad[:step]) == []
+        assert check_rows(series) == [], series[-1]
+    assert check_rows(bad[:step]) == []
 
 
 def test_limits_of_the_table_are_the_limits_of_the_alarms():
     """A window just within is silent, one just beyond is not; the limit itself stands in the table alone."""
     for band, key, count in (("cut off", "{role}/truncated", 10), ("unreadable reviews", "{role}/parse_failures", 10)):
-        limit, name = metric(key).tolerable[1], metric(key).name
+        limit, name = metric_with_key(key).tolerable[1], metric_with_key(key).name
         for value, expected in ((limit, []), (limit + 0.01, [band])):
             series = [{"step": i, f"judge/{name}": value, "judge/base_rate": 0.5} for i in range(count)]
-            assert [alarm.band for alarm in check(series)] == expected
-    limit = metric("{objective}/zero_spread_groups").healthy[1]
+            assert [alarm.band for alarm in check_rows(series)] == expected
+    limit = metric_with_key("{objective}/zero_spread_groups").healthy[1]
     for value, expected in ((limit, []), (limit + 0.01, ["groups without spread"])):
-        assert [a.band for a in check([{"step": i, "g/zero_spread_groups": value} for i in range(20)])] == expected
+        assert [a.band for a in check_rows([{"step": i, "g/zero_spread_groups": value} for i in range(20)])] == expected
 
 
 def test_every_band_watches_lines_of_the_table():
     for band in BANDS:
-        assert all(metric(key).key == key for key in band.keys) and band.healthy and band.what_to_do.endswith("."), (
+        assert all(metric_with_key(key).key == key for key in band.keys) and band.healthy_text and band.what_to_do.endswith("."), (
             band.name
         )
 
 
 def test_every_band_has_a_case_and_a_name_of_its_own():
     assert [band.name for band in BANDS] == list(CASES)
-    assert check([]) == check([{"step": 0}, {}, {"phase": "x"}]) == []
+    assert check_rows([]) == check_rows([{"step": 0}, {}, {"phase": "x"}]) == []
 
 
 def test_what_is_no_number_counts_nowhere():
     odd = [
         {"step": i, "solver/truncated": v} for i, v in enumerate([None, "x", float("nan"), float("inf"), 10**400] * 4)
     ]
-    assert check(odd) == []
-    assert check([{"kind": "evaluation", "step": i, "solver/truncated": 1.0} for i in range(20)]) == []
+    assert check_rows(odd) == []
+    assert check_rows([{"kind": "evaluation", "step": i, "solver/truncated": 1.0} for i in range(20)]) == []
 
 
 def test_rows_of_other_phases_do_not_count_in_a_window():
     """In an alternating schedule the generator's twenty rows lie among forty."""
     series = [None if i % 2 else 0.8 for i in range(40)]
-    (alarm,) = check(rows(generator__zero_spread_groups=series))
+    (alarm,) = check_rows(rows(generator__zero_spread_groups=series))
     assert alarm.step == 38 and alarm.key == "generator/zero_spread_groups"
 
 
 def test_each_role_and_signal_has_a_series_of_its_own():
     bad = rows(a__truncated=flat(0.5), b__truncated=flat(0.0), c__truncated=flat(0.6))
-    assert [(a.key, a.value) for a in check(bad)] == [("a/truncated", 0.5), ("c/truncated", 0.6)]
+    assert [(a.key, a.value) for a in check_rows(bad)] == [("a/truncated", 0.5), ("c/truncated", 0.6)]
 
 
 def test_an_alarm_that_ended_says_until_when():
-    (alarm,) = check(rows(solver__truncated=flat(0.5, 0.0)))
+    (alarm,) = check_rows(rows(solver__truncated=flat(0.5, 0.0)))
     assert (alarm.step, alarm.last) == (9, 14)  # mean 0.25 at step 14
 
 
@@ -205,12 +205,12 @@ def test_a_monitor_that_goes_on_raises_what_one_that_never_stopped_raises():
     series = [row for bad, _, _ in CASES.values() for row in bad]
     series = [row | {"step": i} for i, row in enumerate(series)]
     whole, resumed = Monitor(), Monitor()
-    raised = [alarm for row in series for alarm in whole.add(row)]
+    raised = [alarm for row in series for alarm in whole.add_row(row)]
     for row in series[:50]:
-        resumed.add(json.loads(json.dumps(row, sort_keys=True)))
+        resumed.add_row(json.loads(json.dumps(row, sort_keys=True)))
     for row in series[50:]:
-        resumed.add(row)
-    assert resumed.alarms == whole.alarms == check(series)
+        resumed.add_row(row)
+    assert resumed.alarms == whole.alarms == check_rows(series)
     assert [(a.band, a.step) for a in raised] == [(a.band, a.step) for a in whole.alarms]
 
 
@@ -219,7 +219,7 @@ def test_a_long_run_leaves_no_more_with_its_monitor_than_a_short_one():
     monitor, sizes = Monitor(), []
     row = {key: 0.4 for bad, _, _ in CASES.values() for key in bad[0] if key not in ("step", "phase")}
     for step in range(1000):
-        monitor.add(row | {"step": step + 1000, "gap": 0.3 + 1 / (step + 3)})
+        monitor.add_row(row | {"step": step + 1000, "gap": 0.3 + 1 / (step + 3)})
         if step in (199, 999):
             sizes.append(held(monitor))
     assert sizes[0] > 500 and sizes[1] <= sizes[0] + 40  # numbers of rows
@@ -237,7 +237,7 @@ def held(thing):
 
 
 def test_the_bands_that_apply_are_known_from_the_keys():
-    names = [band.name for band in watched(["gap", "verifier/parse_failures", "verifier/base_rate", "solver/reward/x"])]
+    names = [band.name for band in applicable_bands(["gap", "verifier/parse_failures", "verifier/base_rate", "solver/reward/x"])]
     assert names == ["rising gap", "unreadable reviews", "mostly unreadable reviews"]
 
 
@@ -253,7 +253,7 @@ def rollout(step, task, role, *, paid=0.0, correct=None, final=None, parent=None
 
 
 def test_an_alarm_about_rewards_names_the_best_paid_wrong_rollouts():
-    (alarm,) = check(CASES["reward hacking"][0])
+    (alarm,) = check_rows(CASES["reward hacking"][0])
     ledger = {
         24: [
             rollout(24, 0, "solver", paid=0.9, correct=False),
@@ -279,13 +279,13 @@ def test_an_alarm_about_rewards_names_the_best_paid_wrong_rollouts():
         " co-train what gives this reward. See rollouts 24:1:0:solver:0, 24:0:0:solver:0, 22:0:0:solver:0 "
         "(addresses count from 0)."
     )
-    assert json.loads(json.dumps(shown.json()))["examples"] == list(shown.examples)
+    assert json.loads(json.dumps(shown.to_json()))["examples"] == list(shown.examples)
     assert with_examples(alarm, lambda step: ()).examples == ()
 
 
 def test_an_alarm_about_verdicts_names_mistaken_ones():
-    (gap,) = check(CASES["rising gap"][0])
-    (judge,) = check(CASES["reward hacking by a judge"][0])
+    (gap,) = check_rows(CASES["rising gap"][0])
+    (judge,) = check_rows(CASES["reward hacking by a judge"][0])
     said = [(0, True, False), (1, True, True), (2, False, False), (3, False, True)]
 
     def read(step):
@@ -335,7 +335,7 @@ def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path,
     whole, interrupted, resumed = Listener(), Listener(), Listener()
     made = grpo(model=TINY, steps=2, tasks=EASY, kl=0.0, tasks_per_step=3, group_size=4, evaluation_tasks=1)
     recipe = replace(made, evaluation=replace(made.evaluation, group_size=1, greedy=False, splits=()))
-    loop.start(recipe, tmp_path / "whole", observer=whole)
+    loop.start_run(recipe, tmp_path / "whole", observer=whole)
     text = [line for line in whole.said if line.startswith("alarm")]
     assert len(text) == 2 and text[0].startswith("alarm after step 1: reward hacking (solver/reward/format: ")
     alarms = json.loads((tmp_path / "whole" / "summary.json").read_text())["alarms"]
@@ -346,8 +346,8 @@ def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path,
     assert 1 <= len(alarms[0]["examples"]) <= 3 and f"See rollouts {', '.join(alarms[0]['examples'])} (" in text[0]
     assert Ledger(tmp_path / "whole/episodes").find(Address.parse(alarms[0]["examples"][0])).truth["correct"] is False
     with pytest.raises(Interrupted):
-        loop.start(recipe, tmp_path / "other", checkpoint_every=1, observer=interrupted, wrap=StopsLate)
-    loop.resume(recipe, tmp_path / "other", observer=resumed)
+        loop.start_run(recipe, tmp_path / "other", checkpoint_every=1, observer=interrupted, wrap=StopsLate)
+    loop.resume_run(recipe, tmp_path / "other", observer=resumed)
     assert [line for line in interrupted.said if line.startswith("alarm")] == text
     assert not any(line.startswith("alarm") for line in resumed.said)
     assert (tmp_path / "other" / "summary.json").read_bytes() == (tmp_path / "whole" / "summary.json").read_bytes()

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from cotrain.metrics.answers import agreement, best_is_right, elected, pass_at_k, vote_is_right
+from cotrain.metrics.answers import answer_agreement, best_is_right, elected_index, pass_at_k, vote_is_right
 
 
 def test_pass_at_k_equals_the_average_over_all_subsets():
@@ -18,10 +18,10 @@ def test_pass_at_k_equals_the_average_over_all_subsets():
 
 
 def test_the_most_frequent_answer_is_elected():
-    assert elected(["4", "5", "5"]) == 1
-    assert elected(["4", "5", "5", "4"]) == 0  # of equals the one that came first
-    assert elected([None, None, "7"]) == 2 and elected([None]) is None and elected([]) is None
-    assert elected(["4", "5", "5"], [0.9, 0.3, 0.3]) == 0 and elected(["4", "5", "5"], [0.5, 0.3, 0.3]) == 1
+    assert elected_index(["4", "5", "5"]) == 1
+    assert elected_index(["4", "5", "5", "4"]) == 0  # of equals the one that came first
+    assert elected_index([None, None, "7"]) == 2 and elected_index([None]) is None and elected_index([]) is None
+    assert elected_index(["4", "5", "5"], [0.9, 0.3, 0.3]) == 0 and elected_index(["4", "5", "5"], [0.5, 0.3, 0.3]) == 1
 
 
 def test_a_vote_is_right_where_its_answer_is():
@@ -40,5 +40,5 @@ def test_the_best_scored_is_chosen():
 
 
 def test_agreement_is_the_share_of_the_largest_group():
-    assert agreement(["4", "5", "4"]) == (2, pytest.approx(2 / 3))
-    assert agreement(["4"]) == (1, 1.0)
+    assert answer_agreement(["4", "5", "4"]) == (2, pytest.approx(2 / 3))
+    assert answer_agreement(["4"]) == (1, 1.0)

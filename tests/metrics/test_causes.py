@@ -3,7 +3,7 @@ then."""
 
 import pytest
 
-from cotrain.metrics.alarms import Monitor, check
+from cotrain.metrics.alarms import Monitor, check_rows
 
 NOTHING = {"generator/zero_spread_groups": 1.0, "generator/credit/samples": 0, "generator/dropped/zero_spread": 64}
 
@@ -14,14 +14,14 @@ def rows(count, **more):
 
 
 def told(series, **how):
-    return [(alarm.band, alarm.key, alarm.step) for alarm in check(series, **how)]
+    return [(alarm.band, alarm.key, alarm.step) for alarm in check_rows(series, **how)]
 
 
 def test_a_wholly_unreadable_model_is_told_once():
     for share in (0.95, 1.0):
         series = rows(30, solver__parse_failures=share, solver__accuracy=0.0, solver__truncated=0.1)
         assert told(series, finished=True) == [("unreadable answers", "solver/parse_failures", 0)]
-        (alarm,) = check(series)
+        (alarm,) = check_rows(series)
         assert "--answer or --prompt" in alarm.advice
 
 
@@ -43,10 +43,10 @@ def test_a_partial_cause_hides_nothing():
 
 def test_constant_reward_is_told_at_the_first_step_and_alone():
     monitor, series = Monitor(), rows(30, solver__parse_failures=0.0, solver__accuracy=1.0)
-    (first,) = monitor.add(series[0])
+    (first,) = monitor.add_row(series[0])
     assert (first.band, first.step) == ("constant reward", 0)
     assert "1.00 at 1 step alone" in first.line() and "No group of the first step" in first.line()
-    assert [alarm for row in series[1:] for alarm in monitor.add(row)] == [] == monitor.end()
+    assert [alarm for row in series[1:] for alarm in monitor.add_row(row)] == [] == monitor.end_run()
     (alarm,) = monitor.alarms
     assert (alarm.step, alarm.last, alarm.reading) == (0, 29, "1.00")
     assert alarm.advice.startswith("No group has two different rewards")
@@ -74,5 +74,5 @@ def test_what_a_short_run_was_told_is_not_told_again_at_its_end():
 
 
 def test_a_constant_reward_is_not_always_the_problems_fault():
-    (alarm,) = [one for one in check(rows(3, solver__accuracy=1.0)) if one.band == "constant reward"]
+    (alarm,) = [one for one in check_rows(rows(3, solver__accuracy=1.0)) if one.band == "constant reward"]
     assert "a format is paid that all of them keep" in alarm.advice

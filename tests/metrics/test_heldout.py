@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cotrain.core.address import Address
-from cotrain.core.statistics import difference
+from cotrain.core.statistics import independent_difference
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.heldout import passing, selecting, solving, verifying
@@ -186,7 +186,7 @@ def test_a_change_is_paired_by_problem():
     change = paired(before, after, solving("solver", 1))["solver/pass@1"]
     assert change.value == pytest.approx(0.1) and change.n == 200
     assert change.low == pytest.approx(0.058, abs=0.008) and change.high == pytest.approx(0.142, abs=0.008)
-    apart = difference(solving("solver", 1)(after)["solver/pass@1"], solving("solver", 1)(before)["solver/pass@1"])
+    apart = independent_difference(solving("solver", 1)(after)["solver/pass@1"], solving("solver", 1)(before)["solver/pass@1"])
     assert apart.high - apart.low > 2 * (change.high - change.low)
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from cotrain.metrics.rules import Drifted, Parted, Series, mean
+from cotrain.metrics.rules import DriftFromStart, RiseAndFall, MetricSeries, mean
 
 
 def plain_parted(rule, window, paid, true):
@@ -31,14 +31,14 @@ def plain_parted(rule, window, paid, true):
 def test_a_summary_of_what_was_reads_as_the_whole_series_does(window):
     """Values of one place behind the point, so that windows are equal now and then."""
     draw, found = random.Random(window), Counter()
-    parted, drifted = Parted(0.05, 0.1, "a", "b"), Drifted(0.7, 1.3)
+    parted, drifted = RiseAndFall(0.05, 0.1, "a", "b"), DriftFromStart(0.7, 1.3)
     for _ in range(40):
-        series, paid, true, level = Series(window), [], [], 0.5
+        series, paid, true, level = MetricSeries(window), [], [], 0.5
         for step in range(40):
             level = draw.random() if step % 12 == 0 else level
             paid.append(round(step / 40 + draw.random(), 1))
             true.append(round(level + 0.1 * draw.random(), 1))
-            series.add(step, [paid[-1], true[-1]])
+            series.add_row(step, [paid[-1], true[-1]])
             expected = plain_parted(parted, window, paid, true)
             assert parted(series) == expected
             found["parted"] += expected is not None
@@ -52,11 +52,11 @@ def test_a_fall_of_few_problems_a_step_is_chance_and_one_of_many_is_not():
     """The same means, 0.4 and then 0.25; rows about them by 0.2 as of three problems a step, and by 0.02."""
 
     def told(scatter):
-        series = Series(10)
+        series = MetricSeries(10)
         for step in range(30):
             level = (0.4, 0.25, 0.25)[step // 10]
-            series.add(step, [(0.3, 0.6, 0.9)[step // 10], level + scatter * (-1) ** step])
-        return Parted(0.05, 0.1, "a", "b")(series)
+            series.add_row(step, [(0.3, 0.6, 0.9)[step // 10], level + scatter * (-1) ** step])
+        return RiseAndFall(0.05, 0.1, "a", "b")(series)
 
     assert told(0.2) is None and told(0.02) == pytest.approx(-0.15)
 
@@ -64,7 +64,7 @@ def test_a_fall_of_few_problems_a_step_is_chance_and_one_of_many_is_not():
 def test_the_scatter_of_a_series_by_hand():
     """Steps of 1, 1 and 4: half of their mean square is 3, the variance of a row; a window of two rows has half of it,
     the difference of two windows twice that."""
-    series = Series(2)
+    series = MetricSeries(2)
     for step, value in enumerate((0.0, 1.0, 2.0, -2.0)):
-        series.add(step, [value])
-    assert series.scatter(0) == pytest.approx(math.sqrt(3.0))
+        series.add_row(step, [value])
+    assert series.scatter_error(0) == pytest.approx(math.sqrt(3.0))

@@ -5,23 +5,23 @@ from dataclasses import replace
 import pytest
 
 from cotrain.core.address import Address
-from cotrain.core.types import Episode, Part, Reward, Trace
+from cotrain.core.types import Episode, TurnRange, Reward, Trace
 from cotrain.metrics.steps import (
-    accuracy,
-    answers,
-    comments,
+    accuracy_figures,
+    answer_figures,
+    comments_on_traces,
     credit_keys,
-    entropy,
-    judges,
+    entropy_figures,
+    gives_verdicts,
     learner_keys,
-    lengths,
-    reviews,
+    length_figures,
+    review_figures,
     reward_gap,
-    rewards,
+    reward_figures,
     role_metrics,
-    said,
-    scores,
-    truth_notes,
+    text_figures,
+    score_figures,
+    note_figures,
 )
 
 
@@ -43,7 +43,7 @@ def test_notes_of_the_protocol_are_averaged_and_known_ones_are_left_out():
         trace(label_right=False, parts=[1]),
         trace(label_right=None, pressure=0.75),
     ]
-    assert truth_notes(traces) == {"truth/label_right": 0.5, "truth/pressure": 0.5}
+    assert note_figures(traces) == {"truth/label_right": 0.5, "truth/pressure": 0.5}
 
 
 def test_the_entropy_of_a_role_is_that_of_its_sampled_tokens():
@@ -52,10 +52,10 @@ def test_the_entropy_of_a_role_is_that_of_its_sampled_tokens():
     long = replace(
         trace(tokens=4),
         entropies=bytes([22, 0, 0, 22]),
-        turns=(Part(start=0, end=1, finish="stop"), Part(start=3, end=4, finish="stop")),
+        turns=(TurnRange(start=0, end=1, finish="stop"), TurnRange(start=3, end=4, finish="stop")),
     )
-    assert entropy([short, long, trace(tokens=9)]) == {"entropy": pytest.approx((1 + 4 + 1 + 1) / 4)}
-    assert entropy([trace()]) == {} and "entropy" not in said([trace()])
+    assert entropy_figures([short, long, trace(tokens=9)]) == {"entropy": pytest.approx((1 + 4 + 1 + 1) / 4)}
+    assert entropy_figures([trace()]) == {} and "entropy" not in text_figures([trace()])
     row = role_metrics([Episode(step=0, task=0, member=0, task_id="t", traces=(short,))], ["solver"])
     assert row["solver/entropy"] == pytest.approx(2.5)
 
@@ -67,7 +67,7 @@ def test_rewards_of_whole_traces_are_split_by_the_truth():
         trace(correct=False, signals=[("proxy", 0.25)]),
         trace(signals=[("proxy", 0.5), ("other", 2.0)]),  # nobody knows whether it is right
     ]
-    assert rewards(traces) == {
+    assert reward_figures(traces) == {
         "reward/other": 2.0,
         "reward/proxy": pytest.approx(0.687375),
         "reward/step": -1.0,
@@ -80,7 +80,7 @@ def test_rewards_of_whole_traces_are_split_by_the_truth():
 
 def test_lengths_have_quantiles_and_sides():
     traces = [trace(tokens=n, correct=n <= 3) for n in range(1, 12)]
-    assert lengths(traces) == {
+    assert length_figures(traces) == {
         "length/p10": 2.0,
         "length/p50": 6.0,
         "length/p90": 10.0,
@@ -103,8 +103,8 @@ def test_reviews_align_with_the_steps_and_agree_with_each_other():
         review("c", failure="step count"),
         review("c", True),  # one readable review agrees with nobody
     ]
-    assert reviews(traces) == {"aligned": 0.875, "unanimous": 0.5}
-    assert reviews([review("a", True)]) == {}  # a verdict without steps, and alone
+    assert review_figures(traces) == {"aligned": 0.875, "unanimous": 0.5}
+    assert review_figures([review("a", True)]) == {}  # a verdict without steps, and alone
 
 
 def test_accuracy_of_answers_and_of_steps():
@@ -115,14 +115,14 @@ def test_accuracy_of_answers_and_of_steps():
         trace(correct=False),
         trace(),  # nobody knows
     ]
-    assert accuracy(traces) == {
+    assert accuracy_figures(traces) == {
         "ungraded": 0.0,
         "accuracy": 0.5,
         "step_accuracy": 4 / 6,
         "steps": 2.0,
         "sound_when_correct": 0.5,
     }
-    assert accuracy([trace()]) == {}
+    assert accuracy_figures([trace()]) == {}
 
 
 def test_what_was_said_is_counted():
@@ -131,7 +131,7 @@ def test_what_was_said_is_counted():
         trace(tokens=5, parsed={"failure": "no answer"}),
         trace(tokens=4, parsed={"calls": ["timeout"]}),
     ]
-    assert said([replace(traces[0], finish="length"), *traces[1:]]) == {
+    assert text_figures([replace(traces[0], finish="length"), *traces[1:]]) == {
         "traces": 3,
         "tokens": 12,
         "length": 4.0,
@@ -184,34 +184,34 @@ def test_answers_are_counted_by_problem():
         for task, all_of in said.items()
         for i, a in enumerate(all_of)
     ]
-    assert answers(traces) == {
+    assert answer_figures(traces) == {
         "distinct_answers": 2.0,
         "majority_share": pytest.approx((2 / 3 + 3 / 4) / 2),
         "majority_share/right": pytest.approx(2 / 3),
         "majority_share/wrong": 0.75,
         "majority_accuracy": 0.5,
     }
-    assert answers(traces[-3:]) == {}
+    assert answer_figures(traces[-3:]) == {}
 
 
 def test_an_answer_of_unknown_truth_has_a_majority_all_the_same():
     traces = [trace(member=i, parsed={"answer": "3"}) for i in range(2)]
-    assert answers(traces) == {"distinct_answers": 1.0, "majority_share": 1.0}
+    assert answer_figures(traces) == {"distinct_answers": 1.0, "majority_share": 1.0}
 
 
 def test_scores_are_split_by_the_truth():
     traces = [trace("rater", score=2.0, correct=True), trace("rater", score=-1.0, correct=False)]
-    assert scores(traces) == {"score": 0.5, "score/right": 2.0, "score/wrong": -1.0}
-    assert scores([trace()]) == {}
+    assert score_figures(traces) == {"score": 0.5, "score/right": 2.0, "score/wrong": -1.0}
+    assert score_figures([trace()]) == {}
 
 
 def test_who_judges():
     verdict, critique = review("a", True), trace("critic", parent="a")
     refinement = trace("refiner", parent="a", parsed={"answer": "3"}, correct=True)
-    assert judges([verdict]) and judges([review("a", failure="no steps")])
-    assert comments([critique]) and not judges([critique])
-    assert not comments([refinement, trace("refiner", parent="a", parsed={"failure": "no answer"})])
-    assert not comments([trace()]) and comments([trace(score=1.0)])
+    assert gives_verdicts([verdict]) and gives_verdicts([review("a", failure="no steps")])
+    assert comments_on_traces([critique]) and not gives_verdicts([critique])
+    assert not comments_on_traces([refinement, trace("refiner", parent="a", parsed={"failure": "no answer"})])
+    assert not comments_on_traces([trace()]) and comments_on_traces([trace(score=1.0)])
 
 
 def test_a_row_has_truth_for_solvers_and_verdict_rates_for_judges():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cotrain.metrics.suites import GREEDY, solver_scores
-from cotrain.metrics.templates import template_of, templates
+from cotrain.metrics.suites import GREEDY_SAMPLE, solver_scores
+from cotrain.metrics.templates import template_of, question_templates
 
 ONE = "Joan has 9 blue balloons and she loses 2 of them. How many has she now?"
 SAME = "Tom has 14 blue balloons and he loses five of them. How many has he now?"
@@ -16,13 +16,13 @@ def test_numbers_names_and_pronouns_make_no_other_template():
 
 
 def test_too_few_templates_are_counted_as_problems():
-    assert templates([ONE, SAME]) == [ONE, SAME]
+    assert question_templates([ONE, SAME]) == [ONE, SAME]
     others = [f"There are 3 {thing} in the garden and 4 more come. How many?" for thing in "abcdefghij"]
-    assert len(set(templates([ONE, SAME, *others]))) == 11
+    assert len(set(question_templates([ONE, SAME, *others]))) == 11
 
 
 def row(problem, right):
-    return {"id": problem, "sample": GREEDY, "problem": problem, "answer": "1", "correct": right, "score": None}
+    return {"id": problem, "sample": GREEDY_SAMPLE, "problem": problem, "answer": "1", "correct": right, "score": None}
 
 
 def test_a_score_of_near_identical_problems_has_the_interval_of_their_templates():

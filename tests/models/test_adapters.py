@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from cotrain.core.errors import ModelError, UnknownName
-from cotrain.models.adapters import AdapterBase, merged_into_base
+from cotrain.models.adapters import AdapterBase, merge_into_base
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import load_model, load_tokenizer, save_model
 from cotrain.models.shared_prefix import can_branch
@@ -262,7 +262,7 @@ def test_an_output_layer_of_its_own_takes_an_adapter_and_merges(directory, tmp_p
     with torch.no_grad():
         for weight in base._weights["one"].values():
             weight.fill_(0.1)
-    whole = merged_into_base(base, "one")
+    whole = merge_into_base(base, "one")
     assert torch.allclose(whole(input_ids=IDS).logits, logits(base, "one"), atol=1e-5)
 
 
@@ -271,9 +271,9 @@ def test_a_merged_model_that_is_another_one_is_not_exported(directory, monkeypat
     with torch.no_grad():
         for weight in base._weights["one"].values():
             weight.fill_(0.1)
-    whole = merged_into_base(base, "one")
+    whole = merge_into_base(base, "one")
     assert torch.allclose(whole(input_ids=IDS).logits, logits(base, "one"), atol=1e-5)
     unmerged = load_model(directory)[0]
     monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self: unmerged, raising=False)
     with pytest.raises(ModelError, match="it is another model"):
-        merged_into_base(base, "one")
+        merge_into_base(base, "one")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from cotrain.models.attention import can_isolate, document_attention, isolated
+from cotrain.models.attention import can_isolate, document_attention, isolate_documents
 from cotrain.models.config import new_model, small_config
 
 
@@ -29,7 +29,7 @@ def test_a_document_alone_is_what_a_mask_leaves_of_a_row(kind, autocast):
     for fast in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             if fast:
-                with isolated(model):
+                with isolate_documents(model):
                     logits = model(ids, position_ids=positions, document_lengths=LENGTHS, use_cache=False).logits
             else:
                 logits = model(ids, position_ids=positions, attention_mask=mask, use_cache=False).logits

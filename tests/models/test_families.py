@@ -14,7 +14,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cotrain.backend.local import embedded
+from cotrain.backend.local import make_embedded_engine
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, frozen, trainable
@@ -22,7 +22,7 @@ from cotrain.core.errors import ConfigError, ModelError, TooLong
 from cotrain.core.types import Sampling
 from cotrain.disk.ledger import Ledger
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import complete
+from cotrain.engine.reference import complete_request
 from cotrain.learn.contract import LossTerm, Sample
 from cotrain.learn.scorer import Scorer
 from cotrain.learn.sft import Sft
@@ -30,7 +30,7 @@ from cotrain.learn.torch_learner import TorchLearner
 from cotrain.methods.grpo import grpo
 from cotrain.models.load import load_model, save_model
 from cotrain.models.shared_prefix import can_branch
-from cotrain.text.prompts import SOLVE_FULL, fill
+from cotrain.text.prompts import SOLVE_FULL, fill_template
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, answers, cast_of, request
 
@@ -125,7 +125,7 @@ def logits(model):
 
 def assert_sampled_as_by_the_reference(model, plain):
     for asked, found in zip(requests(), answers(EmbeddedEngine({"a": model}), requests()), strict=True):
-        expected = complete(plain, asked)
+        expected = complete_request(plain, asked)
         assert found.token_ids == expected.token_ids
         assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
@@ -257,7 +257,7 @@ def test_sampler_and_learner_agree_in_bfloat16(family, saved):
     assert {p.dtype for p in cast["mixed"].model.parameters()} == {torch.float32}
     assert {p.dtype for p in cast["adapted"].learner._trained.values()} == {torch.float32}
     assert cast["narrow"].model.dtype == torch.bfloat16
-    engine = embedded({handle.name: handle for handle in cast}, "cpu")
+    engine = make_embedded_engine({handle.name: handle for handle in cast}, "cpu")
     for handle in cast:
         name = handle.name
         asked = [replace(a, policy=name, sampling=Sampling(max_tokens=8)) for a in requests()]
@@ -333,7 +333,7 @@ def test_a_base_model_without_a_template_runs_on_a_file(tokenizer, tmp_path):
     [episode, *_] = Ledger(tmp_path / "run" / "episodes").read(0)
     text = tokenizer.decode(episode.traces[0].prompt_ids)
     question = re.search(r"\d+\+1\?", text)[0]
-    assert text == tokenizer.bos_token + fill(SOLVE_FULL, problem=question)
+    assert text == tokenizer.bos_token + fill_template(SOLVE_FULL, problem=question)
 
 
 def test_a_step_in_bfloat16_arithmetic_learns_what_was_sampled():

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from cotrain.cli import main
 from cotrain.core.errors import ModelError
 from cotrain.models.load import load_model, load_tokenizer
-from cotrain.models.sizes import shape_of
+from cotrain.models.sizes import model_size
 from cotrain.text.render import Renderer
 from tests.helpers import TINY
 
@@ -35,7 +35,7 @@ def loaded(folder: Path) -> None:
 
 def refused(folder: Path, words: str, *, within: float = 10.0) -> None:
     """By the dry run and by whoever loads it alike, in one line and soon."""
-    for look in (shape_of, loaded):
+    for look in (model_size, loaded):
         began = time.monotonic()
         with pytest.raises(ModelError, match=words) as error:
             look(folder)
@@ -106,7 +106,7 @@ def test_sizes_that_are_not_those_of_the_weights(copy, field, value):
 @pytest.mark.parametrize("value", [5, {}, [], "x"])
 @pytest.mark.parametrize("field", ["quantization_config", "rope_parameters", "layer_types", "hidden_act", "model_type"])
 def test_settings_of_another_kind_end_in_one_line_or_not_at_all(copy, field, value):
-    for look in (shape_of, loaded):
+    for look in (model_size, loaded):
         try:
             look(with_config(copy, **{field: value}))
         except ModelError as error:

@@ -9,7 +9,7 @@ import pytest
 from cotrain.core.errors import ModelError
 from cotrain.models.headers import INDEX, SINGLE, weight_files
 from cotrain.models.load import describe_model, load_model
-from cotrain.models.sizes import parameters_of, shape_of
+from cotrain.models.sizes import parameter_count, model_size
 from tests.helpers import TINY
 
 PARAMETERS = 207_360  # of TINY
@@ -22,11 +22,11 @@ def test_a_copy_in_another_layout_does_not_count(tmp_path):
     (tmp_path / "named" / SINGLE).rename(tmp_path / "named" / "weights.safetensors")
     for name in ("both", "named"):
         folder = str(tmp_path / name)
-        assert parameters_of(folder) == PARAMETERS
+        assert parameter_count(folder) == PARAMETERS
         assert describe_model(folder) == describe_model(TINY)
-    assert shape_of(tmp_path / "both").parameters == PARAMETERS
+    assert model_size(tmp_path / "both").parameters == PARAMETERS
     with pytest.raises(ModelError, match="no file named model"):  # as whoever loads it would say
-        shape_of(tmp_path / "named")
+        model_size(tmp_path / "named")
 
 
 def sharded(folder: Path) -> list[Path]:
@@ -41,17 +41,17 @@ def test_shards_are_those_of_the_index(tmp_path):
     shards = sharded(tmp_path)
     assert len(shards) > 1 and weight_files(tmp_path, "m") == shards
     shutil.copy(shards[0], tmp_path / "left-over.safetensors")
-    assert parameters_of(str(tmp_path)) == shape_of(tmp_path).parameters == PARAMETERS
+    assert parameter_count(str(tmp_path)) == model_size(tmp_path).parameters == PARAMETERS
 
 
 def test_a_model_without_all_of_its_shards_has_no_known_size(tmp_path):
     shards = sharded(tmp_path)
     shards[-1].unlink()
-    assert parameters_of(str(tmp_path)) is None
+    assert parameter_count(str(tmp_path)) is None
     with pytest.raises(
         ModelError, match=rf"1 of {len(shards)} files of weights are missing, such as {shards[-1].name}"
     ):
-        shape_of(tmp_path)
+        model_size(tmp_path)
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": 3}))
     with pytest.raises(ModelError, match=f"{INDEX} has no weight_map that can be read; copy it again"):
-        shape_of(tmp_path)
+        model_size(tmp_path)

@@ -6,7 +6,7 @@ import torch
 
 from cotrain.core.errors import ModelError
 from cotrain.models import load
-from cotrain.models.load import describe_model, load_model, load_tokenizer, resolve, save_model
+from cotrain.models.load import describe_model, load_model, load_tokenizer, resolve_model, save_model
 
 
 def test_round_trip_is_exact(model, tokenizer, directory):
@@ -99,21 +99,21 @@ def test_every_damage_is_one_line(directory, damage, words):
 
 def test_names_and_paths(tmp_path, monkeypatch, directory):
     monkeypatch.chdir(tmp_path)
-    assert resolve("organisation/name") == "organisation/name" and resolve("name") == "name"
-    assert resolve("model") == resolve("./model").relative_to(".") == directory.relative_to(tmp_path)
+    assert resolve_model("organisation/name") == "organisation/name" and resolve_model("name") == "name"
+    assert resolve_model("model") == resolve_model("./model").relative_to(".") == directory.relative_to(tmp_path)
     for path in ("./nothing", "/nothing", "a/b/c", "model/nothing", tmp_path / "nothing"):
         with pytest.raises(ModelError, match="no such directory"):
-            resolve(path)
+            resolve_model(path)
     with pytest.raises(ModelError, match="a file; expected the directory"):
-        resolve(directory / "config.json")
+        resolve_model(directory / "config.json")
 
 
 def test_embedded_models_are_named_when_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(load, "_EMBEDDED", {load.EMBEDDED_BASE: tmp_path / "base"})
     with pytest.raises(ModelError, match="missing from this installation"):
-        resolve("embedded")
+        resolve_model("embedded")
     (tmp_path / "base").mkdir()
-    assert resolve("embedded") == tmp_path / "base"
+    assert resolve_model("embedded") == tmp_path / "base"
 
 
 def test_no_network(monkeypatch, tmp_path):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
-from cotrain.models.optim import Float32Muon, adamw, load_optimizer_tensors, muon, optimizer_tensors, schedule
+from cotrain.models.optim import Float32Muon, adamw, load_optimizer_tensors, muon, optimizer_tensors, lr_multiplier
 
 
 @pytest.mark.parametrize(
@@ -13,22 +13,22 @@ from cotrain.models.optim import Float32Muon, adamw, load_optimizer_tensors, muo
     [(0, 0.25), (1, 0.5), (3, 1.0), (5, 1.0), (6, 1.0), (7, 0.75), (9, 0.25), (10, 0.0), (99, 0.0)],
 )
 def test_linear_schedule_by_hand(step, expected):
-    assert schedule(step, 10, warmup=4, decay_fraction=0.4) == pytest.approx(expected)
+    assert lr_multiplier(step, 10, warmup=4, decay_fraction=0.4) == pytest.approx(expected)
 
 
 def test_shapes_of_decay_by_hand():
-    assert schedule(1, 4, shape="cosine") == pytest.approx(0.5 * (1 + math.sqrt(0.5)))
-    assert schedule(2, 4, shape="cosine") == pytest.approx(0.5)
-    assert schedule(1, 4, shape="wsd") == pytest.approx(0.5)  # 1 − sqrt(1/4)
-    assert [schedule(i, 3, decay_fraction=0.0) for i in range(4)] == [1.0, 1.0, 1.0, 0.0]
-    assert schedule(0, 2, warmup=5) == 0.2, "a warm-up longer than the run leaves no room for decay"
+    assert lr_multiplier(1, 4, shape="cosine") == pytest.approx(0.5 * (1 + math.sqrt(0.5)))
+    assert lr_multiplier(2, 4, shape="cosine") == pytest.approx(0.5)
+    assert lr_multiplier(1, 4, shape="wsd") == pytest.approx(0.5)  # 1 − sqrt(1/4)
+    assert [lr_multiplier(i, 3, decay_fraction=0.0) for i in range(4)] == [1.0, 1.0, 1.0, 0.0]
+    assert lr_multiplier(0, 2, warmup=5) == 0.2, "a warm-up longer than the run leaves no room for decay"
 
 
 def test_schedule_refuses_nonsense():
     with pytest.raises(UnknownName, match="did you mean 'linear'"):
-        schedule(0, 10, shape="linaer")
+        lr_multiplier(0, 10, shape="linaer")
     with pytest.raises(ConfigError, match="decay_fraction in"):
-        schedule(0, 10, decay_fraction=1.5)
+        lr_multiplier(0, 10, decay_fraction=1.5)
 
 
 class Toy(nn.Module):

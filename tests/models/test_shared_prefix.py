@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from cotrain.models.shared_prefix import branches_of, branching, can_branch, rectangles_of
+from cotrain.models.shared_prefix import branches_of, use_branches, can_branch, rectangles_of
 
 SIZES = {
     "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -46,7 +46,7 @@ def test_hidden_states_and_gradients_are_those_of_separate_rows(kind, groups):
         for i in range(len(row))
         for where in [next(p for p in places if i in p)]
     ]
-    with branching(model):
+    with use_branches(model):
         together = model.model(
             input_ids=torch.tensor([row]), position_ids=branches.positions, branches=branches, use_cache=False
         ).last_hidden_state[0]

@@ -102,11 +102,11 @@ def write(path: Path, value: Any) -> None:
 
 
 def figures(solver: dict[str, float], verifier: dict[str, float]) -> dict[str, Any]:
-    found = {f"solver/{key}": share(round(value * 512), 512).json() for key, value in solver.items()}
+    found = {f"solver/{key}": share(round(value * 512), 512).to_json() for key, value in solver.items()}
     found |= {
-        f"solver/hard/{key}": share(round(value * 90), 200).json() for key, value in solver.items() if key == "pass@1"
+        f"solver/hard/{key}": share(round(value * 90), 200).to_json() for key, value in solver.items() if key == "pass@1"
     }
-    return found | {f"verifier/{key}": share(round(value * 490), 490).json() for key, value in verifier.items()}
+    return found | {f"verifier/{key}": share(round(value * 490), 490).to_json() for key, value in verifier.items()}
 
 
 def rise(step: int, steps: int, low: float, high: float) -> float:

@@ -11,11 +11,11 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.lab.comparison.arms import parse_arm
-from cotrain.lab.comparison.compare import Plan, claim, compare
+from cotrain.lab.comparison.compare import ComparisonPlan, claim_directory, compare
 from cotrain.pages.compare_markdown import comparison_markdown
 from cotrain.pages.compare_svg import curves_svg, differences_svg
-from cotrain.pages.compare_table import comparison_table, open_label, runs_of
-from cotrain.pages.escape import hidden
+from cotrain.pages.compare_table import comparison_table, strip_folders, runs_of
+from cotrain.pages.escape import is_hidden
 from cotrain.runs.directory import RunDirectory
 
 POISON = "<script>alert(1)</script>'\">]]><b>|`*\x1b[2J\u202e\u200b\ud800"
@@ -56,20 +56,20 @@ def fake_run(folder: Path, arm: str, seed: int, updates: int) -> None:
     summary["updates"] = {"generator": updates, "verifier": 3}
     further = further | {"generator/update_sparsity": 0.1 if arm == "grpo" else 0.25}
     after = {k: {"value": v} for k, v in (end | further).items()}  # of the last evaluation
-    RunDirectory(folder).keep({"summary.json": summary | {"after": after}})
+    RunDirectory(folder).write_sealed({"summary.json": summary | {"after": after}})
 
 
 def begun_before(out: Path, settings=()) -> None:
     """As a comparison leaves its directory, to which more is added."""
     spare = out.with_name(f"{out.name}-spare")
-    claim(plan([], spare, settings=settings), [])
+    claim_directory(plan([], spare, settings=settings), [])
     shutil.copy(spare / "settings.json", out)
 
 
-def plan(arms, out: Path, **options) -> Plan:
+def plan(arms, out: Path, **options) -> ComparisonPlan:
     """A comparison of runs that lasted as long as ``fake_run`` makes them."""
     usual = {"seeds": SEEDS, "batches": UPDATES, "evaluate_every": EVERY, "equal": "batches"}
-    return Plan(arms=tuple(map(parse_arm, arms)), out=out, **{**usual, **options})
+    return ComparisonPlan(arms=tuple(map(parse_arm, arms)), out=out, **{**usual, **options})
 
 
 @pytest.fixture(scope="module")
@@ -175,14 +175,14 @@ def test_hostile_names_stay_text():
         tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(svg).iter()}
         assert tags == {"svg", "title", "style", "rect", "text", "path"}
     table = comparison_markdown(compare | comparison_table(compare), [])
-    assert not re.search(r"(?<!\\)[<>`]", table) and not any(hidden(c) for c in table if c != "\n")
+    assert not re.search(r"(?<!\\)[<>`]", table) and not any(is_hidden(c) for c in table if c != "\n")
 
 
 def test_names_lose_the_folders_of_this_machine():
-    assert open_label("tango:model=/home/me/models/a,lr=1e-4") == "tango:model=a,lr=1e-4"
-    assert open_label("/home/me/mine.py:mine") == "mine.py:mine" and open_label("../x/mine.py:mine") == "mine.py:mine"
-    assert open_label("~/a/b.py:c") == "b.py:c"
-    assert open_label("tango:model=Qwen/Qwen3-0.6B,alpha=0.5") == "tango:model=Qwen/Qwen3-0.6B,alpha=0.5"
+    assert strip_folders("tango:model=/home/me/models/a,lr=1e-4") == "tango:model=a,lr=1e-4"
+    assert strip_folders("/home/me/mine.py:mine") == "mine.py:mine" and strip_folders("../x/mine.py:mine") == "mine.py:mine"
+    assert strip_folders("~/a/b.py:c") == "b.py:c"
+    assert strip_folders("tango:model=Qwen/Qwen3-0.6B,alpha=0.5") == "tango:model=Qwen/Qwen3-0.6B,alpha=0.5"
 
 
 def test_one_row_for_each_recipe_with_what_it_reached_and_cost(compared):

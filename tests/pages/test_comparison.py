@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cotrain.core.statistics import Estimate, mean_interval
-from cotrain.pages.compare_overview import costs, headlines, rates
-from cotrain.pages.compare_reach import crossing, levels
-from cotrain.pages.compare_table import band, budgets_of, comparison_table, runs_of, tabled
+from cotrain.pages.compare_overview import cost_cells, headline_cells, rate_cells
+from cotrain.pages.compare_reach import first_crossing, find_levels
+from cotrain.pages.compare_table import mean_band, budgets_of, comparison_table, runs_of, with_table
 from cotrain.pages.compare_words import difference_in_words
 
 
@@ -47,7 +47,7 @@ def test_differences_are_paired_by_seed() -> None:
         "with 80\u202f% power)"
     )
     assert row["seen"] == pytest.approx(0.0619, abs=1e-4)
-    assert row["after"] == pytest.approx(mean_interval([0.4, 0.62, 0.78]).within(0.0, 1.0).json())
+    assert row["after"] == pytest.approx(mean_interval([0.4, 0.62, 0.78]).clip_to(0.0, 1.0).to_json())
     assert rows(two([0.3, 0.5], [0.4, 0.6]), "end", "base")["difference"] is None
 
 
@@ -122,32 +122,32 @@ def test_equal_budgets_are_what_every_run_has_reached() -> None:
 
 def test_band_by_hand() -> None:
     one, other = [(0.0, 0.0), (10.0, 1.0)], [(0.0, 0.0), (5.0, 1.0), (12.0, 1.0)]
-    mean, spread = band([one, other, other])
+    mean, spread = mean_band([one, other, other])
     assert mean == [(0.0, 0.0), (5.0, pytest.approx(2.5 / 3)), (10.0, 1.0)]  # over the range that all cover
     # at 5: 0.5, 1 and 1, deviation 0.288675, half width 4.3027 * 0.288675 / sqrt(3) = 0.71712
     assert spread[1][1] == pytest.approx(2.5 / 3 - 0.71712, abs=1e-4)
-    assert band([one, other])[1] == []  # two seeds have no band
-    assert band([one]) == (one, []) and band([]) == ([], []) and band([[], []]) == ([], [])
-    assert band([[(0.0, 1.0)], [(5.0, 1.0)]]) == ([], [])
+    assert mean_band([one, other])[1] == []  # two seeds have no band
+    assert mean_band([one]) == (one, []) and mean_band([]) == ([], []) and mean_band([[], []]) == ([], [])
+    assert mean_band([[(0.0, 1.0)], [(5.0, 1.0)]]) == ([], [])
 
 
 def test_a_level_is_reached_where_the_line_first_passes_it() -> None:
     line = [(0.0, 0.1), (10.0, 0.3), (20.0, 0.2), (30.0, 0.6)]
-    assert crossing(line, 0.2) == pytest.approx(5.0)  # half way up the first piece, not on the way down or up again
-    assert crossing(line, 0.4) == pytest.approx(25.0)
-    assert crossing(line, 0.3) == 10.0 and crossing(line, 0.1) == 0.0 and crossing(line, 0.05) == 0.0
-    assert crossing(line, 0.7) is None and crossing([], 0.1) is None
+    assert first_crossing(line, 0.2) == pytest.approx(5.0)  # half way up the first piece, not on the way down or up again
+    assert first_crossing(line, 0.4) == pytest.approx(25.0)
+    assert first_crossing(line, 0.3) == 10.0 and first_crossing(line, 0.1) == 0.0 and first_crossing(line, 0.05) == 0.0
+    assert first_crossing(line, 0.7) is None and first_crossing([], 0.1) is None
 
 
 def test_seeds_that_never_reach_a_level_are_counted_and_break_the_pairing() -> None:
     runs = runs_of(two([0.4, 0.4], [0.8, 0.3]))
-    own, *rest = levels(runs, "batches", 4.0)
+    own, *rest = find_levels(runs, "batches", 4.0)
     assert own.value == pytest.approx(0.4) and own.name == "what base has after 4 batches"
     base, new = own.reached
     assert base.at == pytest.approx(4.0) and base.difference is None
     assert new.at == pytest.approx(4 * 0.4 / 0.55)  # the mean curve rises to 0.55
     assert new.seeds == {0: pytest.approx(2.0), 1: None} and new.difference is None
-    assert new.words() == "3 (2 to 2 over 1 of 2 seeds)"
+    assert new.in_words() == "3 (2 to 2 over 1 of 2 seeds)"
     low = next(level for level in rest if level.value == pytest.approx(0.2))
     # base needs 2 and 2, new needs 1 and 8/3: differences −1 and 2/3
     change = low.reached[1].difference
@@ -161,7 +161,7 @@ def test_headlines_stand_beside_each_other_from_start_to_end() -> None:
         {"seed": i, "before": {"solver/greedy": 0.5}, "after": after | {"solver/pass@1": value}}
         for i, value in enumerate((0.6, 0.8))
     ]
-    head, [row] = headlines(tabled({"recipes": {"dsm": {"seeds": seeds}}}))
+    head, [row] = headline_cells(with_table({"recipes": {"dsm": {"seeds": seeds}}}))
     assert head == ["recipe", "greedy", "pass@1", "pass@8", "maj@8", "verifier: verdicts", "called right minus right"]
     assert [cell.replace("\u202f", "") for cell in row] == [
         "dsm",
@@ -173,7 +173,7 @@ def test_headlines_stand_beside_each_other_from_start_to_end() -> None:
         "25.0%",
     ]
     seeds = [{"after": {"refiner/pass@1": 0.1, "meta/balanced_accuracy": 0.5}}] * 2
-    head, [row] = headlines(tabled({"recipes": {"dsm": {"seeds": seeds}}}))
+    head, [row] = headline_cells(with_table({"recipes": {"dsm": {"seeds": seeds}}}))
     assert head[1:] == ["pass@1", "meta: verdicts"]
 
 
@@ -181,7 +181,7 @@ def test_costs_are_four_and_operations_by_their_parts() -> None:
     spent = {"batches": 20.0, "tokens": 41000.0, "flops": 2.5e12, "seconds": 61.4}
     run_ = {"spent": spent, "flops": {"sampling": 1.5e12, "learning": 1e12, "prefill": 0, "scoring": 0}, "updates": 17}
     other = {**run_, "updates": 18, "spent": {**spent, "flops": 3.5e12}}
-    head, [row] = costs({"recipes": {"grpo": {"seeds": [run_, other]}}})
+    head, [row] = cost_cells({"recipes": {"grpo": {"seeds": [run_, other]}}})
     assert head[:5] == ["recipe", "batches", "updates", "tokens", "FLOPs"] and head[-1] == "seconds"
     assert head[5:-1] == ["of them prefill", "of them sampling", "of them scoring", "of them learning"]
     assert row == [
@@ -200,6 +200,6 @@ def test_costs_are_four_and_operations_by_their_parts() -> None:
 
 def test_a_rate_at_the_edge_is_said_to_be_one() -> None:
     found = {"measure": "solver/pass@1", "scores": [[1e-4, 0.5], [2e-4, 0.6]], "chosen": 2e-4, "edge": True}
-    head, [row] = rates({"rates": {"grid": [2e-4, 1e-4], "arms": {"grpo": found}}})
+    head, [row] = rate_cells({"rates": {"grid": [2e-4, 1e-4], "arms": {"grpo": found}}})
     assert head == ["recipe", "figure", "0.0001", "0.0002", "taken"] and row[4].startswith("0.0002 (edge of the grid")
-    assert row[2:4] == ["50.0\u202f%", "60.0\u202f%"] and rates({"rates": None})[1] == []
+    assert row[2:4] == ["50.0\u202f%", "60.0\u202f%"] and rate_cells({"rates": None})[1] == []

@@ -7,7 +7,7 @@ import re
 
 from rich.console import Console
 
-from cotrain.pages.live import Live, clock, spark, step_line
+from cotrain.pages.live import LiveTable, time_text, spark_line, step_line
 
 ROW = {
     "step": 11, "phase": "generator", "seconds": 2.0, "solver/reward/outcome": 0.42, "solver/accuracy": 0.41,
@@ -19,7 +19,7 @@ ROW = {
 def shown(terminal: bool, rows: list[dict], messages: tuple[str, ...] = (), width: int = 80) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=width, legacy_windows=False, _environ={"TERM": "xterm"})
-    with Live({"steps": 40}, console=console) as live:
+    with LiveTable({"steps": 40}, console=console) as live:
         for row in rows:
             live.update(row)
         for message in messages:
@@ -43,7 +43,7 @@ def test_a_run_that_ends_by_what_it_spends_tells_the_time_left_by_that() -> None
     rows = [{**ROW, "tokens": 300, "generator/flops/learning": 50}, {**ROW, "step": 12, "tokens": 325}]
     for ends, left in (({"tokens": 650}, "0:26"), ({"flops": 200}, "1:18"), ({"seconds": 8.0}, "0:26")):
         out = io.StringIO()
-        with Live({"steps": 1_000_000, **ends}, console=Console(file=out, width=80)) as live:
+        with LiveTable({"steps": 1_000_000, **ends}, console=Console(file=out, width=80)) as live:
             for row in rows:
                 live.update(row)
         line = out.getvalue().splitlines()[-1]
@@ -88,7 +88,7 @@ def test_a_terminal_gets_a_table_and_is_restored() -> None:
 def test_the_terminal_is_restored_after_an_error() -> None:
     out = io.StringIO()
     try:
-        with Live({"steps": 3}, console=Console(file=out, force_terminal=True, _environ={"TERM": "xterm"})) as live:
+        with LiveTable({"steps": 3}, console=Console(file=out, force_terminal=True, _environ={"TERM": "xterm"})) as live:
             live.update(ROW)
             raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -116,8 +116,8 @@ def test_odd_rows_are_shown_as_far_as_they_go() -> None:
 
 
 def test_clock_and_spark_lines() -> None:
-    assert (clock(5), clock(75), clock(7390), clock(None)) == ("0:05", "1:15", "2:03:10", "?")
-    assert spark((0.0, 0.5, 1.0)) == "▁▅█" and spark((2.0, 2.0)) == "▁▁" and spark(()) == ""
+    assert (time_text(5), time_text(75), time_text(7390), time_text(None)) == ("0:05", "1:15", "2:03:10", "?")
+    assert spark_line((0.0, 0.5, 1.0)) == "▁▅█" and spark_line((2.0, 2.0)) == "▁▁" and spark_line(()) == ""
 
 
 def test_what_learns_to_pay_others_stands_in_the_line() -> None:

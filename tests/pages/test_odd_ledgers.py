@@ -14,7 +14,7 @@ from cotrain.disk import ledger
 from cotrain.disk.floats import encode_floats
 from cotrain.disk.run_files import SHAPES, fault_in
 from cotrain.pages import server
-from cotrain.pages.runs import opened
+from cotrain.pages.runs import open_run
 from cotrain.runs.directory import RunDirectory
 
 
@@ -79,17 +79,17 @@ ODD = {
 @pytest.mark.parametrize("kind", ODD)
 def test_one_odd_row_is_counted_and_the_others_are_shown(tmp_path, kind):
     with_lines(tmp_path, ODD[kind])
-    run = opened(tmp_path)
+    run = open_run(tmp_path)
     while run.rollouts.read_some():
         pass
-    page = run.rollouts.page(0, 1000)
+    page = run.rollouts.rows_page(0, 1000)
     assert (page["read"], page["steps"], page["damaged"]) == (2, 2, [])
     if run.rollouts.odd == 0:
         assert kind == "steps that are a number"  # which nobody looked at
     else:
         assert run.rollouts.odd == 1 and run.rollouts.episodes == len(page["rows"]) == 3
         assert "ledger: left out 1 episode of another shape" in run.overview()["notes"]
-    run.judged()
+    run.verifier_document()
 
 
 @pytest.mark.parametrize("name", sorted(set(SHAPES) - {"an episode"}))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from cotrain.pages.processes import Means, cells, processes_of, size
+from cotrain.pages.processes import ProcessMeans, process_cells, processes_of, size_text
 from tests.pages.test_live import ROW, shown
 
 ENGINE = "process/engine 1 of 2"
@@ -31,7 +31,7 @@ def test_a_terminal_shows_a_line_a_process_and_a_log_none():
 
 
 def test_a_process_without_a_figure_has_none():
-    assert cells("learners", {}) == ["learners", "", "", "", "", ""]
+    assert process_cells("learners", {}) == ["learners", "", "", "", "", ""]
     told = processes_of(STEP)
     assert list(told) == ["learners", "engine 1 of 2"] and "tokens_per_second" not in told["learners"]
     assert processes_of(ROW) == {}
@@ -42,17 +42,17 @@ def test_a_process_without_a_figure_has_none():
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (57_344, "57.3 kB"), (3.4e6, "3.4 MB"), (1.5e11, "150 GB")],
 )
 def test_sizes_in_words(count, words):
-    assert size(count) == words
+    assert size_text(count) == words
 
 
 def test_means_are_over_the_steps_of_each_process():
-    found = Means()
+    found = ProcessMeans()
     for row in (STEP, STEP | {f"{ENGINE}/asleep_seconds": 1.5, f"{ENGINE}/published_bytes": math.nan}, {"step": 3}):
-        found.add(row)
-    learners, engine = found.rows()
+        found.add_row(row)
+    learners, engine = found.mean_rows()
     assert learners == {
         "name": "learners", "policies": "generator verifier", "steps": 2, "published_bytes": 3_400_000.0,
         "publish_seconds": 0.31, "asleep_seconds": 1.25,
     }  # fmt: skip
     assert (engine["asleep_seconds"], engine["published_bytes"], engine["steps"]) == (1.0, 1_700_000.0, 2)
-    assert Means().rows() == []
+    assert ProcessMeans().mean_rows() == []

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cotrain.cli import main
-from cotrain.pages.trackers import Mirrors, Sink, numbers_of
+from cotrain.pages.trackers import TrackingObserver, Sink, numbers_of
 from tests.helpers import TINY
 
 ROWS = [
@@ -34,7 +34,7 @@ def mirrored(tmp_path, trackers, rows=ROWS, **options):
     be full before the end."""
     told, kept = Told(), options.pop("kept", ROWS)
     options = {"patience": 30.0, "about": {"recipe": "tango", "seed": 0}} | options
-    with Mirrors(told, tmp_path, trackers, **options) as mirrors:
+    with TrackingObserver(told, tmp_path, trackers, **options) as mirrors:
         begun = time.perf_counter()
         for row in rows:
             mirrors.update(row)
@@ -71,7 +71,7 @@ def test_one_that_cannot_be_opened_costs_one_line(tmp_path):
         raise ConnectionError("no network\nand a long story")
 
     mirrors, messages, _, _ = mirrored(tmp_path, {"bad": refuses})
-    assert mirrors.mirrors[0].dropped == len(ROWS)
+    assert mirrors.mirrors[0].dropped_rows == len(ROWS)
     assert "no network" in messages[-1] and f"{len(ROWS)} of {len(ROWS)} rows" in messages[-1]
     assert len(messages) <= 2 and all("\n" not in line for line in messages)
 
@@ -127,13 +127,13 @@ def test_a_slow_one_fills_its_queue_and_drops_rows(tmp_path):
 
     rows = [{"step": i, "a": 1.0} for i in range(200)]
     told = Told()
-    with Mirrors(told, tmp_path, {"slow": lambda about: Sink(write, lambda: None)}, capacity=5, patience=30) as mirrors:
+    with TrackingObserver(told, tmp_path, {"slow": lambda about: Sink(write, lambda: None)}, capacity=5, patience=30) as mirrors:
         for row in rows:
             mirrors.update(row)
         warned = list(told.messages)
         go.set()
     assert len(warned) == 1 and "5 rows behind" in warned[0] and "metrics.jsonl has every row" in warned[0]
-    assert 5 <= len(kept) <= 6 and mirrors.mirrors[0].dropped == 200 - len(kept)
+    assert 5 <= len(kept) <= 6 and mirrors.mirrors[0].dropped_rows == 200 - len(kept)
     assert told.messages[1:] == [f"tracker slow: {200 - len(kept)} of 200 rows did not get there (it is 5 rows behind)"]
 
 

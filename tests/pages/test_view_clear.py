@@ -15,19 +15,19 @@ from fake_run import episode, write, write_fake_run
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.disk.ledger import Ledger
-from cotrain.pages.detail import due_in, learned_from
+from cotrain.pages.detail import objectives_in_phase, training_status
 from cotrain.pages.places import find_places
 from cotrain.pages.report import write_report
-from cotrain.pages.runs import Run, describe_pay
+from cotrain.pages.runs import RunView, describe_pay
 from cotrain.pages.together import folder_row
-from cotrain.pages.top import screen, snapshot
+from cotrain.pages.top import draw_screen, snapshot
 from cotrain.pages.why import why
 
 GAP = "\u202f"
 
 
 def lead_of(directory: Path) -> str:
-    run = Run(directory)
+    run = RunView(directory)
     run.watch_all()
     return str(run.overview()["said"])
 
@@ -84,22 +84,22 @@ SCHEDULE = {
 
 
 def test_in_training_is_yes_or_no_with_the_reason() -> None:
-    generator, verifier = due_in(SCHEDULE, "generator"), due_in(SCHEDULE, "verifier")
+    generator, verifier = objectives_in_phase(SCHEDULE, "generator"), objectives_in_phase(SCHEDULE, "verifier")
     worth = {"role": "solver", "advantages": {"generator": [[0.7, 1]]}}
-    assert learned_from(worth, generator) == "yes"
-    assert learned_from({**worth, "advantages": {"generator": [[0.0, 4]]}}, generator) == "yes, but its advantage is 0"
-    assert learned_from({**worth, "failure": "no grade"}, generator) == "no: no grade"
-    assert learned_from({"role": "solver"}, verifier) == "no: this step trained checker on other turns"
-    assert learned_from({"role": "critic"}, verifier).startswith("no: verifier took no advantage from it")
-    assert due_in(SCHEDULE, "odd") is None and due_in({}, "generator") is None
-    assert learned_from({"role": "solver"}, None) == "no: nothing was learned from it"
+    assert training_status(worth, generator) == "yes"
+    assert training_status({**worth, "advantages": {"generator": [[0.0, 4]]}}, generator) == "yes, but its advantage is 0"
+    assert training_status({**worth, "failure": "no grade"}, generator) == "no: no grade"
+    assert training_status({"role": "solver"}, verifier) == "no: this step trained checker on other turns"
+    assert training_status({"role": "critic"}, verifier).startswith("no: verifier took no advantage from it")
+    assert objectives_in_phase(SCHEDULE, "odd") is None and objectives_in_phase({}, "generator") is None
+    assert training_status({"role": "solver"}, None) == "no: nothing was learned from it"
 
 
 def test_a_rollout_knows_the_phase_of_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_fake_run(tmp_path, steps=40, episodes=1)  # warm-up, generator … as in SCHEDULE
     recipe = json.loads((tmp_path / "recipe.json").read_text())
     write(tmp_path / "recipe.json", recipe | SCHEDULE)
-    found = Run(tmp_path).rollout(16, 0, 0)  # of a generator's step
+    found = RunView(tmp_path).rollout(16, 0, 0)  # of a generator's step
     assert found is not None
     assert [trace["learned"] for trace in found["traces"]] == ["yes", "no: this step trained generator on other turns"]
     assert why([str(tmp_path), "16:0:0"]) == 0
@@ -115,7 +115,7 @@ def test_no_defect_is_no_line_and_a_policys_figure_is_no_judges(tmp_path: Path) 
     for at in ("before", "after"):
         summary[at] |= {"verifier/mcc_undefined": zero, "other/mcc_undefined": some, "verifier/update_sparsity": some}
     write(tmp_path / "summary.json", summary)
-    found = {one["key"]: one["spoken"] for one in Run(tmp_path).overview()["figures"]}
+    found = {one["key"]: one["spoken"] for one in RunView(tmp_path).overview()["figures"]}
     assert "verifier/mcc_undefined" not in found and "other/mcc_undefined" in found
     assert found["verifier/update_sparsity"] is False and found["verifier/balanced_accuracy"] is True
 
@@ -124,16 +124,16 @@ def test_a_folder_tells_the_interval_of_a_change(tmp_path: Path) -> None:
     write_fake_run(tmp_path / "one", steps=2, episodes=1)
     (place,) = find_places(tmp_path)
     figure = folder_row(place)["figure"]
-    change = Estimate.of_json(figure["change"])
+    change = Estimate.from_json(figure["change"])
     assert figure["key"] == "solver/pass@1" and change.low < figure["change"]["value"] < change.high
 
 
 def test_a_terminal_counts_the_steps_of_alarms_as_the_run_does(tmp_path: Path) -> None:
     write(tmp_path / "recipe.json", {"name": "cut"})
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "solver/truncated": 0.9, "solver/length": 3}\n')
-    shown = snapshot(Run(tmp_path))
+    shown = snapshot(RunView(tmp_path))
     assert [alarm["step"] for alarm in shown["alarms"]] == [0]  # as it is kept
-    told = [str(one) for one in screen(shown).renderables]
+    told = [str(one) for one in draw_screen(shown).renderables]
     assert any("since step 1:" in line for line in told) and not any("step 0" in line for line in told)
 
 

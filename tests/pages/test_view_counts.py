@@ -10,9 +10,9 @@ from fake_run import episode, write
 
 from cotrain.core.types import Episode
 from cotrain.disk.ledger import Ledger
-from cotrain.pages.counts import best_of, votes
+from cotrain.pages.counts import best_of_n, vote_agreement
 from cotrain.pages.rollouts import FIELDS, FIRST_FOUND, FIRST_MISSED, STEP_BELIEVED, STEP_DOUBTED
-from cotrain.pages.runs import Run
+from cotrain.pages.runs import RunView
 
 AT = {name: place for place, name in enumerate(FIELDS)}
 
@@ -20,17 +20,17 @@ AT = {name: place for place, name in enumerate(FIELDS)}
 def test_the_best_of_n_is_an_expectation_over_subsets() -> None:
     group = [(0.9, False), (0.5, True), (0.1, False)]
     # n 1: each is drawn with 1/3
-    assert best_of(group, 1) == pytest.approx((1.5 / 3, 1 / 3, 1 / 3))
+    assert best_of_n(group, 1) == pytest.approx((1.5 / 3, 1 / 3, 1 / 3))
     # n 2: {0.9, 0.5}, {0.9, 0.1}, {0.5, 0.1}: the wrong one twice, the right one once; two of three hold a right one
-    assert best_of(group, 2) == pytest.approx(((0.9 + 0.9 + 0.5) / 3, 1 / 3, 2 / 3))
-    assert best_of(group, 3) == pytest.approx((0.9, 0.0, 1.0))  # it chooses the wrong one: fooled
+    assert best_of_n(group, 2) == pytest.approx(((0.9 + 0.9 + 0.5) / 3, 1 / 3, 2 / 3))
+    assert best_of_n(group, 3) == pytest.approx((0.9, 0.0, 1.0))  # it chooses the wrong one: fooled
     # a tie is broken by chance
-    assert best_of([(0.5, True), (0.5, False), (0.5, False)], 3) == pytest.approx((0.5, 1 / 3, 1.0))
+    assert best_of_n([(0.5, True), (0.5, False), (0.5, False)], 3) == pytest.approx((0.5, 1 / 3, 1.0))
 
 
 def test_a_vote_needs_a_most_frequent_answer() -> None:
-    assert votes(["4", "4", "5", None]) == [True, True, False, None]
-    assert votes(["4", "5"]) == [None, None] and votes([None, None]) == [None, None] and votes(["4"]) == [None]
+    assert vote_agreement(["4", "4", "5", None]) == [True, True, False, None]
+    assert vote_agreement(["4", "5"]) == [None, None] and vote_agreement([None, None]) == [None, None] and vote_agreement(["4"]) == [None]
 
 
 def made(member: int, *, right: bool, says: bool, answer: str, score: float, steps: list[bool]) -> Episode:
@@ -64,9 +64,9 @@ def test_a_group_is_counted_by_hand(tmp_path: Path) -> None:
     ]
     with Ledger(tmp_path / "episodes") as ledger:
         ledger.append(0, group)
-    run = Run(tmp_path)
+    run = RunView(tmp_path)
     run.rollouts.read_some()
-    found = run.judged()
+    found = run.verifier_document()
     (window,), (more,) = found["judges"]["verifier"], found["more"]
     assert (window["first_found"], window["first_missed"]) == (1, 1)
     assert more["errors"] == {"verifier": {"arithmetic": [1, 1, 0]}}

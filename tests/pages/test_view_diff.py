@@ -10,10 +10,10 @@ from fake_run import write_fake_run
 from test_view_page import poisoned_run
 
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.pages.diff import compared, diff, differences, lines_of
-from cotrain.pages.escape import hidden
-from cotrain.pages.runs import opened
-from cotrain.pages.settings import word
+from cotrain.pages.diff import compare_runs, diff, unequal_settings, lines_of
+from cotrain.pages.escape import is_hidden
+from cotrain.pages.runs import open_run
+from cotrain.pages.settings import value_text
 
 
 def changed(directory: Path, name: str, change) -> Path:
@@ -40,15 +40,15 @@ def runs(tmp_path):
 def test_settings_by_hand():
     a = {"lr": 1, "roles": {"solver": {"prompt": "x", "words": []}}, "steps": 3}
     b = {"lr": 2, "roles": {"solver": {"prompt": "x", "words": ["Y"]}, "judge": 1}, "steps": 3}
-    assert list(differences(a, b)) == [("lr", 1, 2), ("roles.solver.words", [], ["Y"]), ("roles.judge", None, 1)]
+    assert list(unequal_settings(a, b)) == [("lr", 1, 2), ("roles.solver.words", [], ["Y"]), ("roles.judge", None, 1)]
     phases = [[{"is": "Phase", "name": "both", "on": on}, {"name": "alone", "on": ["a"]}] for on in (["a"], ["a", "b"])]
     first, second = ({"schedule": {"phases": phase, "warmup": []}} for phase in phases)
-    assert list(differences(first, second)) == [("schedule.phases.both.on", ["a"], ["a", "b"])]
-    assert [word(value) for value in (None, True, ["a", "b"], [], 0.5)] == ["none", "true", "a, b", "none", "0.5"]
+    assert list(unequal_settings(first, second)) == [("schedule.phases.both.on", ["a"], ["a", "b"])]
+    assert [value_text(value) for value in (None, True, ["a", "b"], [], 0.5)] == ["none", "true", "a, b", "none", "0.5"]
 
 
 def test_what_differs_is_told(runs):
-    found = compared(*map(opened, runs))
+    found = compare_runs(*map(open_run, runs))
     assert {one["setting"]: (one["a"], one["b"]) for one in found["settings"]} == {
         "group_size": (8, 16),
         "lr": (None, 1e-4),
@@ -74,17 +74,17 @@ def test_it_fits_80_columns_and_json_holds_the_same(runs, capsys):
 
 
 def test_one_rollout_may_be_named(runs):
-    found = compared(*map(opened, runs), "0:1:0")
+    found = compare_runs(*map(open_run, runs), "0:1:0")
     assert (found["rollout"]["step"], found["rollout"]["task"]) == (0, 1)
     with pytest.raises(ConfigError, match="one has no rollout 99:0:0"):
-        compared(*map(opened, runs), "99:0:0")
+        compare_runs(*map(open_run, runs), "99:0:0")
     with pytest.raises(ConfigError, match="expected STEP:TASK:MEMBER"):
-        compared(*map(opened, runs), "nonsense")
+        compare_runs(*map(open_run, runs), "nonsense")
 
 
 def test_a_run_that_goes_on_is_compared_too(runs, tmp_path):
     young = write_fake_run(tmp_path / "young", steps=4, episodes=2, summary=False)
-    text = "\n".join(lines_of(compared(opened(young), opened(young))))
+    text = "\n".join(lines_of(compare_runs(open_run(young), open_run(young))))
     assert "none" in text and "nothing: neither run is finished" in text and "rollout 0:0:0" in text
     with pytest.raises(RunDirectoryError, match="not a run directory"):
         diff([str(young), str(tmp_path / "nowhere")])
@@ -94,4 +94,4 @@ def test_no_control_character_reaches_the_terminal(tmp_path, capsys):
     run = poisoned_run(tmp_path, ["\x1b]52;c;aGk=\x07\x1b[2J\u202etxet"] * 300)
     assert diff([str(run), str(run), "--rollout", "0:0:0"]) == 0
     said = capsys.readouterr().out
-    assert "<U+001B>" in said and not any(hidden(char) for char in said if char != "\n")
+    assert "<U+001B>" in said and not any(is_hidden(char) for char in said if char != "\n")

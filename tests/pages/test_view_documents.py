@@ -13,17 +13,17 @@ from cotrain.core.errors import RunDirectoryError
 from cotrain.core.types import Episode
 from cotrain.disk.ledger import Ledger
 from cotrain.pages.curves import POINTS
-from cotrain.pages.detail import dumped
-from cotrain.pages.follow import Lines
+from cotrain.pages.detail import dump_json
+from cotrain.pages.follow import JsonlReader
 from cotrain.pages.places import find_places
 from cotrain.pages.rollouts import FIELDS, LEFT_OUT, REVIEW_UNREAD, TRUNCATED, UNREAD
-from cotrain.pages.runs import Run, opened
+from cotrain.pages.runs import RunView, open_run
 
 AT = {name: place for place, name in enumerate(FIELDS)}
 
 
-def read_all(directory: Path) -> Run:
-    run = opened(directory)
+def read_all(directory: Path) -> RunView:
+    run = open_run(directory)
     run.watch_all()
     while run.rollouts.read_some():
         pass
@@ -57,7 +57,7 @@ def test_a_long_run_has_means_of_neighbours_and_no_more_points_than_a_screen(tmp
     write(tmp_path / "recipe.json", {"name": "long"})
     rows = [{"step": i, "tokens": 10 * i, "solver/accuracy": float(i % 2)} for i in range(4 * POINTS)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    training = opened(tmp_path).overview()["training"]
+    training = open_run(tmp_path).overview()["training"]
     assert training["every"] == 4 and len(training["axes"]["step"]) == POINTS
     assert set(training["series"]["solver/accuracy"]) == {0.5}
     assert training["axes"]["step"][:2] == [4, 8] and training["axes"]["tokens"][-1] == 10 * (4 * POINTS - 1)
@@ -65,19 +65,19 @@ def test_a_long_run_has_means_of_neighbours_and_no_more_points_than_a_screen(tmp
 
 def test_lines_are_read_once_and_anew_when_the_file_was_cut_back(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    lines = Lines(path)
-    assert lines.new() == ([], False)
+    lines = JsonlReader(path)
+    assert lines.read_new() == ([], False)
     path.write_text('{"step": 0}\n{"step": 1}\n{"st')
-    assert lines.new() == ([{"step": 0}, {"step": 1}], False)
-    assert lines.new() == ([], False)
+    assert lines.read_new() == ([{"step": 0}, {"step": 1}], False)
+    assert lines.read_new() == ([], False)
     path.write_text('{"step": 0}\n{"step": 1}\n{"step": 2}\n')
-    assert lines.new() == ([{"step": 2}], False)
+    assert lines.read_new() == ([{"step": 2}], False)
     path.write_text('{"step": 0}\n{"step": 7}\n{"step": 8}\n{"step": 9}\n')  # cut back and grown past where we were
-    assert lines.new() == ([{"step": 0}, {"step": 7}, {"step": 8}, {"step": 9}], True)
+    assert lines.read_new() == ([{"step": 0}, {"step": 7}, {"step": 8}, {"step": 9}], True)
     path.write_text('{"step": 0}\n')
-    assert lines.new() == ([{"step": 0}], True)
+    assert lines.read_new() == ([{"step": 0}], True)
     path.write_text('{"step": 0}\n[]\nnonsense\n{"step": 3}\n')
-    assert lines.new() == ([{"step": 3}], False) and lines.damaged == 2
+    assert lines.read_new() == ([{"step": 3}], False) and lines.damaged == 2
 
 
 def test_a_live_run_is_followed(tmp_path: Path) -> None:
@@ -97,15 +97,15 @@ def test_a_live_run_is_followed(tmp_path: Path) -> None:
 
 def test_the_steps_of_a_ledger_are_listed_only_when_it_has_changed(tmp_path: Path, monkeypatch) -> None:
     """Once a step would be the square of a run's length: four minutes for 10,000 steps."""
-    run = opened(write_fake_run(tmp_path, steps=40, episodes=1))
+    run = open_run(write_fake_run(tmp_path, steps=40, episodes=1))
     listed, members = [], run.rollouts.ledger.members
     monkeypatch.setattr(run.rollouts.ledger, "members", lambda: listed.append(1) or members())
     while run.rollouts.read_some():
         pass
-    assert run.rollouts.read_steps() == run.rollouts.steps() == 10 and len(listed) == 1
+    assert run.rollouts.read_step_count() == run.rollouts.step_count() == 10 and len(listed) == 1
     with Ledger(tmp_path / "episodes") as ledger:
         ledger.append(40, [episode(40, 41, 0)])
-    assert run.rollouts.read_some() and len(listed) == 2 and run.rollouts.read_steps() == 11
+    assert run.rollouts.read_some() and len(listed) == 2 and run.rollouts.read_step_count() == 11
 
 
 def test_a_ledger_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_judge_is_counted_by_answer_by_step_and_by_probability(tmp_path: Path)
     )
     with Ledger(tmp_path / "episodes") as ledger:
         ledger.append(0, [made])
-    (window,) = read_all(tmp_path).judged()["judges"]["verifier"]
+    (window,) = read_all(tmp_path).verifier_document()["judges"]["verifier"]
     assert [window[key] for key in ("tp", "fn", "tn", "fp", "unread")] == [0, 1, 0, 0, 0]
     assert [window["step_" + key] for key in ("tp", "fn", "tn", "fp")] == [1, 1, 0, 1]
     assert window["bins"][2] == [1, 0.25, 1] and sum(bin[0] for bin in window["bins"]) == 1
@@ -185,7 +185,7 @@ def test_reward_is_weighed_as_the_recipe_does(tmp_path: Path) -> None:
 
 
 def test_one_rollout_has_tokens_logprobs_and_rewards(tmp_path: Path) -> None:
-    run = opened(write_fake_run(tmp_path, steps=4, episodes=2))
+    run = open_run(write_fake_run(tmp_path, steps=4, episodes=2))
     found = run.rollout(0, 1, 0)
     assert found is not None
     solver, verifier = found["traces"]
@@ -197,7 +197,7 @@ def test_one_rollout_has_tokens_logprobs_and_rewards(tmp_path: Path) -> None:
 def test_tokens_of_an_embedded_model_are_words(tmp_path: Path) -> None:
     directory = write_fake_run(tmp_path, steps=1, episodes=1)
     write(directory / "recipe.json", {"settings": {"policies": {"generator": {"model": "embedded"}}}})
-    found = opened(directory).rollout(0, 0, 0)
+    found = open_run(directory).rollout(0, 0, 0)
     assert found is not None and all(not piece.startswith("#") for piece in found["traces"][0]["tokens"])
 
 
@@ -206,7 +206,7 @@ def test_any_part_may_be_missing(tmp_path: Path, missing: str) -> None:
     directory = write_fake_run(tmp_path / "run", steps=8, episodes=4)
     (directory / missing).rename(tmp_path / "elsewhere")
     run = read_all(directory)
-    json.loads(dumped([run.overview(), run.judged(), run.rollouts.page(0, 99), run.rollout(0, 0, 0)]))
+    json.loads(dump_json([run.overview(), run.verifier_document(), run.rollouts.rows_page(0, 99), run.rollout(0, 0, 0)]))
 
 
 def test_garbage_in_every_file_is_told(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_garbage_in_every_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "episodes").mkdir()
     (tmp_path / "episodes" / "episodes.jsonl.gz").write_bytes(b"not a ledger at all, only some bytes" * 9)
     run = read_all(tmp_path)
-    found = json.loads(dumped(run.overview()))
+    found = json.loads(dump_json(run.overview()))
     assert found["training"]["rows"] == 2 and any("4 lines" in note for note in found["notes"])
     assert run.rollouts.rows == []
 

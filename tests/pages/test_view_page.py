@@ -16,13 +16,13 @@ from fake_run import episode, training_row, write, write_fake_run
 from payloads import AUDIT, listening, payloads, poisoned_comparison, poisoned_run, poisoned_sides
 
 from cotrain.disk.ledger import Ledger
-from cotrain.pages.detail import dumped
-from cotrain.pages.escape import hidden
-from cotrain.pages.page import ASSETS, MODULES, page
+from cotrain.pages.detail import dump_json
+from cotrain.pages.escape import is_hidden
+from cotrain.pages.page import ASSETS, MODULES, render_page
 from cotrain.pages.places import comparison_at
-from cotrain.pages.report import documents, write_report
-from cotrain.pages.report_together import comparison_documents, write_comparison
-from cotrain.pages.runs import Run
+from cotrain.pages.report import report_documents, write_report
+from cotrain.pages.report_together import comparison_documents, write_comparison_page
+from cotrain.pages.runs import RunView
 from cotrain.pages.together import study_document
 
 
@@ -54,7 +54,7 @@ def test_rollouts_behind_alarms_are_inside(tmp_path: Path) -> None:
     directory = write_fake_run(tmp_path, steps=60, summary=False, episodes=40)
     rows = [training_row(step, 60, {"generator": 0, "verifier": 0}) | {"gap": step / 60} for step in range(60)]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    inside = {name: json.loads(content) for name, content in documents(Run(directory)).items()}
+    inside = {name: json.loads(content) for name, content in report_documents(RunView(directory)).items()}
     examples = [at for alarm in inside["overview"]["alarms"] for at in alarm["examples"]]
     assert examples
     for at in examples:
@@ -85,14 +85,14 @@ def test_every_screen_is_drawn(tmp_path: Path) -> None:
     )
     assert "balanced accuracy" in drawn(path, tmp_path / "profile", address="#verifier")
     assert "false positive" in drawn(path, tmp_path / "profile", address="#rollouts")
-    at = next(iter(json.loads(documents(Run(directory))["details"])))
+    at = next(iter(json.loads(report_documents(RunView(directory))["details"])))
     one = drawn(path, tmp_path / "profile", address=f"#r:{at}")
     assert "The group, by reward" in one and "says " in one and 'class="token"' in one
 
 
 def audited(inside: dict[str, bytes], place: Path) -> dict[str, Any]:
     """What a page with this inside is made of, on every screen."""
-    content = page("payloads", "test", inside)
+    content = render_page("payloads", "test", inside)
     path = place / "page.html"
     path.write_bytes(
         content.replace(b"</body>", f'<script type="module" nonce="test">{AUDIT}</script></body>'.encode())
@@ -109,7 +109,7 @@ def audited(inside: dict[str, bytes], place: Path) -> dict[str, Any]:
 @needs_browser
 def test_nothing_that_comes_from_outside_can_act(tmp_path: Path) -> None:
     with listening() as (address, asked):
-        found = audited(documents(Run(poisoned_run(tmp_path / "run", payloads(address)))), tmp_path)
+        found = audited(report_documents(RunView(poisoned_run(tmp_path / "run", payloads(address)))), tmp_path)
         assert found["screens"] == 309 and found["seen"] > 300 * 40
         assert asked == []
 
@@ -123,22 +123,22 @@ def test_nothing_in_a_comparison_or_study_can_act(tmp_path: Path) -> None:
         assert place is not None and len(place.arms) == 3
         inside = comparison_documents(place)
         together = json.loads(inside["together"])
-        run = Run(poisoned_run(tmp_path / "run", texts))
+        run = RunView(poisoned_run(tmp_path / "run", texts))
         sides, details = poisoned_sides(run, [arm["label"] for arm in together["arms"]], texts)
         together["arms"][0]["runs"] = [{"seed": 0, "number": None, "steps": 3, "planned": texts[0], "ended": False}]
-        found = audited({"together": dumped(together), "sides": dumped(sides), "details": dumped(details)}, tmp_path)
+        found = audited({"together": dump_json(together), "sides": dump_json(sides), "details": dump_json(details)}, tmp_path)
         assert found["screens"] == 306 and found["seen"] > 300 * 20
         study = dict.fromkeys(("measure", "study", "hypothesis", "sha256", "began"), "".join(texts)) | {
             "git": {"committed": False, "words": texts[0]}, "gate": {"asked": texts[1]}, "parts": {},
         }  # fmt: skip
-        found = audited({"together": dumped(study_document(study, dict.fromkeys(texts[:20], together)))}, tmp_path)
+        found = audited({"together": dump_json(study_document(study, dict.fromkeys(texts[:20], together)))}, tmp_path)
         assert found["seen"] > 300 and asked == []
 
 
 @pytest.mark.whole
 @needs_browser
 def test_every_screen_of_a_comparison_is_drawn(tmp_path: Path) -> None:
-    path = write_comparison(poisoned_comparison(tmp_path / "compare", [f"m{at}" for at in range(300)]))
+    path = write_comparison_page(poisoned_comparison(tmp_path / "compare", [f"m{at}" for at in range(300)]))
     assert path.stat().st_size < 5_000_000
     result = drawn(path, tmp_path / "profile")
     assert "Figures at the end of each run" in result and "the others are compared with it" in result
@@ -151,5 +151,5 @@ def test_no_character_of_the_file_is_hidden(tmp_path: Path) -> None:
     directory = poisoned_run(tmp_path / "run", payloads("http://127.0.0.1:9/b"))
     text = write_report(directory).read_text()
     body = text[text.index("<body>") : text.index("<script nonce=")]
-    assert not any(hidden(char) for char in body if char != "\n")
+    assert not any(is_hidden(char) for char in body if char != "\n")
     assert body.count("<script") == 4 and body.count("</script>") == 4

@@ -15,7 +15,7 @@ import pytest
 from fake_run import write_fake_run
 
 from cotrain.core.errors import ConfigError
-from cotrain.pages.command import taken_apart
+from cotrain.pages.command import split_address
 from cotrain.pages.places import find_places
 from cotrain.pages.server import HOST, Viewer, listen
 
@@ -162,9 +162,9 @@ def test_random_requests_never_break_it(server: Server) -> None:
 
 
 def test_a_directory_with_a_place_in_it_opens_there(tmp_path: Path) -> None:
-    assert taken_apart("runs/mine") == (Path("runs/mine"), "")
-    assert taken_apart("runs/mine#r:120:7:3") == (Path("runs/mine"), "#r:120:7:3")
-    assert taken_apart("runs/mine#rollouts:all;said=1;right=0") == (Path("runs/mine"), "#rollouts:all;said=1;right=0")
-    assert taken_apart('runs/mine#"<b>') == (Path("runs/mine"), "#%22%3Cb%3E")
+    assert split_address("runs/mine") == (Path("runs/mine"), "")
+    assert split_address("runs/mine#r:120:7:3") == (Path("runs/mine"), "#r:120:7:3")
+    assert split_address("runs/mine#rollouts:all;said=1;right=0") == (Path("runs/mine"), "#rollouts:all;said=1;right=0")
+    assert split_address('runs/mine#"<b>') == (Path("runs/mine"), "#%22%3Cb%3E")
     (tmp_path / "a#b").mkdir()
-    assert taken_apart(str(tmp_path / "a#b")) == (tmp_path / "a#b", "")
+    assert split_address(str(tmp_path / "a#b")) == (tmp_path / "a#b", "")

@@ -11,9 +11,9 @@ from rich.console import Console
 from test_view_page import poisoned_run
 
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.pages.escape import hidden
-from cotrain.pages.runs import Run
-from cotrain.pages.top import screen, snapshot, top
+from cotrain.pages.escape import is_hidden
+from cotrain.pages.runs import RunView
+from cotrain.pages.top import draw_screen, snapshot, top
 from cotrain.pages.why import why
 
 POISON = ["\x1b]52;c;aGk=\x07\x1b[2J\u202etxet"] * 300
@@ -21,7 +21,7 @@ POISON = ["\x1b]52;c;aGk=\x07\x1b[2J\u202etxet"] * 300
 
 def test_top_fits_a_small_terminal(tmp_path: Path) -> None:
     console = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
-    console.print(screen(snapshot(Run(write_fake_run(tmp_path / "run", steps=40, episodes=1)))))
+    console.print(draw_screen(snapshot(RunView(write_fake_run(tmp_path / "run", steps=40, episodes=1)))))
     lines = console.export_text().splitlines()
     assert len(lines) <= 24 and all(len(line) <= 80 for line in lines)
     assert "tango  step 40, 100% done  ended" in lines[0] and any("truth: accuracy" in line for line in lines)
@@ -66,4 +66,4 @@ def test_no_control_character_reaches_the_terminal(tmp_path: Path, capsys: pytes
     directory = poisoned_run(tmp_path, POISON)
     assert why([str(directory), "0:0:0"]) == 0 and top([str(directory), "--once"]) == 0
     said = capsys.readouterr().out
-    assert "<U+001B>" in said and not any(hidden(char) for char in said if char != "\n")
+    assert "<U+001B>" in said and not any(is_hidden(char) for char in said if char != "\n")

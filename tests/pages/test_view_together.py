@@ -10,9 +10,9 @@ from fake_run import write, write_fake_run
 
 from cotrain.pages.curves import Curves
 from cotrain.pages.places import find_places
-from cotrain.pages.report_together import write_again
-from cotrain.pages.runs import Run
-from cotrain.pages.together import Together
+from cotrain.pages.report_together import rewrite_page
+from cotrain.pages.runs import RunView
+from cotrain.pages.together import ComparedRuns
 
 
 def seeds(folder: Path, count: int, **settings: object) -> None:
@@ -33,13 +33,13 @@ def test_costs_are_summed_over_the_steps(tmp_path: Path) -> None:
     times = [{"step": step, "play": 1.0, "update": 0.5, "solver/seconds": 9.0} for step in range(3)]
     (tmp_path / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in times))
     curves = Curves(tmp_path)
-    curves.read()
-    axes = curves.columns()["axes"]
+    curves.read_new()
+    axes = curves.chart_columns()["axes"]
     assert axes == {
         "step": [1, 2, 3], "tokens": [10, 20, 30], "flops": [5, 10, 15], "seconds": [1.5, 3.0, 4.5],
         "updates/a": [1, 1, 1],
     }  # fmt: skip
-    held_out = curves.evaluations()  # after two steps
+    held_out = curves.evaluation_columns()  # after two steps
     assert held_out["axes"] == {"step": [2], "tokens": [20], "flops": [10], "seconds": [3.0], "updates/a": [1]}
     assert held_out["series"] == {"solver/pass@1": [0.5]}
 
@@ -75,11 +75,11 @@ def test_one_problem_stands_beside_itself_and_unlike_settings_are_told(tmp_path:
     seeds(tmp_path / "b", 3, lr=2.0)
     write(tmp_path / "settings.json", {"equal": "batches", "arms": ["a", "b"]})
     (place, *_) = find_places(tmp_path)
-    arms = {arm: {seed: Run(path) for seed, path in paths.items()} for arm, paths in place.arms.items()}
-    together = Together(place, arms, {arms["a"][0].directory: 7})
+    arms = {arm: {seed: RunView(path) for seed, path in paths.items()} for arm, paths in place.arms.items()}
+    together = ComparedRuns(place, arms, {arms["a"][0].directory: 7})
     for runs in arms.values():
-        runs[0].rollouts.read([0, 4])
-    sides = together.sides(0)
+        runs[0].rollouts.load_steps([0, 4])
+    sides = together.shared_problems(0)
     assert sides["all"] == 6 and sides["reading"] == 0  # three problems of two recorded steps, the same in both arms
     one = sides["problems"][0]["arms"]
     assert one["a"]["run"] == 7 and one["b"]["run"] is None and one["a"]["members"] == one["b"]["members"]
@@ -89,5 +89,5 @@ def test_one_problem_stands_beside_itself_and_unlike_settings_are_told(tmp_path:
     line = bands["curves"]["batches"]["solver/pass@1"]["a"]
     assert line["x"] == [0, 8] and line["low"] == line["mean"] == line["high"]  # three equal seeds
     assert document["figures"] == [] and [run["ended"] for arm in document["arms"] for run in arm["runs"]] == [True] * 6
-    path = write_again(tmp_path)
-    assert path is not None and path.stat().st_size < 5_000_000 and write_again(tmp_path / "a" / "seed-0") is None
+    path = rewrite_page(tmp_path)
+    assert path is not None and path.stat().st_size < 5_000_000 and rewrite_page(tmp_path / "a" / "seed-0") is None

@@ -17,7 +17,7 @@ from cotrain.methods.dsm import dsm
 from cotrain.methods.genprm import genprm
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.preflight.answers import Asking, Said, answers_for, read, refusal, shown
+from cotrain.preflight.answers import AnswerFormat, SampledAnswer, choose_answer_settings, read_answers, answers_refusal, answer_lines
 from cotrain.text.prompts import SOLVE, SOLVE_FULL, SOLVE_OWN
 from tests.helpers import EASY, TINY
 
@@ -29,12 +29,12 @@ def silent(text):
 
 
 def chosen(recipe, answer=None, prompt=None, say=silent, steps=None, look=False):
-    how = Asking(answer=answer, prompt=prompt, steps_as=steps)
-    return answers_for(recipe, how, device="cpu", say=say, look=look)[0]
+    how = AnswerFormat(answer=answer, prompt=prompt, steps_as=steps)
+    return choose_answer_settings(recipe, how, device="cpu", say=say, look=look)[0]
 
 
 def said(*texts, finish="stop"):
-    return [Said(task=TASK, text=text, finish=finish) for text in texts]
+    return [SampledAnswer(task=TASK, text=text, finish=finish) for text in texts]
 
 
 def test_a_model_of_the_package_is_not_asked_and_its_recipe_stays_as_it_is():
@@ -69,10 +69,10 @@ def test_steps_in_words_reach_all_who_are_asked_as_the_solver(other):
     roles = override(recipe, chosen(recipe, "phrase", steps="numbered")).roles
     assert {roles[name].steps for name in ("solver", "teacher")} == {"numbered"}
     assert "numbered steps (1., 2., 3.)" in roles["solver"].prompt and "The answer is" in roles["teacher"].prompt
-    read_as = roles["solver"].read("1. Two\nand two.\n2. The answer is 4.", {})
+    read_as = roles["solver"].parse_reply("1. Two\nand two.\n2. The answer is 4.", {})
     assert [step.text for step in read_as.steps] == ["Two\nand two.", "The answer is 4."]
     tagged = override(recipe, chosen(recipe, "tags", steps="lines")).roles["solver"]
-    assert tagged.read("3 + 4\nis 7 <answer>7</answer>", {}).answer == "7" and "<answer>" in tagged.prompt
+    assert tagged.parse_reply("3 + 4\nis 7 <answer>7</answer>", {}).answer == "7" and "<answer>" in tagged.prompt
 
 
 def test_steps_are_cut_as_the_model_writes_them_and_a_named_format_is_shown(other):
@@ -162,22 +162,22 @@ def test_a_context_that_is_too_short_asks_for_a_lower_limit(other, tmp_path, cap
 
 
 def test_a_limit_is_not_to_be_raised_where_the_context_ends(other):
-    reading = read("ask", "phrase", said("I think", "so", finish="length"))
-    assert "raise their limit" in refusal(reading) and "raise their limit" in refusal(replace(reading, room=100))
-    full = refusal(replace(reading, room=3))
+    reading = read_answers("ask", "phrase", said("I think", "so", finish="length"))
+    assert "raise their limit" in answers_refusal(reading) and "raise their limit" in answers_refusal(replace(reading, room=100))
+    full = answers_refusal(replace(reading, room=3))
     assert full.startswith("2 of 2 answers were cut off before they ended, ") and "raise" not in full
-    assert "no problem was there" in refusal(read("ask", "phrase", []))
+    assert "no problem was there" in answers_refusal(read_answers("ask", "phrase", []))
 
 
 def test_a_format_is_as_good_as_what_it_reads():
     answers = said(f"The answer is {TASK.answer}.", "So it is 5.", "\\boxed{3}")
-    reading = read(SOLVE_OWN["phrase"], "phrase", answers)
+    reading = read_answers(SOLVE_OWN["phrase"], "phrase", answers)
     assert [None if f is None else f.answer for f in reading.found] == [TASK.answer, None, None]
-    assert ", right" in shown(reading)[0] and "unreadable" in shown(reading)[1]
-    assert refusal(reading).startswith("2 of 3 answers cannot be read: …'So it is 5.'; try --answer last-number")
+    assert ", right" in answer_lines(reading)[0] and "unreadable" in answer_lines(reading)[1]
+    assert answers_refusal(reading).startswith("2 of 3 answers cannot be read: …'So it is 5.'; try --answer last-number")
     cut = replace(reading, said=said("a", "b", finish="length"), found=[None, None])
-    assert read("", "last-number", said("so 12", finish="length")).readable == 0
-    assert refusal(cut).startswith("2 of 2 answers were cut off")
+    assert read_answers("", "last-number", said("so 12", finish="length")).readable == 0
+    assert answers_refusal(cut).startswith("2 of 2 answers were cut off")
 
 
 def test_a_run_earns_reward_in_free_words_and_is_resumed_alike(other, tmp_path, capsys):
@@ -192,7 +192,7 @@ def test_a_run_earns_reward_in_free_words_and_is_resumed_alike(other, tmp_path, 
     assert main([*words, "--answer", "tags", "--out", tags]) == 0
     rows = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0]) for name in ("run", "tags")]
     assert rows[0]["solver/accuracy"] == rows[1]["solver/accuracy"]
-    assert api.rebuild(out).roles["solver"].answer == "<answer>(.*)</answer>"
+    assert api.rebuild_recipe(out).roles["solver"].answer == "<answer>(.*)</answer>"
     assert main(["resume", out, "--steps", "3"]) == 0
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["step"], last["solver/parse_failures"], last["solver/steps"]) == (2, 0.0, 1.0)  # in tags 2 steps

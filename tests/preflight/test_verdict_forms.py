@@ -15,8 +15,8 @@ from cotrain.methods.critique import critique
 from cotrain.methods.grpo import grpo
 from cotrain.methods.judged import judged
 from cotrain.methods.tango import tango
-from cotrain.preflight.answers import Asking, answers_for
-from cotrain.preflight.verdicts import MAY_ASK, Reviewed, refusal, shown, verdicts_for
+from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
+from cotrain.preflight.verdicts import MAY_ASK, ReviewReading, reviews_refusal, review_lines, choose_verdict_settings
 from cotrain.text.free_verdicts import free_review
 from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, SOLVE, fields_of
 from cotrain.text.verdicts import Verdict
@@ -30,8 +30,8 @@ def silent(text):
 
 
 def chosen(recipe, verdict=None, prompt=None, say=silent, look=False, seen=None):
-    how = Asking(verdict=verdict, verifier_prompt=prompt)
-    return verdicts_for(recipe, how, seen=seen, device="cpu", say=say, look=look)
+    how = AnswerFormat(verdict=verdict, verifier_prompt=prompt)
+    return choose_verdict_settings(recipe, how, answer_reading=seen, device="cpu", say=say, look=look)
 
 
 def solving(model, make=tango):
@@ -54,9 +54,9 @@ def test_a_named_form_brings_its_prompt_and_its_reader(other, make, form):
     role = override(recipe, chosen(recipe, form)).roles["verifier"]
     assert (role.verdict, role.prompt) == (form, REVIEW_OWN[form])
     text = {"words": "Step 1: wrong\nVerdict: wrong", "boxed": "\\boxed{No} \\boxed{No}", "first-wrong": "\\boxed{0}"}
-    review = role.read(text[form], {"count": 1})
+    review = role.parse_reply(text[form], {"count": 1})
     assert (tuple(review.steps), review.final) == ((False,), False)
-    assert role.read(text[form], {"count": 2}).ok is (form == "first-wrong")
+    assert role.parse_reply(text[form], {"count": 2}).ok is (form == "first-wrong")
 
 
 def test_prompts_have_the_marks_that_a_verifier_is_told():
@@ -66,10 +66,10 @@ def test_prompts_have_the_marks_that_a_verifier_is_told():
 def test_a_prompt_of_ones_own_says_whether_steps_are_judged(other):
     recipe = tango(model=other, tasks=EASY, steps=1)
     role = override(recipe, chosen(recipe, "words", "{problem} {solution} Is it?")).roles["verifier"]
-    assert role.read("Verdict: correct", {"count": 3}).final is True
+    assert role.parse_reply("Verdict: correct", {"count": 3}).final is True
     asked = override(recipe, chosen(recipe, "words", "{problem} {solution} {count} Is it?")).roles["verifier"]
-    assert asked.read("Verdict: correct", {"count": 3}).reason == "no steps"
-    assert role.told({"problem": "P", "solution": "So it is correct."})["solution"] == "So it is …."
+    assert asked.parse_reply("Verdict: correct", {"count": 3}).reason == "no steps"
+    assert role.prompt_fields({"problem": "P", "solution": "So it is correct."})["solution"] == "So it is …."
 
 
 def test_what_cannot_be_is_refused(other):
@@ -92,7 +92,7 @@ def test_the_model_itself_says_how_it_judges(other):
     """Asked as it was taught, it writes tags; the solver's answers are those that were looked at before."""
     heard = []
     recipe = solving(other)
-    settings, seen = answers_for(recipe, Asking(answer="auto"), device="cpu", say=silent)
+    settings, seen = choose_answer_settings(recipe, AnswerFormat(answer="auto"), device="cpu", say=silent)
     recipe = override(recipe, settings)
     how = chosen(recipe, "auto", REVIEW, heard.append, look=True, seen=seen)
     assert how == [f"roles.verifier.prompt={json.dumps(REVIEW)}"]
@@ -141,15 +141,15 @@ def test_what_is_shown_of_the_reviews_and_why_they_are_refused():
     texts = ["Step 1: correct\nVerdict: correct", "It all looks fine.", "Verdict: wrong", "Fine!"]
     parsed = [free_review(text, "words", 1) for text in texts]
     finishes, truths = ["stop"] * 4, [True, False, False, True]
-    reading = Reviewed(prompt="", verdict="words", texts=texts, finishes=finishes, parsed=parsed, truths=truths)
-    lines = shown(reading)
+    reading = ReviewReading(prompt="", verdict="words", texts=texts, finishes=finishes, parsed=parsed, truths=truths)
+    lines = review_lines(reading)
     assert lines[0].endswith("→ right, steps ✓; in truth right") and "unreadable: no final verdict" in lines[1]
     assert lines[-1].startswith("verdicts: words reads 1 of 4 reviews (1 agree with the truth)")
-    unknown = shown(replace(reading, truths=[None] * 4, parsed=[Verdict(final=None, score=0.5), *parsed[1:]]))
+    unknown = review_lines(replace(reading, truths=[None] * 4, parsed=[Verdict(final=None, score=0.5), *parsed[1:]]))
     assert unknown[0].endswith("→ no verdict; not graded") and "(0 agree with the truth)" in unknown[-1]
-    why = refusal(reading, others=["words", "boxed"])
+    why = reviews_refusal(reading, others=["words", "boxed"])
     assert why.startswith("3 of 4 reviews cannot be read (most often: no final verdict): …'It all looks fine.'")
-    assert "try --verdict words, a --verifier-prompt FILE" in why and "--verdict" not in refusal(reading, others=[])
+    assert "try --verdict words, a --verifier-prompt FILE" in why and "--verdict" not in reviews_refusal(reading, others=[])
 
 
 def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(other, tmp_path, capsys):
@@ -172,7 +172,7 @@ def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(ot
     assert "reads" in capsys.readouterr().out
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert any(row.get("verifier/parse_failures", 1.0) < 0.5 for row in rows)
-    role = api.rebuild(out).roles["verifier"]
+    role = api.rebuild_recipe(out).roles["verifier"]
     assert (role.verdict, role.prompt) == (FINAL, REVIEW)
     assert main(["resume", out, "--steps", "3", "--device", "cpu"]) == 0
     capsys.readouterr()

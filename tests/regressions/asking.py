@@ -21,7 +21,7 @@ CGROUP = Path("/sys/fs/cgroup/pids/cotrain-tests")
 
 
 def main(who: str, kind: str) -> None:
-    from cotrain.grading.cells.users import become, spare_users
+    from cotrain.grading.cells.users import become_user, spare_users
     from cotrain.grading.isolation import JUDGING
     from cotrain.grading.pool import GradingPool
 
@@ -33,7 +33,7 @@ def main(who: str, kind: str) -> None:
         go_apart()
         show_python()
         if who == "user":
-            become(spare_users(1)[0])
+            become_user(spare_users(1)[0])
             os.environ["HOME"] = "/"
             resource.setrlimit(resource.RLIMIT_NPROC, (MOST, MOST))
     with GradingPool(workers=1, judging=(JUDGING,), memory=MEMORY, cell=kind) as pool:
@@ -42,7 +42,7 @@ def main(who: str, kind: str) -> None:
             asked = json.loads(line)
             pool.deadline_s = asked["deadline_s"]
             began = time.monotonic()
-            grade = pool.ask(asked["paper"], asked["program"])
+            grade = pool.grade_in_process(asked["paper"], asked["program"])
             print(json.dumps([grade.value, grade.reason, time.monotonic() - began]), flush=True)
     with suppress(ChildProcessError):
         while os.getpid() == 1:  # all that is left ends with this process, and some of it has folders to clear up
@@ -67,7 +67,7 @@ def show_python() -> None:
     from cotrain.grading.cells import limits, system
 
     shut: dict[str, list[tuple[str, int]]] = {}
-    for place in {os.path.realpath(place) for place in [*limits.places(), *sys.path[:1]]}:
+    for place in {os.path.realpath(place) for place in [*limits.python_paths(), *sys.path[:1]]}:
         above = [str(path) for path in reversed(Path(place).parents) if path.stat().st_mode & 0o5 != 0o5]
         if above:
             shut.setdefault(above[0], []).append((place, os.open(place, os.O_PATH)))

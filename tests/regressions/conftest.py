@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cotrain.core.types import Grade
-from cotrain.grading.cells.watch import below, table
+from cotrain.grading.cells.watch import descendants_of, process_list
 from cotrain.tasks.papers import paper_of
 from tests.regressions.asking import CGROUP
 
@@ -77,8 +77,8 @@ class Asker:
             return self.ask(OTHERS, "assert others() == []") == Grade(value=True)
         until = time.monotonic() + SOON_S
         while time.monotonic() < until:
-            own = {self._process.pid} | {process.pid for process in below(self._process.pid)}
-            strays = {p.pid for p in table() if _user(p.pid) == self.user} - own if self.user else set()
+            own = {self._process.pid} | {process.pid for process in descendants_of(self._process.pid)}
+            strays = {p.pid for p in process_list() if _user(p.pid) == self.user} - own if self.user else set()
             if len(own) <= SERVER and len(strays) <= 1:  # that one clears up folders
                 return True
             time.sleep(0.02)

@@ -17,7 +17,7 @@ from cotrain.runs.run import Interrupted
 from cotrain.stages.corpora import from_items
 from cotrain.stages.documents import all_documents
 from cotrain.stages.sft import sft
-from cotrain.stages.trainer import begun_at
+from cotrain.stages.trainer import begin_time
 from cotrain.text import chat_template
 from tests.helpers import EASY, TINY
 
@@ -75,14 +75,14 @@ def test_a_run_that_goes_on_another_day_tells_the_day_of_its_beginning(model, tm
         return engines[-1]
 
     with pytest.raises(Interrupted):
-        loop.start(recipe_of(model), out, checkpoint_every=1, wrap=wrap)
+        loop.start_run(recipe_of(model), out, checkpoint_every=1, wrap=wrap)
     begun = datetime.fromisoformat(json.loads((out / "provenance.json").read_text())["begun"])
     monkeypatch.setattr(chat_template, "datetime", NextYear)
-    loop.resume(recipe_of(model), out)
+    loop.resume_run(recipe_of(model), out)
     prompts = prompts_of(out, model)
     assert len(prompts) == 6 and len({prompt.partition("]")[0] for prompt in prompts}) == 1
     assert begun.strftime("[%d %b %Y %H:%M]") in prompts[0]
-    renderer = api.trained(out, recipe=recipe_of(model)).policies["generator"].renderer
+    renderer = api.load_trainer(out, recipe=recipe_of(model)).policies["generator"].renderer
     assert renderer.asks_time and renderer._template.now == begun  # also where it is measured later
 
 
@@ -91,9 +91,9 @@ def test_a_training_that_goes_on_another_day_learns_the_same_texts(model, tmp_pa
     sizes = {"tokens": 512, "batch_tokens": 128, "length": 128, "validation": 2}
     corpus, out, tokenizer = from_items("sums", rows), tmp_path / "tuned", load_tokenizer(model)
     assert sft(model, out, conversations=corpus, **sizes).finished
-    begun = begun_at(out)
+    begun = begin_time(out)
     learned = all_documents(corpus, tokenizer, begun=datetime.fromisoformat(begun))
     monkeypatch.setattr(chat_template, "datetime", NextYear)
     assert all_documents(corpus, tokenizer) != learned
     assert all_documents(corpus, tokenizer, begun=datetime.fromisoformat(begun)) == learned
-    assert sft(model, out, conversations=corpus, resume=True, **sizes).finished and begun_at(out) == begun
+    assert sft(model, out, conversations=corpus, resume=True, **sizes).finished and begin_time(out) == begun

@@ -13,7 +13,7 @@ import cotrain
 from cotrain import cli
 from cotrain.core import trust
 from cotrain.core.errors import RunDirectoryError
-from cotrain.disk.files import written
+from cotrain.disk.files import digest_of
 from cotrain.runs.directory import RunDirectory
 from tests.helpers import TINY
 
@@ -77,8 +77,8 @@ def named(folder, target):
     directory = RunDirectory(folder)
     saved = directory.read("recipe.json")
     saved["origin"]["target"] = target
-    directory.keep({"recipe.json": saved})
-    assert directory.sealed()["recipe.json"] == written((folder / "recipe.json").read_bytes())
+    directory.write_sealed({"recipe.json": saved})
+    assert directory.sealed_files()["recipe.json"] == digest_of((folder / "recipe.json").read_bytes())
 
 
 def ran(run):
@@ -160,13 +160,13 @@ def test_an_edited_method_of_a_run_begun_here_is_trusted_where_it_was_begun(run,
     named(out, f"{method}:mine")
     (out / "provenance.json").write_text((out / "provenance.json").read_text() + " ")
     directory = RunDirectory(out)
-    directory.keep({"provenance.json": json.loads((out / "provenance.json").read_text()) | {"python": "other"}})
+    directory.write_sealed({"provenance.json": json.loads((out / "provenance.json").read_text()) | {"python": "other"}})
     assert cli.main(["eval", str(out), "--problems", "1"]) == 2
     assert str(method) in capsys.readouterr().err
 
 
 def test_a_relative_path_names_no_file_of_the_current_directory(run, monkeypatch, capsys):
-    trust.remember(trust.hash_of([run.parent / "method.py"]), "method.py")
+    trust.remember_trusted(trust.hash_of([run.parent / "method.py"]), "method.py")
     named(run, "method.py:mine")
     monkeypatch.chdir(run.parent)
     for more in ([], ["--trust-code"]):
@@ -179,7 +179,7 @@ def change(run, change_settings):
     directory = RunDirectory(run)
     saved = directory.read("recipe.json")
     change_settings(saved["origin"])
-    directory.keep({"recipe.json": saved})
+    directory.write_sealed({"recipe.json": saved})
 
 
 def test_a_task_source_a_module_and_a_sandbox_are_code_too(run, tmp_path, monkeypatch, capsys):

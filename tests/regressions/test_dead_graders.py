@@ -10,7 +10,7 @@ import pytest
 
 from cotrain.core.types import Grade
 from cotrain.grading.grade_worker import Judging
-from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, chosen
+from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
 from cotrain.grading.pool import GradingPool
 from cotrain.tasks.papers import paper_of
 
@@ -38,19 +38,19 @@ def load_dying(folder: str) -> Judging:
 def test_an_answer_whose_grader_died_is_graded_by_another(tmp_path, answer, grade):
     judging = ("tests.regressions.test_dead_graders:load_dying", str(tmp_path))
     with GradingPool(workers=1, judging=judging) as pool:
-        assert pool.ask("", answer) == grade
+        assert pool.grade_in_process("", answer) == grade
         assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_no_answer_is_lost_where_graders_are_killed():
-    with GradingPool(workers=4, judging=(JUDGING,), memory=MEMORY_BYTES, cell=chosen()) as pool:
-        assert pool.ask(PAPER, GOOD) == Grade(value=True)
+    with GradingPool(workers=4, judging=(JUDGING,), memory=MEMORY_BYTES, cell=working_cell()) as pool:
+        assert pool.grade_in_process(PAPER, GOOD) == Grade(value=True)
 
         def graded(number: int) -> Grade:
             for worker in list(pool._idle.queue)[-1:] if number % 8 == 0 else []:
                 if worker is not None:
                     worker._process.kill()
-            return pool.ask(PAPER, GOOD)
+            return pool.grade_in_process(PAPER, GOOD)
 
         with ThreadPoolExecutor(4) as threads:
             assert list(threads.map(graded, range(64))) == [Grade(value=True)] * 64

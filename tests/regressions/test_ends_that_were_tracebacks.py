@@ -9,12 +9,12 @@ import pytest
 
 from cotrain import api
 from cotrain.cli import main
-from cotrain.disk.files import DiskError, Growing
+from cotrain.disk.files import DiskError, GrowingFileHash
 from cotrain.disk.jsonl import JsonlWriter
 from cotrain.methods.grpo import grpo
 from cotrain.models.load import ModelError, load_model
 from cotrain.runs import run as loop
-from cotrain.runs.log import Silent
+from cotrain.runs.log import SilentObserver
 from tests.helpers import EASY, TINY
 
 ROOM = {"model": TINY, "tasks_per_step": 1, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "kl": 0.0, "steps": 2}
@@ -25,7 +25,7 @@ def brief():
     return replace(made, evaluation=replace(made.evaluation, group_size=1, greedy=False, splits=()))
 
 
-class Removes(Silent):
+class Removes(SilentObserver):
     """Takes the file away when this is said, or behind the first step."""
 
     def __init__(self, path, when):
@@ -47,7 +47,7 @@ def test_metrics_that_are_removed_end_the_run_in_one_line(tmp_path, when):
     metrics = tmp_path / "run" / "metrics.jsonl"
     said = re.escape(f"{metrics} was removed, cut or replaced while the run wrote it")
     with pytest.raises(DiskError, match=said):
-        loop.start(brief(), tmp_path / "run", observer=Removes(metrics, when))
+        loop.start_run(brief(), tmp_path / "run", observer=Removes(metrics, when))
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
@@ -67,11 +67,11 @@ def test_a_writer_that_is_watched_and_one_that_is_not(tmp_path):
 
 def test_a_file_that_grows_does_not_shrink(tmp_path):
     (tmp_path / "rows").write_text("one\ntwo\n")
-    growing = Growing(tmp_path / "rows")
-    assert growing.written().bytes == 8
+    growing = GrowingFileHash(tmp_path / "rows")
+    assert growing.digest_all().bytes == 8
     (tmp_path / "rows").write_text("one\n")
     with pytest.raises(DiskError, match="was removed, cut or replaced"):
-        growing.written()
+        growing.digest_all()
 
 
 class Short:
@@ -87,13 +87,13 @@ def test_memory_that_runs_out_as_the_start_is_read_again_leaves_a_figure_out(tmp
 
     told = []
 
-    class Listens(Silent):
+    class Listens(SilentObserver):
         def message(self, text):
             told.append(text)
             if text.startswith("measuring the end"):
                 monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", Short.from_pretrained)
 
-    outcome = loop.start(brief(), tmp_path / "run", observer=Listens())
+    outcome = loop.start_run(brief(), tmp_path / "run", observer=Listens())
     assert "solver/pass@1" in outcome.summary["after"] and "generator/update_sparsity" not in outcome.summary["after"]
     assert any("update_sparsity is not measured" in text and "memory ran out" in text for text in told)
     with pytest.raises(ModelError, match="memory ran out; free some"):

@@ -15,8 +15,8 @@ from cotrain.core.errors import RunDirectoryError
 from cotrain.core.stopping import Interrupted
 from cotrain.methods.grpo import grpo
 from cotrain.metrics.heldout import solving
-from cotrain.pages.report import documents
-from cotrain.pages.runs import Run
+from cotrain.pages.report import report_documents
+from cotrain.pages.runs import RunView
 from cotrain.pages.top import snapshot
 from cotrain.rollout.protocols import solve
 from cotrain.train.refusals import TooManyFailures
@@ -62,14 +62,14 @@ def test_what_ended_a_run_stands_on_its_page_until_it_goes_on(tmp_path):
     COUNTS["calls"] = 0
     with pytest.raises(TooManyFailures):
         api.run(brief(evaluate=breaks_later, evaluate_every=1), tmp_path / "run")
-    run = Run(tmp_path / "run")
-    shown = json.loads(documents(run)["overview"])
+    run = RunView(tmp_path / "run")
+    shown = json.loads(report_documents(run)["overview"])
     assert shown["run"]["stopped"] and not shown["run"]["ended"] and snapshot(run)["stopped"]
     assert "stopped after step 0: held-out problems of validation: 4 of 4 episodes failed" in shown["notes"][0]
     assert b"stopped after step 0" in (tmp_path / "run" / "report.html").read_bytes()
     COUNTS["calls"] = -100
     api.resume(tmp_path / "run", recipe=brief(evaluate=breaks_later, evaluate_every=1))
-    assert not (tmp_path / "run" / "stopped.json").exists() and not snapshot(Run(tmp_path / "run"))["stopped"]
+    assert not (tmp_path / "run" / "stopped.json").exists() and not snapshot(RunView(tmp_path / "run"))["stopped"]
 
 
 def test_a_run_that_never_finished_a_step_can_be_begun_again(tmp_path):

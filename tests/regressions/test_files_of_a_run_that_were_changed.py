@@ -58,7 +58,7 @@ def run(stopped, tmp_path):
 def outcome(folder):
     """What a run claims, and the bytes it rests on."""
     files = ["summary.json", "metrics.jsonl", "before.json", "before_counts.json", "episodes/episodes.jsonl.gz"]
-    newest = transaction.latest(folder / "checkpoints").path
+    newest = transaction.latest_checkpoint(folder / "checkpoints").path
     return [(folder / name).read_bytes() for name in files] + [f.read_bytes() for f in sorted(newest.iterdir())]
 
 
@@ -79,7 +79,7 @@ def test_a_lost_start_is_measured_again_with_the_weights_of_the_start(run, lost,
 
 def test_what_a_kill_leaves_behind_the_checkpoint_is_written_again(run, peace):
     """Whole rows and torn ones, of steps that are done again."""
-    newest = transaction.latest(run / "checkpoints").path
+    newest = transaction.latest_checkpoint(run / "checkpoints").path
     shutil.rmtree(newest)
     with (run / "metrics.jsonl").open("ab") as metrics, (run / "episodes" / "episodes.jsonl.gz").open("ab") as ledger:
         metrics.write(b'{"step": 3, "pha')
@@ -181,4 +181,4 @@ def test_a_finished_run_is_verified_too(run):
     with pytest.raises(RunDirectoryError, match=r"metrics\.jsonl is not as this run wrote it \(it has"):
         api.report(run)
     with pytest.raises(RunDirectoryError, match=r"metrics\.jsonl"):
-        loop.resume(recipe(), run)
+        loop.resume_run(recipe(), run)

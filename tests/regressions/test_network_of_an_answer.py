@@ -20,7 +20,7 @@ import pytest
 
 from cotrain.core.types import Grade
 from cotrain.grading import isolation
-from cotrain.grading.isolation import KINDS, fault, ways_out
+from cotrain.grading.isolation import KINDS, cell_fault, ways_out
 
 REACH = """
 import socket
@@ -160,5 +160,5 @@ def test_doctor_tries_unix_sockets(sockets):
     outside: dict[str, Any] = {}
     exec(isolation._TEST, outside)  # noqa: S102  the probe, where no cell is around it
     assert all(outside["delivered"]([name.replace("@", "\0")]) for name in sockets[1])
-    kind = next(kind for kind in KINDS if fault(kind) is None)
+    kind = next(kind for kind in KINDS if cell_fault(kind) is None)
     assert "Unix sockets" not in ways_out(kind)

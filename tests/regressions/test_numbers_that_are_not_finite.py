@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from cotrain.cli import main
-from cotrain.config.registry import make
+from cotrain.config.registry import make_recipe
 from cotrain.core.address import Address
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
-from cotrain.metrics.starved import MARK
+from cotrain.metrics.starved import NON_FINITE_SUFFIX
 from cotrain.models.load import load_model, save_model
 from cotrain.runs import run as loop
 from cotrain.runs.directory import RunDirectory, recipe_json
-from cotrain.runs.seal import Record
-from cotrain.train.guard import AMONG, Guard, NotFinite
+from cotrain.runs.seal import CheckpointRecord
+from cotrain.train.guard import SKIP_WINDOW, SkipGuard, NotFinite
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import TINY
 
@@ -81,7 +81,7 @@ def test_three_skipped_updates_go_back_once_and_on_with_other_draws(method, tmp_
     told = capsys.readouterr().out
     assert told.count("update skipped") == 3 and told.count("going back to step-000003") == 1
     assert re.search(r"skipped 3 of its last 4 updates.*; lower the learning rate", told)
-    _, documents = transaction.latest(out / "checkpoints").load()
+    _, documents = transaction.latest_checkpoint(out / "checkpoints").load()
     assert (documents["state"]["retries"], documents["state"]["finished"]) == (1, 6)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["generator/skipped"] for row in rows] == [0, 1, 1, 0, 0, 0]
@@ -102,13 +102,13 @@ def test_where_going_back_does_not_help_it_stops_with_the_reason(method, tmp_pat
     assert told.out.count("going back to") == 1
     assert "not finite, and so it was after going back to a checkpoint; lower the learning rate" in told.err
     assert len(told.err.splitlines()) == 1 and "step-000003 is kept" in told.err
-    assert transaction.latest(out / "checkpoints").step == 3
+    assert transaction.latest_checkpoint(out / "checkpoints").step == 3
     assert (out / "report.html").exists() and not (out / "summary.json").exists()
 
 
 def test_other_draws_are_other_rollouts(method):
-    once, again = CoTrainer(make(method, {})), CoTrainer(make(method, {}))
-    again.retry(1)
+    once, again = CoTrainer(make_recipe(method, {})), CoTrainer(make_recipe(method, {}))
+    again.set_attempt(1)
     assert once.step().episodes != again.step().episodes
 
 
@@ -142,19 +142,19 @@ def test_a_model_whose_weights_are_no_numbers_is_told_in_one_line(value, tmp_pat
 
 
 def test_skips_far_apart_are_borne():
-    guard = Guard()
-    for step in range(5 * AMONG):
-        guard.add({"step": step, "a/skipped": 1.0, "a/updates": 1} | ({f"a{MARK}": 1} if step % 10 == 0 else {}))
+    guard = SkipGuard()
+    for step in range(5 * SKIP_WINDOW):
+        guard.add_row({"step": step, "a/skipped": 1.0, "a/updates": 1} | ({f"a{NON_FINITE_SUFFIX}": 1} if step % 10 == 0 else {}))
     with pytest.raises(NotFinite, match="'b' skipped 3 of its last 3"):
         for step in range(3):
-            guard.add({"step": step, "b/skipped": 1.0, f"b{MARK}": 1})
+            guard.add_row({"step": step, "b/skipped": 1.0, f"b{NON_FINITE_SUFFIX}": 1})
 
 
 def test_weights_that_are_not_finite_are_no_checkpoint(method, tmp_path):
-    trainer, directory = CoTrainer(make(method, {})), RunDirectory(tmp_path)
-    directory.keep({"recipe.json": recipe_json(trainer.recipe, checkpoint_every=1)})
+    trainer, directory = CoTrainer(make_recipe(method, {})), RunDirectory(tmp_path)
+    directory.write_sealed({"recipe.json": recipe_json(trainer.recipe, checkpoint_every=1)})
     with torch.no_grad():
         next(trainer.policies["generator"].model.parameters()).fill_(math.nan)
     with pytest.raises(NotFinite, match="'generator' has weights that are not finite"):
-        loop._save(directory, trainer, Record(directory))
-    assert transaction.latest(directory.checkpoints) is None
+        loop._save_checkpoint(directory, trainer, CheckpointRecord(directory))
+    assert transaction.latest_checkpoint(directory.checkpoints) is None

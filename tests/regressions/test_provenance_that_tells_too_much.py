@@ -7,7 +7,7 @@ import pytest
 
 from cotrain import api
 from cotrain.config.override import override
-from cotrain.core.redact import HIDDEN, command, redacted
+from cotrain.core.redact import HIDDEN, redact_command, redact_text
 from cotrain.methods.grpo import grpo
 from tests.helpers import EASY, TINY
 
@@ -23,7 +23,7 @@ KEYS = {
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 @pytest.mark.parametrize("form", ["{}", "--set=name={}", "--note=it is {}, mine", "https://user:{}@example.org/data"])
 def test_keys_are_hidden_wherever_they_stand(key, form):
-    shown = " ".join(command(["cotrain", "run", "grpo", form.format(key)]))
+    shown = " ".join(redact_command(["cotrain", "run", "grpo", form.format(key)]))
     assert key not in shown and HIDDEN in shown
 
 
@@ -31,7 +31,7 @@ def test_keys_are_hidden_wherever_they_stand(key, form):
     "words", [["--token", "geheim"], ["--api-key=geheim"], ["WANDB_API_KEY=geheim"], ["password: geheim"]]
 )
 def test_what_is_named_a_secret_is_hidden(words):
-    assert "geheim" not in " ".join(command(["cotrain", *words]))
+    assert "geheim" not in " ".join(redact_command(["cotrain", *words]))
 
 
 def test_paths_are_shortened(monkeypatch, tmp_path):
@@ -47,10 +47,10 @@ def test_paths_are_shortened(monkeypatch, tmp_path):
         "--model",
         f"{here.parent}/models/m",
     ]
-    assert command([*words, "/data/set.jsonl"]) == [
+    assert redact_command([*words, "/data/set.jsonl"]) == [
         *("cotrain", "run", "mine.py:brief", "--out=runs/a", "--model", "~/models/m", "/data/set.jsonl"),
     ]
-    assert redacted(f'{{"model": "{tmp_path}/alice"}} {tmp_path}/alicent') == f'{{"model": "~"}} {tmp_path}/alicent'
+    assert redact_text(f'{{"model": "{tmp_path}/alice"}} {tmp_path}/alicent') == f'{{"model": "~"}} {tmp_path}/alicent'
 
 
 def test_hashes_and_settings_stay():
@@ -62,7 +62,7 @@ def test_hashes_and_settings_stay():
         "seed 3",
         "tokens=1000",
     ):
-        assert redacted(text) == text
+        assert redact_text(text) == text
 
 
 def test_a_run_tells_neither_in_provenance_nor_in_its_report(monkeypatch, tmp_path):

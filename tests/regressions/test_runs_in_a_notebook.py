@@ -17,7 +17,7 @@ from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.methods.grpo import grpo
 from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.rollout.protocols import solve
-from cotrain.runs.log import Silent
+from cotrain.runs.log import SilentObserver
 from tests.helpers import EASY, TINY
 from tests.runs.test_run import digest
 
@@ -46,7 +46,7 @@ def test_a_run_inside_of_a_running_loop_is_the_same_run(tmp_path, capsys):
 
 
 def test_who_watches_a_run_may_be_chosen(tmp_path, capsys):
-    cotrain.run(brief(), out=tmp_path / "run", observer=Silent())
+    cotrain.run(brief(), out=tmp_path / "run", observer=SilentObserver())
     assert capsys.readouterr().out == ""
 
 
@@ -80,7 +80,7 @@ def test_what_interrupts_a_cell_ends_its_play():
     async def cell():
         threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
-            loop.run(play())
+            loop.run_to_end(play())
 
     running = asyncio.new_event_loop()  # asyncio.run would take the interruption for its own
     running.run_until_complete(cell())

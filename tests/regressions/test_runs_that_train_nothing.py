@@ -10,7 +10,7 @@ from cotrain import api
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.config.recipe import Objective, check_due
-from cotrain.config.registry import find
+from cotrain.config.registry import find_recipe
 from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, Signal, gives
@@ -23,7 +23,7 @@ from cotrain.methods.grpo import grpo
 from cotrain.methods.prime.implicit_prm import Prime
 from cotrain.methods.prime.recipe import prime
 from cotrain.methods.tango import tango
-from cotrain.metrics.alarms import check
+from cotrain.metrics.alarms import check_rows
 from cotrain.rollout.protocols import solve
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
@@ -61,7 +61,7 @@ def rows_of(recipe):
 
 
 def alarms_of(recipe, **how):
-    return {alarm.band: alarm for alarm in check(rows_of(recipe), **how)}
+    return {alarm.band: alarm for alarm in check_rows(rows_of(recipe), **how)}
 
 
 KIND, PROMISED = Signal("kind"), Signal("promised")
@@ -204,7 +204,7 @@ def test_an_objective_that_never_comes_due_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_method_as_it_ships_has_steps_enough_for_all_that_learns(name):
-    check_due(find(name)())
+    check_due(find_recipe(name)())
 
 
 @gives(OUTCOME.to("solver"))

@@ -21,9 +21,9 @@ SECONDS = 0.4
 
 @pytest.fixture(scope="module")
 def served():
-    from cotrain.serve.models import Served
+    from cotrain.serve.models import ServedRun
 
-    found = Served(CoTrainer(tango(model=TINY, steps=1, tasks=study_problems((2, 2)))))
+    found = ServedRun(CoTrainer(tango(model=TINY, steps=1, tasks=study_problems((2, 2)))))
     yield found
     found.engine.close()
 
@@ -39,9 +39,9 @@ def served():
 def test_megabytes_are_refused_at_once(served, path, body):
     from starlette.testclient import TestClient
 
-    from cotrain.serve.app import application
+    from cotrain.serve.app import make_application
 
-    client = TestClient(application(served), base_url="http://localhost")
+    client = TestClient(make_application(served), base_url="http://localhost")
     began = time.process_time()  # of all threads, on however busy a machine
     answer = client.post(f"/v1/{path}", json=body)
     took = time.process_time() - began
@@ -62,16 +62,16 @@ def test_half_sent_requests_are_let_go(served):
     answered."""
     import uvicorn
 
-    from cotrain.serve.app import application, listen
+    from cotrain.serve.app import make_application, open_listener
     from cotrain.serve.patience import PatientProtocol
 
     class Impatient(PatientProtocol):
         seconds = SECONDS
 
     async def work():
-        with listen("127.0.0.1", 0) as listener:
+        with open_listener("127.0.0.1", 0) as listener:
             port = listener.getsockname()[1]
-            config = uvicorn.Config(application(served), http=Impatient, log_level="critical")
+            config = uvicorn.Config(make_application(served), http=Impatient, log_level="critical")
             server = uvicorn.Server(config)
             running = asyncio.create_task(server.serve(sockets=[listener]))
             while not server.started:

@@ -12,7 +12,7 @@ from cotrain.core.stopping import Interrupted
 from cotrain.disk import transaction
 from cotrain.methods.grpo import grpo
 from cotrain.runs import run as loop
-from cotrain.runs.log import Silent
+from cotrain.runs.log import SilentObserver
 from tests.helpers import EASY, TINY
 from tests.runs.test_run import digest
 
@@ -22,7 +22,7 @@ def brief():
     return replace(made, evaluation=replace(made.evaluation, group_size=2, greedy=False, fixed={}, splits=()))
 
 
-class Stops(Silent):
+class Stops(SilentObserver):
     def message(self, text):
         if text.startswith("measuring the start"):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -30,24 +30,24 @@ class Stops(Silent):
 
 def test_it_is_resumed_and_ends_the_same(tmp_path):
     torch.set_num_threads(1)
-    loop.start(brief(), tmp_path / "peace")
+    loop.start_run(brief(), tmp_path / "peace")
     with pytest.raises(Interrupted):
-        loop.start(brief(), tmp_path / "run", observer=Stops())
+        loop.start_run(brief(), tmp_path / "run", observer=Stops())
     assert not (tmp_path / "run" / "before.json").exists()
     with pytest.raises(Interrupted):
-        loop.resume(brief(), tmp_path / "run", observer=Stops())
-    assert transaction.latest(tmp_path / "run" / "checkpoints") is None  # there is nothing to save yet
-    loop.resume(brief(), tmp_path / "run")
+        loop.resume_run(brief(), tmp_path / "run", observer=Stops())
+    assert transaction.latest_checkpoint(tmp_path / "run" / "checkpoints") is None  # there is nothing to save yet
+    loop.resume_run(brief(), tmp_path / "run")
     assert digest(tmp_path / "run") == digest(tmp_path / "peace")
 
 
 def test_one_that_saved_its_start_is_resumed_too(tmp_path):
     """As runs have it that were stopped before this was mended."""
-    loop.start(brief(), tmp_path / "peace")
+    loop.start_run(brief(), tmp_path / "peace")
     with pytest.raises(Interrupted):
-        loop.start(brief(), tmp_path / "run", observer=Stops())
+        loop.start_run(brief(), tmp_path / "run", observer=Stops())
     trainer = loop.CoTrainer(brief())
     directory = loop.RunDirectory.open(tmp_path / "run")
-    loop._save(directory, trainer, loop.seal.Record(directory))
-    loop.resume(brief(), tmp_path / "run")
+    loop._save_checkpoint(directory, trainer, loop.seal.CheckpointRecord(directory))
+    loop.resume_run(brief(), tmp_path / "run")
     assert digest(tmp_path / "run") == digest(tmp_path / "peace")

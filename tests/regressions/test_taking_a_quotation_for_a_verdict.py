@@ -24,7 +24,7 @@ async def ask(task: Task, roles: Roles, *, tail: str, before: str) -> None:
 
 @pytest.fixture(scope="module")
 def judge():
-    return api.trained("embedded", recipe=api.recipe_of("embedded", judging=True)).judge.greedy()
+    return api.load_trainer("embedded", recipe=api.recipe_of("embedded", judging=True)).judge.greedy_copy()
 
 
 def said(judge, tail="", before=""):

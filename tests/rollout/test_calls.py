@@ -11,7 +11,7 @@ from cotrain.core.types import ParseFailure, Sampling
 from cotrain.rollout import calls
 from cotrain.rollout.calls import CALLS, HERMES, ToolError, use_tools
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.idle_loop import busy
+from cotrain.rollout.idle_loop import pausing_engine
 from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, letter_tasks
 from tests.rollout.scripted import Scripted
@@ -21,7 +21,7 @@ async def calculator(expression):
     left, sign, right = expression.split()
     if sign == "?":
         raise ToolError("bad sign", "so far")
-    async with busy():
+    async with pausing_engine():
         return {"*": int(left) * int(right), "+": int(left) + int(right)}[sign]
 
 
@@ -104,5 +104,5 @@ def test_a_closing_tag_alone_calls_nothing():
 
 def test_an_answer_has_the_roles_tokens_all_in_all():
     trace, _ = called(["<call>1 + 1</call>"] * 99, {"calculator": calculator}, most=99)
-    assert trace.sampled == 200 and len(trace.turns) == 12  # 11 calls of 18 tokens, and 2 left
+    assert trace.sampled_count == 200 and len(trace.turns) == 12  # 11 calls of 18 tokens, and 2 left
     assert calls.MAX_OUTPUT == 500

@@ -15,7 +15,7 @@ from cotrain.core.types import Completion, Sampling, Span
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import ReferenceEngine
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.idle_loop import busy, together
+from cotrain.rollout.idle_loop import pausing_engine, together
 from cotrain.rollout.role import Role
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
@@ -187,7 +187,7 @@ def test_addresses_and_answers_do_not_depend_on_whose_tool_was_faster(model):
     async def talk(chat, turns):
         for _ in range(turns):
             turn = await chat.say(stop=("a", "e", "o"))
-            async with busy():
+            async with pausing_engine():
                 await asyncio.sleep(random.random() * 0.003)
             chat.tool(f"[{len(turn.text)}]")
         drafts = await chat.many(2)

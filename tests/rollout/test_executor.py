@@ -20,7 +20,7 @@ from cotrain.core.types import Grade, Sampling
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import ReferenceEngine
 from cotrain.rollout.executor import EngineError, Executor
-from cotrain.rollout.idle_loop import Deadlock, busy, together
+from cotrain.rollout.idle_loop import Deadlock, pausing_engine, together
 from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, tiny_model
 
@@ -188,7 +188,7 @@ def test_the_embedded_engine_runs_both_policies_at_once(models):
 
 
 def test_greedy_is_the_same_at_temperature_zero(models):
-    cold = executor(models).greedy()
+    cold = executor(models).greedy_copy()
     assert {role.sampling.temperature for role in cold.roles.values()} == {0.0}
     episodes = cold.play(solve_and_review, letter_tasks(1), step=-1, group_size=2)
     assert episodes[0].traces[0].token_ids == episodes[1].traces[0].token_ids
@@ -357,7 +357,7 @@ def test_ctrl_c_gets_through_at_once(models, where):
         if timer.ident is None:  # it plays
             timer.start()
         if where == "busy":
-            async with busy():
+            async with pausing_engine():
                 await asyncio.sleep(60)
         while True:
             await roles.solver(problem=task.prompt)

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from cotrain.core.errors import DataError
-from cotrain.rollout.idle_loop import IdleLoop, busy, together
+from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
 
 
 def test_busy_belongs_to_a_play():
     async def outside():
-        async with busy():
+        async with pausing_engine():
             pass
 
     with pytest.raises(RuntimeError, match="belongs into a protocol"):
@@ -34,9 +34,9 @@ def test_together_raises_the_first_error_in_order():
 
     cancelled = []
     loop = IdleLoop()
-    assert loop.run(together([])) == []
-    assert loop.run(together([asyncio.sleep(0, i) for i in range(3)])) == [0, 1, 2]
+    assert loop.run_to_end(together([])) == []
+    assert loop.run_to_end(together([asyncio.sleep(0, i) for i in range(3)])) == [0, 1, 2]
     with pytest.raises(DataError, match="first"):
-        loop.run(together([waits(), fails(2, DataError("first")), fails(2, ValueError("second"))]))
+        loop.run_to_end(together([waits(), fails(2, DataError("first")), fails(2, ValueError("second"))]))
     assert cancelled == [True]
     loop.close()

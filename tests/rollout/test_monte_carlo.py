@@ -12,9 +12,9 @@ from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.monte_carlo import (
-    balanced,
-    completer,
-    contradicted,
+    balanced_places,
+    completer_role,
+    majority_contradicts,
     labels_of,
     share_right,
     step_labels,
@@ -66,18 +66,18 @@ def test_share_right_counts_the_drawn_places():
 
 def test_a_majority_against_any_label_contradicts():
     labels = [True, False]
-    assert not contradicted([(True, False), (True, True), (True, False)], labels)
-    assert contradicted([(True, False), (True, True), (True, True)], labels)
-    assert not contradicted([(True, False), (True, True)], labels)  # a tie
-    assert not contradicted([], labels)
+    assert not majority_contradicts([(True, False), (True, True), (True, False)], labels)
+    assert majority_contradicts([(True, False), (True, True), (True, True)], labels)
+    assert not majority_contradicts([(True, False), (True, True)], labels)  # a tie
+    assert not majority_contradicts([], labels)
 
 
 def test_balancing_draws_from_the_larger_class():
     labels = [True, False, True, True, False, True]
-    kept = balanced(labels, Random(0))
+    kept = balanced_places(labels, Random(0))
     assert kept == sorted(kept) and {1, 4} <= set(kept) and len(kept) == 4
-    assert len({tuple(balanced(labels, Random(seed))) for seed in range(20)}) > 1
-    assert balanced([True, True], Random(0)) == [] == balanced([], Random(0))
+    assert len({tuple(balanced_places(labels, Random(seed))) for seed in range(20)}) > 1
+    assert balanced_places([True, True], Random(0)) == [] == balanced_places([], Random(0))
 
 
 # -- continuations
@@ -119,7 +119,7 @@ class Scripted:
 def played(protocol, oracle=True):
     task = Task(id="t/0", prompt="P", answer="1", solution=None, difficulty=0, grader=Exact(oracle))
     solver = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
-    roles, engine = {"solver": solver, "completer": completer(solver)}, Scripted()
+    roles, engine = {"solver": solver, "completer": completer_role(solver)}, Scripted()
     (episode,) = Executor(engine, {"a": CharRenderer()}, roles, 0).play(protocol, [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces, engine

@@ -11,12 +11,12 @@ from cotrain.core.errors import UnknownName
 from cotrain.core.signals import gives
 from cotrain.core.types import Sampling
 from cotrain.grading import script_worker
-from cotrain.grading.isolation import chosen
+from cotrain.grading.isolation import working_cell
 from cotrain.grading.pool import GradingPool
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.learn.sft import Sft
-from cotrain.learn.spoken import spoken
+from cotrain.learn.spoken import sampled_only
 from cotrain.methods.genprm import KEPT, agreeing_reviews
 from cotrain.metrics.heldout import verifying
 from cotrain.metrics.steps import role_metrics
@@ -97,10 +97,10 @@ def test_learning_sees_the_verifiers_own_tokens_alone():
 
     [trace], (first, second), episode = play(judged(*PLAIN), protocol)
     own = "<analyze>a</analyze><verify>print(2 * 3)</verify>"
-    alone, given = spoken(trace)
+    alone, given = sampled_only(trace)
     [sample] = Sft(where=KEPT).credit(Batch(samples=(sample_of(alone, given=given),)), {})[0].samples
     assert CharRenderer().decode(sample.token_ids) == own + PLAIN[1] and sample.token_ids[-1] == 0
-    assert len(sample.sampler_logprobs) == len(sample.token_ids) == trace.sampled
+    assert len(sample.sampler_logprobs) == len(sample.token_ids) == trace.sampled_count
     assert [(k, CharRenderer().decode(ids)) for k, ids in sample.given] == [(len(own), second[len(first + own) :])]
     assert CharRenderer().decode([i for i, m in zip(trace.token_ids, trace.mask, strict=True) if m]) == own + PLAIN[1]
     assert {p for p, m in zip(trace.logprobs, trace.mask, strict=True) if not m} == {0.0}
@@ -145,7 +145,7 @@ HOSTILE = {
 @pytest.fixture
 def own(monkeypatch):
     """A pool of our own."""
-    with GradingPool(workers=1, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=chosen()) as pool:
+    with GradingPool(workers=1, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=working_cell()) as pool:
         monkeypatch.setattr(python_tool, "_pool", lambda: pool)
         yield pool
 
@@ -228,7 +228,7 @@ def test_addresses_do_not_depend_on_which_program_was_faster(monkeypatch):
     expected = play(say, several)[2]
     reviews = [t for t in expected.traces if t.role == "verifier"]
     assert [len(t.turns) for t in reviews] == [2] * 6 and [t.address.call for t in reviews] == list(range(6))
-    ran = python_tool._run
+    ran = python_tool._run_program
     for seed in range(3):
 
         def slow(source, seed=seed):
@@ -243,8 +243,8 @@ def test_another_process_prints_the_same():
     program = "import random\nprint({'a', 'b', 'c', 'd', 'e'}, random.random(), hash('x'))"
     told = []
     for _ in range(2):
-        with GradingPool(judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=chosen()) as pool:
-            told.append(pool.ask("", program))
+        with GradingPool(judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=working_cell()) as pool:
+            told.append(pool.grade_in_process("", program))
     assert told[0] == told[1] and told[0].value is True
 
 
@@ -270,7 +270,7 @@ def test_genprm_learns_the_whole_of_a_review_that_agrees():
 
 def test_limits_of_a_program_in_a_review():
     with pytest.raises(ToolError) as error:
-        python_tool._run("x" * 100_001)
+        python_tool._run_program("x" * 100_001)
     assert error.value.reason == "program too long"
     assert python_tool.DEADLINE_S == 5.0
     assert (script_worker.MAX_OUTPUT, script_worker.CUT) == (MAX_OUTPUT, CUT)

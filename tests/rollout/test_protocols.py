@@ -9,7 +9,7 @@ from cotrain.core.types import Grade, Sampling, StepVerdicts, Task
 from cotrain.rollout import judges
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.protocols import examine, plurality, review, review_all, solve, solve_then_verify
+from cotrain.rollout.protocols import examine, plurality_answer, review, review_all, solve, solve_then_verify
 from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, Saying
 
@@ -155,7 +155,7 @@ def test_plurality_by_hand():
 
     async def protocol(task, roles):
         turns = await roles.solver.many(5, problem=task.prompt)
-        found.extend([plurality(turns), plurality(turns[:2]), plurality(turns[4:]), plurality([])])
+        found.extend([plurality_answer(turns), plurality_answer(turns[:2]), plurality_answer(turns[4:]), plurality_answer([])])
 
     played(protocol, WRONG, RIGHT, RIGHT, UNREADABLE, UNREADABLE)
     assert found == ["1", "2", None, None]  # of equals the one that came first; what cannot be read does not vote

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cotrain.core.errors import CotrainError, said_by
+from cotrain.core.errors import CotrainError, error_text
 from cotrain.core.types import Sampling
 from cotrain.rollout import stuck
 from cotrain.rollout.executor import Executor
@@ -117,7 +117,7 @@ async def cancels_everybody():
 def test_what_ends_the_play_says_so_in_one_line(act, told):
     with pytest.raises(Stopped, match=told) as ended:
         played(act)
-    assert isinstance(ended.value, CotrainError) and "\n" not in said_by(ended.value)
+    assert isinstance(ended.value, CotrainError) and "\n" not in error_text(ended.value)
 
 
 def test_a_protocol_that_polls_is_named(monkeypatch, capsys):
@@ -136,7 +136,7 @@ def test_a_protocol_that_polls_is_named(monkeypatch, capsys):
 
     loop = IdleLoop()
     with pytest.raises(CotrainError):  # the other one waits for nothing
-        loop.run(together([waits(), polls()], ["task 0, member 0", "task 0, member 1"]))
+        loop.run_to_end(together([waits(), polls()], ["task 0, member 0", "task 0, member 1"]))
     said = capsys.readouterr().err.splitlines()
     assert asked and 1 <= len(said) <= 2
     assert re.match(
@@ -152,7 +152,7 @@ def test_a_failure_that_nobody_awaited_is_one_line(capsys):
         await asyncio.sleep(0.01)
         del task
 
-    IdleLoop().run(forgets())
+    IdleLoop().run_to_end(forgets())
     assert re.fullmatch(
         r"note: Task exception was never retrieved: test_protocols_that_end_oddly.py, line \d+: KeyError: 'vote'\n",
         capsys.readouterr().err,

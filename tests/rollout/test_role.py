@@ -9,7 +9,7 @@ import pytest
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, FINAL, FIRST_WRONG, SCORE, STEP_OK, STEPS
-from cotrain.core.signals import OUTCOME, STEP, Declared, Signal
+from cotrain.core.signals import OUTCOME, STEP, DeclaredSignals, Signal
 from cotrain.core.types import Completion, Reward, Span
 from cotrain.rollout.role import Turn
 from cotrain.stages.tokenizer import train_tokenizer
@@ -30,7 +30,7 @@ def turn_of(text: str = TEXT) -> Turn:
         prompt_ids=(1, 2),
         completion=Completion(token_ids=ids, logprobs=logprobs, finish="stop", policy="a", version=9),
         renderer=Renderer(tokenizer),
-        declared=Declared("play", (OUTCOME.to("solver"), STEP, Signal("praise", role="verifier"))),
+        declared=DeclaredSignals("play", (OUTCOME.to("solver"), STEP, Signal("praise", role="verifier"))),
     )
 
 
@@ -63,7 +63,7 @@ def test_spans_become_the_tokens_that_hold_them():
     ids = turn.completion.token_ids
     for span in solution.steps:
         turn.reward(STEP, -1.0, span=span)
-        start, end = turn.tokens(span)
+        start, end = turn.token_range(span)
         assert turn._renderer.decode(ids[start:end]) == span.text
         assert turn.probability(span) == pytest.approx(math.exp(sum(turn.completion.logprobs[start:end])))
     signals = turn.trace().signals

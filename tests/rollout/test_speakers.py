@@ -11,7 +11,7 @@ from cotrain.core.types import Sampling
 from cotrain.disk.ledger import trace_from_json, trace_to_json
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.protocols import begun
+from cotrain.rollout.protocols import continue_from
 from cotrain.rollout.role import Role
 from cotrain.text.plain import ByteRenderer
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
@@ -37,7 +37,7 @@ def executor(latency=None, programs=None):
 @gives(OUTCOME.to("solver"))
 async def talk(task, roles):
     first, second = await roles.echo.many(2, problem=task.prompt, hidden="secret")
-    solution = await begun(roles.solver.begin(problem=task.prompt), "ab")
+    solution = await continue_from(roles.solver.begin(problem=task.prompt), "ab")
     again = await roles.solver(problem=first.text[:3], parent=solution)
     again.reward(OUTCOME, 1.0)
     assert first.text != second.text

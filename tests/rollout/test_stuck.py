@@ -8,7 +8,7 @@ import time
 import pytest
 
 from cotrain.rollout import stuck
-from cotrain.rollout.idle_loop import IdleLoop, busy, together
+from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def test_a_protocol_that_computes_without_end_is_named(capsys):
         while time.monotonic() < until:
             pass  # endless, but for the test
 
-    IdleLoop().run(computes())
+    IdleLoop().run_to_end(computes())
     said = capsys.readouterr().err.splitlines()
     assert said
     assert all(line.startswith("note: test_stuck.py, line ") and "has computed for" in line for line in said)
@@ -46,7 +46,7 @@ def test_a_protocol_that_sleeps_for_long_is_named(capsys):
     async def deeper():
         await asyncio.sleep(0.8)
 
-    IdleLoop().run(together([waits(), waits()], ["task 0, member 0", "task 0, member 1"]))
+    IdleLoop().run_to_end(together([waits(), waits()], ["task 0, member 0", "task 0, member 1"]))
     said = capsys.readouterr().err.splitlines()
     assert 1 <= len(said) <= 2  # after 0.3 and 0.6 seconds
     assert f"test_stuck.py, line {_line_of(deeper, 'sleep(0.8)')} waits (task 0, member 0, and 1 more)" in said[0]
@@ -57,10 +57,10 @@ def test_a_tool_that_does_not_answer_is_named(capsys):
     async def waits():
         loop, answer = asyncio.get_running_loop(), asyncio.Event()
         loop.run_in_executor(None, lambda: (time.sleep(0.8), loop.call_soon_threadsafe(answer.set)))
-        async with busy():
+        async with pausing_engine():
             await answer.wait()
 
-    IdleLoop().run(waits())
+    IdleLoop().run_to_end(waits())
     assert f"line {_line_of(waits, 'await answer.wait()')} waits" in capsys.readouterr().err
 
 
@@ -74,7 +74,7 @@ def test_an_engine_that_works_for_long_is_no_trouble(capsys):
         return True
 
     answer = asyncio.Event()
-    IdleLoop().run(asks(), advance)
+    IdleLoop().run_to_end(asks(), advance)
     assert capsys.readouterr().err == ""
 
 
@@ -92,5 +92,5 @@ def test_many_short_waits_between_which_the_engine_works_are_no_trouble(capsys):
         return False
 
     answers = []
-    IdleLoop().run(asks(), advance)
+    IdleLoop().run_to_end(asks(), advance)
     assert capsys.readouterr().err == ""

@@ -7,9 +7,9 @@ import pytest
 from cotrain.core.types import Completion, Grade, Sampling, Task
 from cotrain.grading.pool import AnswerGrader, grade_outside
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.protocols import plurality, solve
+from cotrain.rollout.protocols import plurality_answer, solve
 from cotrain.rollout.role import Role
-from cotrain.suites import Play, attempts
+from cotrain.suites import SuitePlay, attempt_rows
 from cotrain.tasks.programs import ProgramGrader, mbpp_problem
 from cotrain.tasks.programs import task_of as program_task
 from cotrain.text.answers import parse_solution
@@ -122,14 +122,14 @@ def test_a_thought_that_the_prompt_opened_is_one(judge):
 
 
 def test_a_suite_counts_what_is_paid_and_votes_for_nothing_else(judge):
-    play = Play(samples=2)
+    play = SuitePlay(samples=2)
     for text, answer, correct in (
         ("<think>\\boxed{42}? No", None, False),
         ("<think>\\boxed{42}</think>no idea", None, False),
         ("<think>a</think>b<think>c</think>\\boxed{42}", "42", True),
         ("\\boxed{42}", "42", True),
     ):
-        rows = attempts(player("boxed", text), [question(judge)], play, step=0, split="s")
+        rows = attempt_rows(player("boxed", text), [question(judge)], play, step=0, split="s")
         assert [(row["answer"], row["correct"]) for row in rows] == [(answer, correct)] * 3
         assert not any(row["answer"] is None and row["correct"] for row in rows)
 
@@ -137,7 +137,7 @@ def test_a_suite_counts_what_is_paid_and_votes_for_nothing_else(judge):
 def test_a_vote_hears_no_thought(judge):
     async def ask(task, roles):
         turns = await roles.solver.many(3, problem=task.prompt)
-        assert plurality(turns) is None
+        assert plurality_answer(turns) is None
 
     (episode,) = player("boxed", "<think>\\boxed{42}").play(ask, [question(judge)], step=0, group_size=1)
     assert episode.failure is None

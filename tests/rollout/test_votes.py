@@ -6,7 +6,7 @@ from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Role
-from cotrain.rollout.votes import VOTE, agrees, elected, is_right, rarest, reward_vote
+from cotrain.rollout.votes import VOTE, agrees_with, elected_turn, is_right, rarest_turn, reward_vote
 from tests.helpers import CharRenderer, Saying
 
 
@@ -54,7 +54,7 @@ def test_ungraded_attempts_have_no_vote():
 
 def test_the_most_frequent_answer_is_elected_by_its_first_turn():
     def place(turns):
-        chosen = elected(turns)
+        chosen = elected_turn(turns)
         return None if chosen is None else turns.index(chosen)
 
     assert outcome("4", "5", "5", of=place) == 1
@@ -66,7 +66,7 @@ def test_the_most_frequent_answer_is_elected_by_its_first_turn():
 def test_the_rarest_rival_is_the_first_of_the_least_frequent_others():
     def place(label):
         def of(turns):
-            chosen = rarest(turns, label)
+            chosen = rarest_turn(turns, label)
             return None if chosen is None else turns.index(chosen)
 
         return of
@@ -79,8 +79,8 @@ def test_the_rarest_rival_is_the_first_of_the_least_frequent_others():
 
 def test_only_the_same_answer_agrees():
     def said(turns):
-        label = elected(turns)
-        return [agrees(turn, label) for turn in turns], [agrees(turn, None) for turn in turns]
+        label = elected_turn(turns)
+        return [agrees_with(turn, label) for turn in turns], [agrees_with(turn, None) for turn in turns]
 
     assert outcome("4", "5", "4", None, of=said) == ([True, False, True, False], [False] * 4)
     assert outcome(None, of=said) == ([False], [False])
@@ -88,7 +88,7 @@ def test_only_the_same_answer_agrees():
 
 def test_a_wrong_majority_is_paid_and_the_notes_say_so():
     # 4 wins with 2 of 4 and is wrong: the reward of both 4s and of the 5 is not what the truth would have paid
-    traces = voting("4", "4", "5", None, then=lambda turns: reward_vote(turns, elected(turns)))
+    traces = voting("4", "4", "5", None, then=lambda turns: reward_vote(turns, elected_turn(turns)))
     assert [[s.value for s in t.signals] for t in traces] == [[1.0], [1.0], [0.0], [0.0]]
     assert {s.name for t in traces for s in t.signals} == {"vote"}
     assert [t.truth["label_right"] for t in traces] == [False] * 4
@@ -97,15 +97,15 @@ def test_a_wrong_majority_is_paid_and_the_notes_say_so():
 
 
 def test_a_right_majority_pays_what_the_truth_would():
-    traces = voting("5", "4", "5", then=lambda turns: reward_vote(turns, elected(turns)))
+    traces = voting("5", "4", "5", then=lambda turns: reward_vote(turns, elected_turn(turns)))
     assert [[s.value for s in t.signals] for t in traces] == [[1.0], [0.0], [1.0]]
     assert all(t.truth["label_right"] is True and t.truth["reward_right"] is True for t in traces)
 
 
 def test_nobody_elected_is_nobody_right():
-    assert outcome(None, None, of=lambda turns: is_right(elected(turns))) is False
+    assert outcome(None, None, of=lambda turns: is_right(elected_turn(turns))) is False
     assert (
         outcome("5", of=lambda turns: is_right(turns[0])) is True and outcome("4", of=lambda t: is_right(t[0])) is False
     )
-    traces = voting(None, then=lambda turns: reward_vote(turns, elected(turns)))
+    traces = voting(None, then=lambda turns: reward_vote(turns, elected_turn(turns)))
     assert traces[0].signals[0].value == 0.0 and traces[0].truth["reward_right"] is True

@@ -29,7 +29,7 @@ def curve(folder):
 @pytest.mark.whole
 def test_the_end_is_the_best_state_and_its_checkpoint_stays(tmp_path):
     out = tmp_path / "run"
-    done = loop.start(stopped_early(6, 0.03), out, checkpoint_every=1)  # a rate that ruins the model
+    done = loop.start_run(stopped_early(6, 0.03), out, checkpoint_every=1)  # a rate that ruins the model
     points = curve(out)
     best = min(step for step, value in points.items() if value == max(points.values()))
     assert best < 6 and points[6] < points[best], points
@@ -44,7 +44,7 @@ def test_a_figure_that_is_not_measured_is_named(tmp_path):
     made = stopped_early(1, 1e-3)
     made = replace(made, evaluation=replace(made.evaluation, best="solver/gredy"))
     with pytest.raises(ConfigError, match="solver/gredy"):
-        loop.start(made, tmp_path / "run")
+        loop.start_run(made, tmp_path / "run")
 
 
 def test_it_wants_points_to_choose_from():
@@ -54,6 +54,6 @@ def test_it_wants_points_to_choose_from():
 
 def test_a_run_of_so_many_updates_of_its_leading_policy():
     made = replace(tango(steps=99, warmup=3, ratio=(2, 1), reviews=2, **SMALL), updates=4)
-    phases = [made.schedule.phase_at(step).name for step in range(made.length)]
-    leading = [name for name in phases if made.leading in {p.name: p.objectives for p in made.schedule.phases}[name]]
+    phases = [made.schedule.phase_at(step).name for step in range(made.max_steps)]
+    leading = [name for name in phases if made.leading_objective in {p.name: p.objectives for p in made.schedule.phases}[name]]
     assert len(leading) == 4 and phases[-1] == leading[-1]

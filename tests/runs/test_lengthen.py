@@ -12,7 +12,7 @@ from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.disk import transaction
 from cotrain.methods.grpo import grpo
-from cotrain.runs.lengthen import lengthen
+from cotrain.runs.lengthen import lengthen_run
 from tests.helpers import EASY, TINY
 
 
@@ -34,13 +34,13 @@ def finished(tmp_path_factory):
 
 def test_it_cannot_be_shortened_or_lengthened_past_a_budget(finished, tmp_path):
     with pytest.raises(ConfigError, match="lasts 2 steps; expected more"):
-        lengthen(finished, 1)
-    lengthen(finished, 2)
+        lengthen_run(finished, 1)
+    lengthen_run(finished, 2)
     assert (finished / "summary.json").exists()
     bought = tmp_path / "bought"
     api.run(replace(override(small(2), ["tokens=1"])), bought)
     with pytest.raises(ConfigError, match="ends when it has spent 1 tokens"):
-        lengthen(bought, 4)
+        lengthen_run(bought, 4)
 
 
 def test_resuming_a_finished_run_deletes_what_a_kill_left(finished, capsys):
@@ -59,7 +59,7 @@ def test_a_lengthened_run_is_the_longer_one(finished, tmp_path, capsys):
     saved = json.loads((finished / "recipe.json").read_text())
     assert (saved["steps"], saved["settings"]["horizon"]) == (4, 2)
     assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    ends = [transaction.latest(place / "checkpoints").load()[0]["generator"] for place in (finished, whole)]
+    ends = [transaction.latest_checkpoint(place / "checkpoints").load()[0]["generator"] for place in (finished, whole)]
     assert all(torch.equal(ends[0][name], tensor) for name, tensor in ends[1].items())
     assert json.loads((finished / "summary.json").read_text())["steps"] == 4
     assert main(["resume", str(finished)]) == 0  # finished again

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.backend.local import Local
-from cotrain.backend.several import ENGINE, Several
+from cotrain.backend.local import LocalBackend
+from cotrain.backend.several import ENGINE, MultiProcessBackend
 from cotrain.config.policies import frozen
 from cotrain.core.errors import StateError
 from cotrain.core.stopping import Interrupted
@@ -16,8 +16,8 @@ from cotrain.disk import transaction
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.methods.grpo import grpo
 from cotrain.runs import run as loop
-from cotrain.runs.limits import LIMITS, limit, limits
-from cotrain.runs.log import Silent
+from cotrain.runs.limits import LIMITS, restore_limits, memory_limits
+from cotrain.runs.log import SilentObserver
 from cotrain.train.policy_store import PolicyStore
 from tests.backend.processes import Here
 from tests.helpers import EASY, TINY
@@ -53,7 +53,7 @@ def fail_once(model):
     hook = model.model.layers[0].register_forward_pre_hook(fail)
 
 
-class Stopped(Silent):
+class Stopped(SilentObserver):
     """Asks the run to stop after its second step."""
 
     def update(self, row):
@@ -62,8 +62,8 @@ class Stopped(Silent):
 
 
 def begun(out, observer=None):
-    backend = Local()
-    return loop.start(
+    backend = LocalBackend()
+    return loop.start_run(
         brief(), out, checkpoint_every=1, backend=backend, observer=observer, wrap=lambda e: Scarce(e, backend)
     )
 
@@ -73,12 +73,12 @@ def test_a_resumed_run_computes_in_the_parts_of_the_one_that_was_short(tmp_path)
     begun(tmp_path / "peace")
     with pytest.raises(Interrupted):
         begun(tmp_path / "run", Stopped())
-    held = transaction.latest(tmp_path / "run" / "checkpoints").load()[1][LIMITS]
+    held = transaction.latest_checkpoint(tmp_path / "run" / "checkpoints").load()[1][LIMITS]
     assert held["scoring"]["start"] < 2048 and 0 < held["sampling"]["generator"] < 12
     assert set(held["scoring"]) == {"start"} and set(held["sampling"]) == {"generator"}
-    loop.resume(brief(), tmp_path / "run", backend=Local())
+    loop.resume_run(brief(), tmp_path / "run", backend=LocalBackend())
     assert digest(tmp_path / "run") == digest(tmp_path / "peace")
-    assert transaction.latest(tmp_path / "run" / "checkpoints").load()[1][LIMITS] == held
+    assert transaction.latest_checkpoint(tmp_path / "run" / "checkpoints").load()[1][LIMITS] == held
 
 
 def opened(backend):
@@ -86,24 +86,24 @@ def opened(backend):
     return store, backend.engine
 
 
-@pytest.mark.parametrize("make", [Local, lambda: Several(Here())])
+@pytest.mark.parametrize("make", [LocalBackend, lambda: MultiProcessBackend(Here())])
 def test_limits_are_given_back_and_taken_away(make):
     """In one process, and where engine and learners have theirs."""
     store, engine = opened(make())
-    assert limits(store, engine) == {}
+    assert memory_limits(store, engine) == {}
     made = {LIMITS: {"scoring": {"judge": 300}, "sampling": {"judge": 5}}}
-    limit(store, engine, made)
-    assert limits(store, engine) == made
-    limit(store, engine, {})
-    assert limits(store, engine) == {}
+    restore_limits(store, engine, made)
+    assert memory_limits(store, engine) == made
+    restore_limits(store, engine, {})
+    assert memory_limits(store, engine) == {}
     with pytest.raises(StateError, match="limits does not fit"):
-        limit(store, engine, {LIMITS: {"scoring": {}}})
+        restore_limits(store, engine, {LIMITS: {"scoring": {}}})
 
 
 def test_an_engine_in_the_place_of_a_lost_one_has_its_limits():
-    backend = Several(Here())
+    backend = MultiProcessBackend(Here())
     store, engine = opened(backend)
-    limit(store, engine, {LIMITS: {"scoring": {}, "sampling": {"judge": 5}}})
+    restore_limits(store, engine, {LIMITS: {"scoring": {}, "sampling": {"judge": 5}}})
     hosted = engine.engine._engines[0]
     hosted.drop()
     assert hosted.ask("counts")["judge/requests"] == 0.0

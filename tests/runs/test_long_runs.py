@@ -30,7 +30,7 @@ class Count:
 def test_a_run_holds_no_more_after_more_steps(tmp_path):
     """It kept an object and eight blocks of each step: in the ledger's index, and in the series of the alarms."""
     count = Count()
-    soak.loop.start(soak.recipe(TO + 1), tmp_path / "run", checkpoint_every=1000, observer=count)
+    soak.loop.start_run(soak.recipe(TO + 1), tmp_path / "run", checkpoint_every=1000, observer=count)
     steps = TO - FROM
     assert (count.objects[TO] - count.objects[FROM]) / steps < 0.5
     assert (count.blocks[TO] - count.blocks[FROM]) / steps < 3

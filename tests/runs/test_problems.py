@@ -3,14 +3,14 @@
 import pytest
 
 from cotrain.core.statistics import Estimate
-from cotrain.metrics.clusters import Share, figure
+from cotrain.metrics.clusters import Share, make_figure
 from cotrain.runs.problems import problem_values, problems_json
 
 
 def of(rows):
     """A share of right answers, from task → (right, asked)."""
     counts = {task: {"right": right, "asked": asked} for task, (right, asked) in rows.items()}
-    return figure(counts, Share("right", "asked"), sum(asked for _, asked in rows.values()))
+    return make_figure(counts, Share("right", "asked"), sum(asked for _, asked in rows.values()))
 
 
 def test_of_a_share_each_problem_says_its_own():

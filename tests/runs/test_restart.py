@@ -60,10 +60,10 @@ def test_weights_go_back_when_the_next_iteration_is_played_and_not_before():
     assert not same(weights(trainer), start), "what the iteration made can be measured"
     opponent = dict(trainer.policies["opponent"].weights())
     assert same(weights(trainer), {name: tensor.clone() for name, tensor in opponent.items()})
-    assert trainer.policies.restarted() == ["generator"] and same(weights(trainer), start)
-    assert trainer.policies.restarted() == [], "once"
+    assert trainer.policies.restart_policies() == ["generator"] and same(weights(trainer), start)
+    assert trainer.policies.restart_policies() == [], "once"
     trainer.step()
-    assert not same(weights(trainer), start) and trainer.policies.restarted() == []
+    assert not same(weights(trainer), start) and trainer.policies.restart_policies() == []
 
 
 @pytest.mark.parametrize("restart", ["optimiser", "weights"])
@@ -72,7 +72,7 @@ def test_a_run_that_is_stopped_within_an_iteration_goes_on_the_same(restart):
     states = []
     for step in range(5):
         if step == 4:
-            whole.policies.restarted()  # stopped while the first step of an iteration is played
+            whole.policies.restart_policies()  # stopped while the first step of an iteration is played
             states.append((whole.state(), whole.policies.tensors()))
         whole.step()
         states.append((whole.state(), whole.policies.tensors()))
@@ -104,7 +104,7 @@ def test_a_policy_that_goes_over_to_another_objective_begins_with_a_new_optimise
             assert moved == pytest.approx(1e-3 / 3, rel=0.01), "moments of old gradients would change it"
     assert rates == pytest.approx([1e-3 / 3, 2e-3 / 3, 1e-3 / 3, 2e-3 / 3, 1e-3])
     assert counts == [{1.0}, {2.0}, {1.0}, {2.0}, {3.0}]
-    assert trainer.policies.updates["judge"] == 5
+    assert trainer.policies.update_counts["judge"] == 5
 
 
 def test_a_run_that_is_stopped_beside_the_change_of_objectives_goes_on_the_same():
@@ -112,7 +112,7 @@ def test_a_run_that_is_stopped_beside_the_change_of_objectives_goes_on_the_same(
     for step in range(5):
         states.append((whole.state(), whole.policies.tensors()))
         if step == 2:
-            whole.policies.restarted(whole.recipe.anew(step))  # stopped while the first step after it is played
+            whole.policies.restart_policies(whole.recipe.policies_to_reset(step))  # stopped while the first step after it is played
             states.append((whole.state(), whole.policies.tensors()))
         whole.step()
     for state, tensors in states:

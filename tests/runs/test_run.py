@@ -42,7 +42,7 @@ from cotrain.methods.ssp.recipe import ssp
 from cotrain.methods.ssrl.recipe import ssrl
 from cotrain.methods.tango import tango
 from cotrain.methods.two_agents_split import two_agents_split
-from cotrain.metrics.table import documented
+from cotrain.metrics.table import is_documented
 from cotrain.rollout.protocols import solve
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
@@ -148,7 +148,7 @@ def whole(tmp_path_factory):
         if name not in made:
             engines = []
             folder = tmp_path_factory.mktemp("whole") / name
-            loop.start(CASTS[name](EASY), folder, checkpoint_every=1, wrap=lambda e: counted(engines, e))
+            loop.start_run(CASTS[name](EASY), folder, checkpoint_every=1, wrap=lambda e: counted(engines, e))
             made[name] = folder, engines[0].count
         return made[name]
 
@@ -160,7 +160,7 @@ def whole(tmp_path_factory):
 def digest(folder: Path) -> str:
     """Over everything that must not depend on interruptions: weights, state, metrics, ledger."""
     found = hashlib.sha256()
-    newest = transaction.latest(folder / "checkpoints").path
+    newest = transaction.latest_checkpoint(folder / "checkpoints").path
     files = [
         *sorted(newest.iterdir()),
         folder / "metrics.jsonl",
@@ -199,17 +199,17 @@ def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, whole, tmp_pat
     assert any(e.traces for e in Ledger(folder / "episodes").read(0))
     other, stop_at = tmp_path / "other", 3 * advances // 4
     with pytest.raises(Interrupted):
-        loop.start(
+        loop.start_run(
             CASTS[name](EASY), other, checkpoint_every=1, wrap=lambda e: counted([], RandomLatency(e, 7), stop_at)
         )
-    assert transaction.latest(other / "checkpoints").step > 0
-    loop.resume(CASTS[name](EASY), other, wrap=lambda engine: RandomLatency(engine, 8))
+    assert transaction.latest_checkpoint(other / "checkpoints").step > 0
+    loop.resume_run(CASTS[name](EASY), other, wrap=lambda engine: RandomLatency(engine, 8))
     assert digest(other) == digest(folder)
 
 
 def test_the_weights_really_move(whole):
     folder, _ = whole("tango")
-    tensors, documents = transaction.latest(folder / "checkpoints").load()
+    tensors, documents = transaction.latest_checkpoint(folder / "checkpoints").load()
     start = CoTrainer(CASTS["tango"](EASY)).policies.tensors()
     assert set(tensors) == {"generator", "verifier"}
     for policy in tensors:
@@ -296,7 +296,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path):
 def test_every_metric_of_a_run_is_documented(whole):
     for cast in ("tango", "grpo-oracle", "ppo"):
         rows = [json.loads(line) for line in (whole(cast)[0] / "metrics.jsonl").read_text().splitlines()]
-        assert not {key for row in rows for key in row if not documented(key)}, cast
+        assert not {key for row in rows for key in row if not is_documented(key)}, cast
 
 
 def test_a_curve_measures_the_judge_on_what_never_changes(whole):
@@ -321,13 +321,13 @@ def test_a_directory_in_use_is_refused(tmp_path):
     out.mkdir()
     (out / "thesis.txt").write_text("do not lose me")
     with pytest.raises(RunDirectoryError, match="not empty"):
-        loop.start(CASTS["grpo"](EASY), out)
+        loop.start_run(CASTS["grpo"](EASY), out)
     assert (out / "thesis.txt").read_text() == "do not lose me"
     (out / "recipe.json").write_text("{}")
     with pytest.raises(RunDirectoryError, match="cotrain resume"):
-        loop.start(CASTS["grpo"](EASY), out)
+        loop.start_run(CASTS["grpo"](EASY), out)
     with pytest.raises(RunDirectoryError, match="no such directory"):
-        api.rebuild(tmp_path / "nowhere")
+        api.rebuild_recipe(tmp_path / "nowhere")
 
 
 def test_a_run_goes_on_with_its_own_recipe_only(whole):
@@ -336,17 +336,17 @@ def test_a_run_goes_on_with_its_own_recipe_only(whole):
     message = r"evaluation\.group_size was 8 when this run was begun and is 3"
     with pytest.raises(RunDirectoryError, match=message):
         other = CASTS["grpo"](EASY)
-        loop.resume(replace(other, evaluation=replace(other.evaluation, group_size=3)), folder)
+        loop.resume_run(replace(other, evaluation=replace(other.evaluation, group_size=3)), folder)
     assert (
-        api.rebuild(whole("grpo-oracle")[0]).evaluation.greedy is False
+        api.rebuild_recipe(whole("grpo-oracle")[0]).evaluation.greedy is False
     )  # a plain setting, changed by ``briefly``, stays
     with pytest.raises(RunDirectoryError, match=r"policies\.critic was .* when"):
-        api.rebuild(whole("ppo")[0])
+        api.rebuild_recipe(whole("ppo")[0])
 
 
 def test_a_budget_of_tokens_ends_a_run():
     trainer = CoTrainer(replace(CASTS["grpo-oracle"](EASY), tokens=1))
-    assert not trainer.done and trainer.step().row["tokens"] > 1 and trainer.done
+    assert not trainer.is_done and trainer.step().row["tokens"] > 1 and trainer.is_done
 
 
 def test_a_permutation_visits_every_place_once():

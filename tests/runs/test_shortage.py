@@ -12,17 +12,17 @@ from cotrain.core.stopping import Interrupted
 from cotrain.disk import files as disk
 from cotrain.disk.files import DiskError
 from cotrain.methods.grpo import grpo
-from cotrain.metrics.table import documented
+from cotrain.metrics.table import is_documented
 from cotrain.runs import run as loop
 from cotrain.runs import shortage
-from cotrain.runs.log import Silent
-from cotrain.runs.shortage import Room, told
+from cotrain.runs.log import SilentObserver
+from cotrain.runs.shortage import DiskRetry, memory_notes
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 from tests.runs.test_run import digest
 
 
-class Heard(Silent):
+class Heard(SilentObserver):
     def __init__(self):
         self.lines = []
 
@@ -50,7 +50,7 @@ def _at_once(monkeypatch):
 
 def test_a_write_waits_until_there_is_room_and_says_so_once():
     heard = Heard()
-    assert Room(lambda: 0, heard)(full(3), "written") == "written"
+    assert DiskRetry(lambda: 0, heard)(full(3), "written") == "written"
     assert len(heard.lines) == 2
     assert heard.lines[0].startswith("paused: disk full: nothing is lost; the run goes on by itself")
     assert heard.lines[1].startswith("there is room again after 0 s")
@@ -58,19 +58,19 @@ def test_a_write_waits_until_there_is_room_and_says_so_once():
 
 def test_nothing_is_said_where_there_is_room():
     heard = Heard()
-    assert Room(lambda: 0, heard)(full(0), "written") == "written" and not heard.lines
+    assert DiskRetry(lambda: 0, heard)(full(0), "written") == "written" and not heard.lines
 
 
 def test_another_error_is_not_waited_for():
     heard = Heard()
     with pytest.raises(DiskError):
-        Room(lambda: 0, heard)(full(1, errno.EIO), "written")
+        DiskRetry(lambda: 0, heard)(full(1, errno.EIO), "written")
     assert not heard.lines
 
 
 def test_a_signal_ends_the_wait():
     with pytest.raises(Interrupted) as caught:
-        Room(lambda: signal.SIGTERM, Heard())(full(10**9), "written")
+        DiskRetry(lambda: signal.SIGTERM, Heard())(full(10**9), "written")
     assert caught.value.signal == signal.SIGTERM
 
 
@@ -78,16 +78,16 @@ def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
     monkeypatch.setattr(shortage, "PATIENCE_S", -1.0)
     heard = Heard()
     with pytest.raises(DiskError, match="disk full"):
-        Room(lambda: 0, heard)(full(10**9), "written")
+        DiskRetry(lambda: 0, heard)(full(10**9), "written")
     assert len(heard.lines) == 1
 
 
 def test_memory_that_ran_out_is_told_with_what_to_set():
     row = {"step": 3, "a/out_of_memory": 2.0, "a/micro_tokens": 128.0, "b/out_of_memory": 1.0, "tokens": 5}
-    first, second = told(row)
+    first, second = memory_notes(row)
     assert first.startswith("note: step 3: memory ran out 2 times for policy 'a'")
     assert first.endswith("set policies.a.micro_tokens=128") and second.endswith("parts of half the size")
-    assert not list(told({"step": 3, "tokens": 5}))
+    assert not list(memory_notes({"step": 3, "tokens": 5}))
 
 
 def brief(**settings):
@@ -101,7 +101,7 @@ def brief(**settings):
 @pytest.mark.parametrize("first", [4, 6, 7, 8, 11, 13, 20, 22])  # of 23 writes: start, rows, a checkpoint, the end
 def test_a_run_on_a_full_disk_pauses_and_ends_the_same(first, tmp_path, monkeypatch):
     """No write is taken from one moment on, until the run has said that it waits."""
-    loop.start(brief(), tmp_path / "peace", checkpoint_every=1)
+    loop.start_run(brief(), tmp_path / "peace", checkpoint_every=1)
     heard, count = Heard(), [0]
     write = disk.Files.write
 
@@ -113,7 +113,7 @@ def test_a_run_on_a_full_disk_pauses_and_ends_the_same(first, tmp_path, monkeypa
         return write(self, file, block)
 
     monkeypatch.setattr(disk.Files, "write", refused)
-    loop.start(brief(), tmp_path / "full", checkpoint_every=1, observer=heard)
+    loop.start_run(brief(), tmp_path / "full", checkpoint_every=1, observer=heard)
     assert count[0] > first
     assert digest(tmp_path / "full") == digest(tmp_path / "peace")
 
@@ -133,8 +133,8 @@ def test_a_run_that_is_short_of_memory_says_so_and_learns_the_same(tmp_path):
     (peace, expected), (row, found) = rows["peace"], rows["short"]
     assert (row["generator/out_of_memory"], row["start/out_of_memory"]) == (2.0, 1.0)
     assert not [key for key in peace if key.endswith("out_of_memory")]
-    assert not [key for key in row if not documented(key)]
-    lines = list(told(row))
+    assert not [key for key in row if not is_documented(key)]
+    lines = list(memory_notes(row))
     assert len(lines) == 2 and "policy 'generator'" in lines[0] + lines[1]
     for key, tensor in expected.items():
         if key.startswith("model."):

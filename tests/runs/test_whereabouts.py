@@ -14,8 +14,8 @@ from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.models.names import known_as, lasting
-from cotrain.runs.whereabouts import located
+from cotrain.models.names import hub_name_of, lasting_name
+from cotrain.runs.whereabouts import pin_model_names
 from tests.helpers import EASY, TINY
 
 SMALL = ["--steps=1", "--tasks-per-step=2", "--group-size=2", "--evaluation-tasks=2", "--threads=1"]
@@ -83,16 +83,16 @@ def test_a_bare_recipe_goes_on_from_elsewhere(place, monkeypatch):
 def test_arguments_settings_and_adapters_are_absolute_too(place):
     recipe = tango(model="./inst", verifier_model="inst", lora=2, tasks=EASY)
     recipe = override(recipe, ["policies.start.model=./inst", "policies.generator.lora.path=../there/inst"])
-    found, inst = located(recipe), str(place / "there" / "inst")
+    found, inst = pin_model_names(recipe), str(place / "there" / "inst")
     assert found.origin.arguments["model"] == found.origin.arguments["verifier_model"] == inst
     assert found.origin.settings[0] == f'policies.start.model="{inst}"' and found.policies["start"].model == inst
     assert found.policies["generator"].lora.path == str(place / "there" / ".." / "there" / "inst")
-    assert located(found) == found
+    assert pin_model_names(found) == found
 
 
 def test_a_model_that_is_called_as_a_setting_renames_the_model_alone(place):
     shutil.move("inst", "trained")
-    found, there = located(tango(model="trained", tasks=EASY)), str(place / "there" / "trained")
+    found, there = pin_model_names(tango(model="trained", tasks=EASY)), str(place / "there" / "trained")
     assert found.origin.arguments["model"] == there == found.policies["verifier"].model
     assert found.origin.arguments["verifier"] == "trained"
 
@@ -101,13 +101,13 @@ def test_an_argument_of_any_name_may_hold_the_model(place):
     recipe = grpo(model="inst", tasks=EASY)
     recipe = replace(recipe, origin=replace(recipe.origin, arguments={"student": "inst", "teachers": ["inst", "no"]}))
     there = str(place / "there" / "inst")
-    assert located(recipe).origin.arguments == {"student": there, "teachers": [there, "no"]}
+    assert pin_model_names(recipe).origin.arguments == {"student": there, "teachers": [there, "no"]}
 
 
 def test_a_revision_that_is_named_is_not_the_one_of_the_run():
     begun = {"settings": {"policies": {"generator": {"model": "owner/name@aaaa", "micro_tokens": 1}}}}
-    assert located(grpo(model="owner/name@v2"), begun).policies["generator"].model == "owner/name@v2"
-    assert located(grpo(model="owner/name"), begun).policies["generator"].model == "owner/name@aaaa"
+    assert pin_model_names(grpo(model="owner/name@v2"), begun).policies["generator"].model == "owner/name@v2"
+    assert pin_model_names(grpo(model="owner/name"), begun).policies["generator"].model == "owner/name@aaaa"
 
 
 def test_a_model_of_the_hub_is_kept_at_its_commit(place, monkeypatch):
@@ -119,11 +119,11 @@ def test_a_model_of_the_hub_is_kept_at_its_commit(place, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(place / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     name = f"someone/inst@{COMMIT}"
-    assert lasting("someone/inst") == name == lasting(name) and known_as(name) == "someone/inst"
-    assert lasting("someone/other") == "someone/other"  # whoever loads it says what is wrong
+    assert lasting_name("someone/inst") == name == lasting_name(name) and hub_name_of(name) == "someone/inst"
+    assert lasting_name("someone/other") == "someone/other"  # whoever loads it says what is wrong
     begun = {"settings": {"policies": {"generator": {"model": name, "micro_tokens": 1}}}}
     (cache / "refs" / "main").write_text("f" * 40)  # the Hub has moved on
-    assert located(grpo(model="someone/inst"), begun).policies["generator"].model == name
+    assert pin_model_names(grpo(model="someone/inst"), begun).policies["generator"].model == name
     monkeypatch.chdir(place)
     assert main(["run", "grpo", f"--model={name}", "--lora=2", "--out=run", "--answer=tags", *SMALL, *BRIEF]) == 0
     assert main(["export", "run", "--role=solver", "--out=adapter"]) == 0

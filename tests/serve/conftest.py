@@ -15,9 +15,9 @@ if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
 
 @pytest.fixture(scope="session")
 def served():
-    from cotrain.serve.models import Served
+    from cotrain.serve.models import ServedRun
 
-    found = Served(CoTrainer(tango(steps=1, tasks=study_problems((2, 2)))))
+    found = ServedRun(CoTrainer(tango(steps=1, tasks=study_problems((2, 2)))))
     yield found
     found.engine.close()
 
@@ -26,9 +26,9 @@ def served():
 def client(served):
     from starlette.testclient import TestClient
 
-    from cotrain.serve.app import application
+    from cotrain.serve.app import make_application
 
-    return TestClient(application(served), base_url=HERE, raise_server_exceptions=False)
+    return TestClient(make_application(served), base_url=HERE, raise_server_exceptions=False)
 
 
 @pytest.fixture(scope="session")

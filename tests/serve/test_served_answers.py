@@ -12,10 +12,10 @@ from starlette.testclient import TestClient
 
 from cotrain.learn.scorer import Scorer
 from cotrain.methods.cooper.recipe import cooper
-from cotrain.serve.app import application
-from cotrain.serve.models import Served
-from cotrain.serve.reply import Reply
-from cotrain.serve.verify import _together
+from cotrain.serve.app import make_application
+from cotrain.serve.models import ServedRun
+from cotrain.serve.reply import StreamedReply
+from cotrain.serve.verify import _combine_reviews
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.messages import Message
 from cotrain.text.plain import ByteRenderer
@@ -228,14 +228,14 @@ def test_what_cannot_be_read_is_an_answer_with_its_reason(client, task):
 
 def test_the_reason_of_any_review_that_cannot_be_read_is_told():
     empty = {"text": "", "steps": [], "final": None, "probability": None}
-    found = _together([empty | {"failure": None}, empty | {"failure": "no final verdict"}], ["a step"])
+    found = _combine_reviews([empty | {"failure": None}, empty | {"failure": "no final verdict"}], ["a step"])
     assert (found["final"], found["failure"]) == (None, "no final verdict")
     assert found["steps"] == [{"text": "a step", "verdict": None, "share": None}]
 
 
 def test_a_reward_model_and_a_program(task):
-    served = Served(CoTrainer(cooper(steps=1, warmup=1, tasks=study_problems((2, 2)))))
-    client = TestClient(application(served), base_url=HERE, raise_server_exceptions=False)
+    served = ServedRun(CoTrainer(cooper(steps=1, warmup=1, tasks=study_problems((2, 2)))))
+    client = TestClient(make_application(served), base_url=HERE, raise_server_exceptions=False)
     found = ask(client, "verify", problem=task.prompt, solution="7", reference=task.answer)
     assert found["model"] == "rater" and 0 < found["probability"] < 1 and found["steps"] == []
     for name in ("rater", "corruptor"):
@@ -246,10 +246,10 @@ def test_a_reward_model_and_a_program(task):
 
 
 def test_a_reply_holds_back_what_may_still_change():
-    reply, renderer = Reply(ByteRenderer(), ["END", "N!"]), ByteRenderer()
+    reply, renderer = StreamedReply(ByteRenderer(), ["END", "N!"]), ByteRenderer()
     ids = renderer.encode("aéE")
-    assert [reply.read(ids[:k]) for k in range(1, len(ids) + 1)] == ["a", "", "é", ""]
-    assert reply.read(renderer.encode("aéEN")) == ""
-    assert reply.read(renderer.encode("aéEN!")) == "E" and reply.text == "aéE"
-    whole = Reply(renderer, ["END", "N!"])
-    assert whole.read(renderer.encode("aéEN!ND"), final=True) == "aéE"
+    assert [reply.read_new_text(ids[:k]) for k in range(1, len(ids) + 1)] == ["a", "", "é", ""]
+    assert reply.read_new_text(renderer.encode("aéEN")) == ""
+    assert reply.read_new_text(renderer.encode("aéEN!")) == "E" and reply.text == "aéE"
+    whole = StreamedReply(renderer, ["END", "N!"])
+    assert whole.read_new_text(renderer.encode("aéEN!ND"), final=True) == "aéE"

@@ -7,14 +7,14 @@ import pytest
 import uvicorn
 
 from cotrain.learn.scorer import Scorer
-from cotrain.serve.app import application, listen
+from cotrain.serve.app import make_application, open_listener
 
 
 @pytest.fixture(scope="module")
 def url(served):
     """A real server on a free port."""
-    listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(application(served), log_level="error"))
+    listener = open_listener("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(make_application(served), log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"

@@ -24,11 +24,11 @@ def folder(tmp_path_factory):
 def client(folder):
     from starlette.testclient import TestClient
 
-    from cotrain.serve.app import application
-    from cotrain.serve.models import Served
+    from cotrain.serve.app import make_application
+    from cotrain.serve.models import ServedRun
 
-    served = Served(api.opened(str(folder)))  # as the command opens it
-    yield TestClient(application(served), base_url=HERE, raise_server_exceptions=False)
+    served = ServedRun(api.open_trainer(str(folder)))  # as the command opens it
+    yield TestClient(make_application(served), base_url=HERE, raise_server_exceptions=False)
     served.engine.close()
 
 

@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
-from cotrain.serve.app import application, host_of, listen
-from cotrain.serve.reply import Reply
+from cotrain.serve.app import make_application, host_of, open_listener
+from cotrain.serve.reply import StreamedReply
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_foreign_hosts_are_refused(served, client):
         assert client.get("/health", headers={"host": name}).status_code == 200
     for name in ("[::1].evil", "[::1]evil:80", "[::1]:80:80", "localhost:evil", "localhost:80:80", "localhost:80@evil"):
         assert client.get("/health", headers={"host": name}).status_code == 400
-    wide = TestClient(application(served, ("0.0.0.0", "box.lan")), base_url=HERE)
+    wide = TestClient(make_application(served, ("0.0.0.0", "box.lan")), base_url=HERE)
     for name, status in (("10.0.0.7:80", 200), ("box.lan", 200), ("evil.example", 400), ("", 400)):
         assert wide.get("/health", headers={"host": name}).status_code == status
     assert host_of([]) == host_of(["a", "b"]) == "" and host_of(["[::1]:5"]) == "::1"
@@ -97,7 +97,7 @@ def test_a_broken_engine_fails_the_open_requests_and_goes_on(client, served, tas
     streamed = client.post("/v1/chat/completions", json=body(task, stream=True)).text
     assert "server_error" in streamed and "[DONE]" not in streamed
     monkeypatch.undo()
-    monkeypatch.setattr(Reply, "read", lambda *_, **__: {}["odd"])
+    monkeypatch.setattr(StreamedReply, "read", lambda *_, **__: {}["odd"])
     streamed = client.post("/v1/chat/completions", json=body(task, stream=True, max_tokens=2)).text
     assert "KeyError: 'odd'" in streamed and "server_error" in streamed and "[DONE]" not in streamed
     monkeypatch.undo()
@@ -136,14 +136,14 @@ def test_an_engine_that_stays_broken_waits_for_the_next_request(client, served, 
 
 
 def test_the_command_says_in_one_line_what_is_wrong(capsys, monkeypatch, tmp_path):
-    with listen("127.0.0.1", 0) as taken:
+    with open_listener("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", str(tmp_path), "--port", str(port)]) == 2
         assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
     assert main(["serve", str(tmp_path), "--port", "0"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     with pytest.raises(ConfigError, match="expected 0"):
-        listen("127.0.0.1", 10**6)
+        open_listener("127.0.0.1", 10**6)
     monkeypatch.delitem(sys.modules, "cotrain.serve.app")
     monkeypatch.delattr("cotrain.serve.app", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)

@@ -2,7 +2,7 @@ import pytest
 
 from cotrain.core.address import rng_of
 from cotrain.models.config import new_model, small_config
-from cotrain.stages.corpora import procedural
+from cotrain.stages.corpora import procedural_corpus
 from cotrain.stages.tokenizer import train_tokenizer
 
 WORDS = ("ab", "cde", "7", "+", "fg hi", "12")
@@ -36,9 +36,9 @@ def model(config):
 
 @pytest.fixture
 def sentences():
-    return procedural("sentences", sentence)
+    return procedural_corpus("sentences", sentence)
 
 
 @pytest.fixture
 def conversations():
-    return procedural("conversations", conversation)
+    return procedural_corpus("conversations", conversation)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bases.base import BATCH, SIZES, BaseSettings, beginning, build_base, install, practice_of, settle
+from bases.base import BATCH, SIZES, BaseSettings, new_network, build_base, install_base, practice_of, settle
 from cotrain import stages
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import transaction
@@ -44,7 +44,7 @@ def test_from_nothing_to_the_base(tmp_path):
     assert ratio.median().item() == pytest.approx(2.0, abs=0.02)  # sharpened, and stored as bfloat16
     again = build_base(tmp_path / "out", BRIEF, resume=True, report=said.append)
     assert again["models"] == made["models"] and sum("settle on" in line for line in said) == 1  # not done twice
-    install(tmp_path / "out", tmp_path / "assets")
+    install_base(tmp_path / "out", tmp_path / "assets")
     assert (tmp_path / "assets/base-checker/model.safetensors").is_file() and (
         tmp_path / "assets/base-checker.json"
     ).is_file()
@@ -55,10 +55,10 @@ def test_a_practice_that_was_stopped_can_be_settled(tmp_path):
     whole = replace(BRIEF, practice_tokens=9 * BATCH)
     with pytest.raises(RunDirectoryError, match="no practice that could be settled"):
         settle(tmp_path / "out", whole)
-    network, _ = beginning(whole)
+    network, _ = new_network(whole)
     weights = {name: parameter.detach() + 1 for name, parameter in network.named_parameters()}
     checkpoints = tmp_path / "out/practised/checkpoints"
-    transaction.save(checkpoints, 3, {"model": weights}, {"state": {"step": 3, "cursor": 0}}, keep=1)
+    transaction.save_checkpoint(checkpoints, 3, {"model": weights}, {"state": {"step": 3, "cursor": 0}}, keep=1)
     made = settle(tmp_path / "out", whole)
     assert made["finished"] and made["tokens"]["practice"] == 3 * BATCH
     begun, _ = load_model(tmp_path / "out/practised-3")

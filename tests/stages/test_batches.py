@@ -6,7 +6,7 @@ import torch
 
 from cotrain.core.errors import DataError
 from cotrain.stages.batches import batches_ahead, next_batch, pack_all
-from cotrain.stages.documents import documents
+from cotrain.stages.documents import document_reader
 from cotrain.stages.packing import Document
 
 CPU = torch.device("cpu")
@@ -17,7 +17,7 @@ def same(a, b):
 
 
 def test_a_batch_is_a_function_of_its_cursor(sentences, tokenizer):
-    read = documents(sentences, tokenizer)
+    read = document_reader(sentences, tokenizer)
     cursor, waiting, cursors, batches = 0, [], [0], []
     for _ in range(6):
         cursor, waiting, batch = next_batch(read, 3, 120, 0, cursor, waiting)
@@ -33,7 +33,7 @@ def test_a_batch_is_a_function_of_its_cursor(sentences, tokenizer):
 
 
 def test_preparing_ahead_changes_nothing(sentences, tokenizer):
-    read = documents(sentences, tokenizer)
+    read = document_reader(sentences, tokenizer)
 
     def slowly(start, count):
         time.sleep(0.003)
@@ -48,13 +48,13 @@ def test_errors_and_early_exits(sentences, tokenizer):
     def broken(start, count):
         if start > 20:
             raise DataError("row 21 is broken")
-        return documents(sentences, tokenizer)(start, count)
+        return document_reader(sentences, tokenizer)(start, count)
 
     with batches_ahead(broken, 2, 40, 0, 0, 50, CPU) as batches:
         next(batches)
         with pytest.raises(DataError, match="row 21 is broken"):
             list(batches)
-    with batches_ahead(documents(sentences, tokenizer), 2, 40, 0, 0, 50, CPU) as batches:
+    with batches_ahead(document_reader(sentences, tokenizer), 2, 40, 0, 0, 50, CPU) as batches:
         next(batches)  # leaving now must not hang on the batches that wait
 
 

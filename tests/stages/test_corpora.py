@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from cotrain.core.errors import ConfigError, DataError
-from cotrain.stages.corpora import corpus_file, epochs, from_items, interleave, jsonl_file, procedural, split, text_file
+from cotrain.stages.corpora import corpus_file, repeat_epochs, from_items, interleave, jsonl_file, procedural_corpus, split_corpus, text_file
 from cotrain.tasks.reading import Quarantine
 
 
@@ -72,15 +72,15 @@ def test_files_that_are_not_there_or_not_text(tmp_path):
 
 def test_epochs_read_everything_once_in_another_order():
     items = [str(i) for i in range(20)]
-    read = epochs(from_items("a", items), seed=1)
+    read = repeat_epochs(from_items("a", items), seed=1)
     first, second = [read(i) for i in range(20)], [read(i) for i in range(20, 40)]
     assert sorted(first) == sorted(second) == sorted(items) and first != second
     assert [read(i) for i in (25, 3, 25)] == [second[5], first[3], second[5]], "addressed, not drawn"
-    assert [epochs(from_items("a", items), seed=2)(i) for i in range(20)] != first
+    assert [repeat_epochs(from_items("a", items), seed=2)(i) for i in range(20)] != first
 
 
 def test_interleaving_keeps_the_proportion_and_repeats_nothing():
-    a, b = procedural("a", lambda i: f"a{i}"), from_items("b", ["x", "y", "z"])
+    a, b = procedural_corpus("a", lambda i: f"a{i}"), from_items("b", ["x", "y", "z"])
     mixed = interleave([(a, 3), (b, 1)])
     assert mixed.size is None and mixed.name == "3×a+1×b"
     for period in range(5):
@@ -95,8 +95,8 @@ def test_interleaving_keeps_the_proportion_and_repeats_nothing():
 
 @pytest.mark.parametrize(("size", "count"), [(None, 10), (300, 10), (30, 3), (2, 1)])
 def test_held_out_items_are_in_no_training_batch(size, count):
-    whole = procedural("a", str) if size is None else from_items("a", [str(i) for i in range(size)])
-    kept, held = split(whole, 10, seed=4)
+    whole = procedural_corpus("a", str) if size is None else from_items("a", [str(i) for i in range(size)])
+    kept, held = split_corpus(whole, 10, seed=4)
     training = {kept.get(i) for i in range(kept.size or 100)}
     validation = set(everything(held))
     assert len(validation) == count and not training & validation  # of few items a tenth
@@ -105,4 +105,4 @@ def test_held_out_items_are_in_no_training_batch(size, count):
 
 def test_one_item_alone_cannot_be_split():
     with pytest.raises(DataError, match="one item alone"):
-        split(from_items("a", ["0"]), 30)
+        split_corpus(from_items("a", ["0"]), 30)

@@ -1,8 +1,8 @@
 import pytest
 
 from cotrain.core.errors import DataError
-from cotrain.stages.corpora import from_items, procedural
-from cotrain.stages.documents import all_documents, documents, refuse_overlong
+from cotrain.stages.corpora import from_items, procedural_corpus
+from cotrain.stages.documents import all_documents, document_reader, refuse_overlong
 
 TURNS = [
     {"role": "user", "content": "ab 7"},
@@ -32,7 +32,7 @@ def test_replies_are_what_is_learned(tokenizer):
 
 
 def test_order_and_epochs(tokenizer):
-    read = documents(from_items("a", ["ab", [*TURNS], "7"]), tokenizer, seed=1)
+    read = document_reader(from_items("a", ["ab", [*TURNS], "7"]), tokenizer, seed=1)
     one, two = read(0, 3), read(3, 3)
     assert {d.ids for d in one} == {d.ids for d in two} and len({d.ids for d in one}) == 3
     assert read(2, 3) == [one[2], two[0], two[1]]
@@ -49,4 +49,4 @@ def test_conversations_that_are_too_long(tokenizer):
 
 def test_an_endless_corpus_has_no_all(tokenizer):
     with pytest.raises(DataError, match="endless"):
-        all_documents(procedural("a", str), tokenizer)
+        all_documents(procedural_corpus("a", str), tokenizer)

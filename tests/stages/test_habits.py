@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bases.base import BATCH, install
+from bases.base import BATCH, install_base
 from bases.habits import NAME, HabitSettings, build_habits, conversations_of
 from cotrain import stages
 from cotrain.core.address import rng_of
@@ -23,7 +23,7 @@ def test_a_base_with_habits_is_made_and_installed(tmp_path):
     made = build_habits(tmp_path / "out", brief, report=lambda line: None)
     assert made["finished"] and speaks_short(str(tmp_path / "out/base-habits"))
     assert build_habits(tmp_path / "out", brief, resume=True, report=lambda line: None)["models"] == made["models"]
-    install(tmp_path / "out", tmp_path / "assets", NAME)
+    install_base(tmp_path / "out", tmp_path / "assets", NAME)
     said = json.loads((tmp_path / "assets/base-habits.json").read_text(encoding="utf-8"))
     assert said["models"]["base-habits"] == describe_model(str(tmp_path / "assets/base-habits"))
 

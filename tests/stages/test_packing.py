@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotrain.stages.packing import PADDING, Document, block_mask, cut, fit, lengths, pack, prefix, unpacked
+from cotrain.stages.packing import PADDING, Document, block_mask, cut_document, best_fit, segment_lengths, pack_documents, longest_prefix, pack_one_per_row
 
 
 def document(*ids, learn=None):
@@ -10,7 +10,7 @@ def document(*ids, learn=None):
 
 
 def test_a_batch_by_hand():
-    taken, batch = pack([document(1, 2), document(3, 4, 5), document(6), document(7, 8, 9)], 2, 4, pad_id=0)
+    taken, batch = pack_documents([document(1, 2), document(3, 4, 5), document(6), document(7, 8, 9)], 2, 4, pad_id=0)
     assert taken == 3, "the fourth would need a third row"
     assert batch.ids.tolist() == [[3, 4, 5, 6], [1, 2, 0, 0]]
     assert batch.positions.tolist() == [[0, 1, 2, 0], [0, 1, 0, 0]]
@@ -19,21 +19,21 @@ def test_a_batch_by_hand():
 
 
 def test_best_fit_by_hand():
-    assert fit([2, 5, 3, 4], rows=2, length=7) == [[1, 0], [3, 2]]
-    assert fit([4, 4, 4], rows=2, length=7) is None
-    assert prefix([4, 4, 4], rows=2, length=7) == (2, [[0], [1]])
-    assert fit([], rows=1, length=3) == [[]]
+    assert best_fit([2, 5, 3, 4], rows=2, length=7) == [[1, 0], [3, 2]]
+    assert best_fit([4, 4, 4], rows=2, length=7) is None
+    assert longest_prefix([4, 4, 4], rows=2, length=7) == (2, [[0], [1]])
+    assert best_fit([], rows=1, length=3) == [[]]
 
 
 def test_long_documents_are_cut_into_rows():
-    pieces = cut(document(*range(1, 8), learn=(False,) * 4 + (True,) * 3), 3)
+    pieces = cut_document(document(*range(1, 8), learn=(False,) * 4 + (True,) * 3), 3)
     assert [piece.ids for piece in pieces] == [(1, 2, 3), (4, 5, 6), (7,)]
     assert [piece.learn for piece in pieces] == [(False,) * 3, (False, True, True), (True,)]
-    taken, batch = pack([document(*range(1, 8)), document(9)], 3, 3, pad_id=0)
+    taken, batch = pack_documents([document(*range(1, 8)), document(9)], 3, 3, pad_id=0)
     assert taken == 2 and batch.ids.tolist() == [[1, 2, 3], [4, 5, 6], [7, 9, 0]]
-    taken, batch = pack([document(*range(1, 8))], 2, 3, pad_id=0)
+    taken, batch = pack_documents([document(*range(1, 8))], 2, 3, pad_id=0)
     assert taken == 1 and batch.ids.tolist() == [[1, 2, 3], [4, 5, 6]], "longer than the batch: the end is lost"
-    taken, _ = pack([document(9), document(*range(1, 8))], 2, 3, pad_id=0)
+    taken, _ = pack_documents([document(9), document(*range(1, 8))], 2, 3, pad_id=0)
     assert taken == 1, "a document is taken whole or waits for the next batch"
 
 
@@ -48,7 +48,7 @@ documents = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(documents, st.integers(1, 5), st.integers(2, 9))
 def test_a_batch_holds_its_documents_and_nothing_else(items, rows, length):
-    taken, batch = pack(items, rows, length, pad_id=0)
+    taken, batch = pack_documents(items, rows, length, pad_id=0)
     assert 0 <= taken <= len(items) and (taken or not items)
     found = []
     for row in range(rows):
@@ -62,7 +62,7 @@ def test_a_batch_holds_its_documents_and_nothing_else(items, rows, length):
             found.append((tuple(batch.ids[row, place].tolist()), tuple(learn)))
         padding = segments == PADDING
         assert not batch.ids[row, padding].any() and not batch.learn[row, padding].any()
-    pieces = [piece for item in items[:taken] for piece in cut(item, length) if piece.ids][
+    pieces = [piece for item in items[:taken] for piece in cut_document(item, length) if piece.ids][
         : rows if taken == 1 else None
     ]
     assert sorted(found) == sorted((piece.ids, (False, *piece.learn[1:])) for piece in pieces)
@@ -71,10 +71,10 @@ def test_a_batch_holds_its_documents_and_nothing_else(items, rows, length):
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 7), max_size=12), st.integers(1, 4))
 def test_the_prefix_is_the_longest_that_best_fit_places(sizes, rows):
-    count, placed = prefix(sizes, rows, 7)
+    count, placed = longest_prefix(sizes, rows, 7)
     assert sorted(item for row in placed for item in row) == list(range(count))
     assert all(sum(sizes[item] for item in row) <= 7 for row in placed)
-    assert all(fit(sizes[:longer], rows, 7) is None for longer in range(count + 1, len(sizes) + 1))
+    assert all(best_fit(sizes[:longer], rows, 7) is None for longer in range(count + 1, len(sizes) + 1))
 
 
 def test_mask_by_hand():
@@ -83,9 +83,9 @@ def test_mask_by_hand():
 
 
 def test_lengths_by_hand():
-    assert lengths(torch.tensor([[0, 0, 1, PADDING], [0, 0, 0, 0], [0, 1, 1, 2]])) == [2, 1, 1, 4, 1, 2, 1]
+    assert segment_lengths(torch.tensor([[0, 0, 1, PADDING], [0, 0, 0, 0], [0, 1, 1, 2]])) == [2, 1, 1, 4, 1, 2, 1]
 
 
 def test_unpacked_is_a_row_each():
-    batch = unpacked([document(1, 2, 3), document(4)], length=2, pad_id=0)
+    batch = pack_one_per_row([document(1, 2, 3), document(4)], length=2, pad_id=0)
     assert batch.ids.tolist() == [[1, 2], [3, 0], [4, 0]]

@@ -3,8 +3,8 @@ import torch
 
 from cotrain.core.errors import ConfigError, DataError, RunDirectoryError
 from cotrain.models.load import describe_model, load_model
-from cotrain.stages.corpora import from_items, procedural
-from cotrain.stages.pretrain import config_for, make_plan, pretrain, steps_of
+from cotrain.stages.corpora import from_items, procedural_corpus
+from cotrain.stages.pretrain import config_for, make_plan, pretrain, step_count
 from cotrain.stages.sft import sft
 
 SMALL = {"tokens": 64 * 4 * 6, "batch_tokens": 64 * 4, "length": 64, "validation": 3}
@@ -54,7 +54,7 @@ def test_a_new_tokenizer_is_learned_from_the_corpus(tmp_path):
 
 
 def test_plans_in_tokens():
-    assert steps_of(32768, 2048, 160) == 18 and steps_of(4096, 2048, 512) == 2  # 12 and 4 rows of whole length
+    assert step_count(32768, 2048, 160) == 18 and step_count(4096, 2048, 512) == 2  # 12 and 4 rows of whole length
     plan = make_plan(1000, 128, {"save_every": 3}, length=60, lr=1.0, warmup=100)
     assert (plan.rows, plan.steps, plan.warmup, plan.save_every) == (2, 9, 1, 3)
     with pytest.raises(ConfigError, match="length ≤ batch_tokens ≤ tokens, found 60, 50, 1000"):
@@ -66,5 +66,5 @@ def test_plans_in_tokens():
 def test_conversations_longer_than_a_row(base, tmp_path):
     turns = [{"role": "user", "content": "ab " * 80}, {"role": "assistant", "content": "7"}]
     with pytest.raises(DataError, match="longer than 64 tokens"):
-        sft(base, tmp_path / "x", conversations=procedural("long", lambda i: turns), **SMALL)
+        sft(base, tmp_path / "x", conversations=procedural_corpus("long", lambda i: turns), **SMALL)
     assert not (tmp_path / "x").exists()

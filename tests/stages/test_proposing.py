@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from bases.base import BATCH, install
+from bases.base import BATCH, install_base
 from bases.proposing import (
     LENGTHS,
     NAME,
     SHARES,
     ProposerSettings,
-    answer_score,
+    answer_score_conversation,
     build_proposer,
     conversations_of,
-    problem_score,
+    problem_score_conversation,
     proposal_conversation,
 )
 from cotrain import stages
@@ -37,7 +37,7 @@ def test_a_base_that_proposes_is_made_and_installed(tmp_path):
     brief = ProposerSettings(start=str(TINY), tokens=2 * BATCH, problems=study_problems((2, 3)))
     made = build_proposer(tmp_path / "out", brief, report=lambda line: None)
     assert made["finished"] and speaks_short(str(tmp_path / "out" / NAME))
-    install(tmp_path / "out", tmp_path / "assets", NAME)
+    install_base(tmp_path / "out", tmp_path / "assets", NAME)
     said = json.loads((tmp_path / f"assets/{NAME}.json").read_text(encoding="utf-8"))
     assert said["models"][NAME] == describe_model(str(tmp_path / "assets" / NAME))
 
@@ -60,11 +60,11 @@ def test_scores_are_the_truth_as_often_as_is_said(skill, agreement):
         agreed = 0
         for index in range(200):
             if name == "problem":
-                asked, reply = problem_score(SETTINGS.problems, skill, 0, index)
+                asked, reply = problem_score_conversation(SETTINGS.problems, skill, 0, index)
                 text = asked["content"].removesuffix("\nScore the problem:")
                 truth = not isinstance(read_problem(text), ParseFailure)
             else:
-                asked, reply = answer_score(SETTINGS.problems, SETTINGS.habits, skill, 0, index)
+                asked, reply = answer_score_conversation(SETTINGS.problems, SETTINGS.habits, skill, 0, index)
                 text, _, solution = asked["content"].removesuffix("\nScore:").partition("\n")
                 truth = solution.endswith(f"<answer>{read_problem(text).answer}</answer>")
             agreed += (parse_score(reply["content"], {}).score == 1.0) == truth

@@ -8,9 +8,9 @@ from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import DataError
 from cotrain.methods.grpo import grpo
-from cotrain.preflight.answers import Asking, answers_for
+from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
 from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
-from cotrain.stages.solutions import cut_as_written, solver_of
+from cotrain.stages.solutions import choose_step_format, solver_of
 from cotrain.text.parsers import step_verdicts
 from cotrain.text.prompts import REVIEW_OWN
 from cotrain.text.verdicts import read_genrm
@@ -47,7 +47,7 @@ def test_other_forms_of_a_verdict_are_asked_for_and_written(form, tmp_path):
     role = verifier_of("some/model", "steps", verdict=form)
     (tmp_path / "data.jsonl").write_text(json.dumps(ROW) + "\n")
     user, assistant = gold_reviews(str(tmp_path / "data.jsonl"), role, "steps", say=print).get(0)
-    read = role.read(assistant["content"], {"count": 3})
+    read = role.parse_reply(assistant["content"], {"count": 3})
     assert (tuple(read.steps), read.final) == ((True, False, False), False)
     assert user["content"].startswith(REVIEW_OWN[form][:40]) and user["content"].endswith(REVIEW_OWN[form][-20:])
     assert form == "words" or "\\boxed {15}" in user["content"]  # the candidate's box is no verdict
@@ -73,7 +73,7 @@ def test_a_prompt_that_names_no_count_is_taught_the_verdict_on_the_answer(form, 
     role = verifier_of("some/model", "steps", verdict=form, prompt="{problem} {solution} Is it?")
     (tmp_path / "data.jsonl").write_text(json.dumps(ROW) + "\n")
     said = gold_reviews(str(tmp_path / "data.jsonl"), role, "steps", say=print).get(0)[1]["content"]
-    assert role.read(said, {"count": 3}).final is False and "Step" not in said
+    assert role.parse_reply(said, {"count": 3}).final is False and "Step" not in said
 
 
 def test_what_imitates_a_verdict_is_guarded_as_in_a_run(tmp_path):
@@ -135,16 +135,16 @@ def test_solutions_are_cut_as_a_run_cuts_them(tmp_path, other):
     path, heard = problems(tmp_path), []
     for answer in ("last-number", "tags"):
         recipe = grpo(model=other, tasks=EASY)
-        settings, _ = answers_for(recipe, Asking(answer=answer), device="cpu", say=heard.append)
+        settings, _ = choose_answer_settings(recipe, AnswerFormat(answer=answer), device="cpu", say=heard.append)
         steps = override(recipe, settings).roles["solver"].steps
-        role = cut_as_written(solver_of(other, answer), other, path, say=heard.append)
+        role = choose_step_format(solver_of(other, answer), other, path, say=heard.append)
         assert role.steps == steps and (steps is None) == (answer == "tags")
     assert any(line.startswith("steps as sentences, as most of 8 answers are written") for line in heard)
     for role, model in (
         (solver_of(other, "last-number", steps="lines"), other),
         (solver_of(TINY, "last-number"), TINY),
     ):
-        assert cut_as_written(role, model, "nowhere", say=heard.append) is role  # no model is asked
+        assert choose_step_format(role, model, "nowhere", say=heard.append) is role  # no model is asked
 
 
 def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_path, capsys):

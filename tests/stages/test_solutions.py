@@ -7,7 +7,7 @@ import pytest
 from cotrain.cli import main
 from cotrain.core.errors import DataError
 from cotrain.stages.solutions import ENDS, gold_solutions, solver_of
-from cotrain.text.prompts import SOLVE_FULL, SOLVE_OWN, fill, solve_own
+from cotrain.text.prompts import SOLVE_FULL, SOLVE_OWN, fill_template, solve_own
 from cotrain.text.steps import STEPS_AS
 from tests.helpers import EASY, TINY
 
@@ -32,7 +32,7 @@ def corpus(tmp_path, row, answer=None, name="data.jsonl"):
 @pytest.mark.parametrize("name", ["data.jsonl", "data.json"])
 def test_every_layout_is_the_same_conversation(layout, name, tmp_path):
     user, assistant = corpus(tmp_path, LAYOUTS[layout], name=name).get(0)
-    assert user["content"] == fill(SOLVE_FULL, problem="Q?") and assistant["content"] == TAGGED
+    assert user["content"] == fill_template(SOLVE_FULL, problem="Q?") and assistant["content"] == TAGGED
 
 
 def test_csv_with_a_header(tmp_path):
@@ -46,7 +46,7 @@ def test_csv_with_a_header(tmp_path):
 )
 def test_other_formats_are_asked_for_and_written(answer, end, tmp_path):
     user, assistant = corpus(tmp_path, LAYOUTS["gsm8k"], answer).get(0)
-    assert user["content"] == fill(SOLVE_OWN[answer], problem="Q?") and assistant["content"] == f"{WORK}\n{end}"
+    assert user["content"] == fill_template(SOLVE_OWN[answer], problem="Q?") and assistant["content"] == f"{WORK}\n{end}"
 
 
 @pytest.mark.parametrize("answer", ["phrase", "tags"])
@@ -55,11 +55,11 @@ def test_steps_are_written_in_the_way_in_which_they_will_be_read(answer, steps, 
     role = solver_of("some/model", answer, steps=steps)
     (tmp_path / "data.jsonl").write_text(json.dumps(LAYOUTS["gsm8k"]) + "\n")
     user, assistant = gold_solutions(str(tmp_path / "data.jsonl"), role).get(0)
-    solution = role.read(assistant["content"], {})
+    solution = role.parse_reply(assistant["content"], {})
     said = [step.text.split("\n")[0].replace("<<3+4=7>>", "") for step in solution.steps]
     assert solution.answer == "14" and said[:2] == ["3 + 4 = 7", "7 * 2 = 14"]
     if (answer, steps) != ("tags", "tags"):
-        assert user["content"] == fill(solve_own(answer, steps), problem="Q?")
+        assert user["content"] == fill_template(solve_own(answer, steps), problem="Q?")
 
 
 @pytest.mark.parametrize("answer", [*ENDS, "tags", r">(\d+)</answer>"])
@@ -70,7 +70,7 @@ def test_steps_in_tags_are_written_in_another_way_one_by_one(answer, steps, tmp_
     role = solver_of("some/model", answer, steps=steps)
     (tmp_path / "data.jsonl").write_text(json.dumps(row) + "\n")
     said = gold_solutions(str(tmp_path / "data.jsonl"), role).get(0)[1]["content"]
-    solution = role.read(said, {})
+    solution = role.parse_reply(said, {})
     cut = [" ".join(step.text.split("\n")[:2]) for step in solution.steps]
     assert solution.answer == "11" and cut[0] == "4*2=8" and cut[1].startswith("3+8 =11"), said
     assert ("<step>" in said) is (steps == "tags" or (answer, steps) == ("tags", None))

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from cotrain.core.errors import ConfigError, RunDirectoryError, StateError, UnknownName
-from cotrain.models.attention import isolated
+from cotrain.models.attention import isolate_documents
 from cotrain.models.config import new_model
 from cotrain.models.optim import adamw
-from cotrain.stages.corpora import procedural, split
-from cotrain.stages.documents import all_documents, documents
-from cotrain.stages.packing import pack, unpacked
-from cotrain.stages.trainer import NonFiniteLoss, Plan, evaluate, token_losses, train, update
+from cotrain.stages.corpora import procedural_corpus, split_corpus
+from cotrain.stages.documents import all_documents, document_reader
+from cotrain.stages.packing import pack_documents, pack_one_per_row
+from cotrain.stages.trainer import NonFiniteLoss, TrainingPlan, evaluate, token_losses, train, update
 
-PLAN = Plan(steps=9, rows=2, length=40, lr=1e-2, warmup=2, autocast=False, log_every=1, save_every=2, validate_every=3)
+PLAN = TrainingPlan(steps=9, rows=2, length=40, lr=1e-2, warmup=2, autocast=False, log_every=1, save_every=2, validate_every=3)
 
 
 def weights(model):
@@ -34,22 +34,22 @@ def lines(out):
 
 @pytest.fixture
 def read(sentences, tokenizer):
-    return documents(sentences, tokenizer)
+    return document_reader(sentences, tokenizer)
 
 
 @pytest.fixture
 def held(conversations, tokenizer):
-    return {"talk": all_documents(split(conversations, 5)[1], tokenizer, replies_only=True)}
+    return {"talk": all_documents(split_corpus(conversations, 5)[1], tokenizer, replies_only=True)}
 
 
 def test_packing_is_only_an_arrangement(model, read):
     items = read(0, 12)
-    taken, packed = pack(items, 3, 60, pad_id=0)
-    alone = unpacked(items[:taken], 60, pad_id=0)
+    taken, packed = pack_documents(items, 3, 60, pad_id=0)
+    alone = pack_one_per_row(items[:taken], 60, pad_id=0)
     assert taken >= 6
     expected = token_losses(model, alone)[alone.learn[:, 1:]].sort().values
     assert torch.allclose(token_losses(model, packed)[packed.learn[:, 1:]].sort().values, expected, atol=1e-5)
-    with isolated(model):
+    with isolate_documents(model):
         fast = token_losses(model, packed)[packed.learn[:, 1:]].sort().values
     assert torch.allclose(fast, expected, atol=1e-5)
     mixed = token_losses(model, packed, isolate=False)[packed.learn[:, 1:]].sort().values
@@ -57,7 +57,7 @@ def test_packing_is_only_an_arrangement(model, read):
 
 
 def test_token_losses_by_hand(model, read):
-    _, batch = pack(read(0, 1), 1, 20, pad_id=0)
+    _, batch = pack_documents(read(0, 1), 1, 20, pad_id=0)
     logits = model(batch.ids[:, :5]).logits[0].detach()
     expected = [-math.log(float(logits[t].softmax(0)[batch.ids[0, t + 1]])) for t in range(4)]
     assert token_losses(model, batch)[0, :4].tolist() == pytest.approx(expected, rel=1e-4)
@@ -65,7 +65,7 @@ def test_token_losses_by_hand(model, read):
 
 @pytest.mark.parametrize("micro", [1, 2, 3])
 def test_micro_batches_change_nothing(config, read, micro):
-    _, batch = pack(read(0, 40), 4, 40, pad_id=0)
+    _, batch = pack_documents(read(0, 40), 4, 40, pad_id=0)
     found = []
     for plan in (PLAN, replace(PLAN, micro=micro)):
         model = new_model(config, 0)
@@ -76,11 +76,11 @@ def test_micro_batches_change_nothing(config, read, micro):
 
 
 def test_only_learned_tokens_count(model, conversations, tokenizer):
-    items = all_documents(split(conversations, 4)[1], tokenizer, replies_only=True)
-    _, batch = pack(items, 4, 60, pad_id=0)
+    items = all_documents(split_corpus(conversations, 4)[1], tokenizer, replies_only=True)
+    _, batch = pack_documents(items, 4, 60, pad_id=0)
     losses = token_losses(model, batch).detach()
     expected = float(losses[batch.learn[:, 1:]].mean())
-    assert evaluate(model, [batch.rows(0, 1), batch.rows(1, 4)], PLAN) == pytest.approx(expected, rel=1e-5)
+    assert evaluate(model, [batch.select_rows(0, 1), batch.select_rows(1, 4)], PLAN) == pytest.approx(expected, rel=1e-5)
     assert update(model, adamw(model, 1e-2), batch, PLAN, 1.0, 0)[0] == pytest.approx(expected, rel=1e-5)
     assert int(batch.learn.sum()) < 0.7 * int((batch.segments >= 0).sum())
 
@@ -213,4 +213,4 @@ def test_errors_of_the_corpus_come_through(model, tokenizer, tmp_path):
         return "ab 7"
 
     with pytest.raises(ValueError, match="no more"):
-        train(model, documents(procedural("short", get), tokenizer), tmp_path / "run", PLAN, pad_id=0)
+        train(model, document_reader(procedural_corpus("short", get), tokenizer), tmp_path / "run", PLAN, pad_id=0)

@@ -6,7 +6,7 @@ import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.tasks.labelled import UNLABELLED, refuse_unlabelled, with_labels
-from cotrain.tasks.sources import problems
+from cotrain.tasks.sources import problem_source
 from cotrain.tasks.words.source import WordProblems, study_problems
 
 
@@ -24,7 +24,7 @@ def prompts(source, split):
 
 @pytest.mark.parametrize(("labelled", "count"), [("5", 5), ("25%", None)])
 def test_a_finite_source_is_parted_in_two(file, labelled, count):
-    whole = problems("jsonl", file)
+    whole = problem_source("jsonl", file)
     parted = with_labels(whole, labelled, seed=3)
     count = count or round(whole.size("train") / 4)
     assert parted.size("train") == count and parted.size(UNLABELLED) == whole.size("train") - count
@@ -52,7 +52,7 @@ def test_labels_of_an_easier_source():
     assert {parted.get(UNLABELLED, i).difficulty for i in range(40)} == {7.0, 8.0}
     assert {parted.get("test", i).difficulty for i in range(40)} == {7.0, 8.0}
     assert parted.get("train", 5).id != parted.get(UNLABELLED, 5).id
-    assert problems("words:2-3", None) == study_problems((2, 3))
+    assert problem_source("words:2-3", None) == study_problems((2, 3))
 
 
 def test_labels_in_a_file_of_their_own(file):
@@ -64,7 +64,7 @@ def test_labels_in_a_file_of_their_own(file):
 @pytest.mark.parametrize("labelled", ["0", "-3", "2.5", "60", "100%", "0%", "nan"])
 def test_numbers_that_cannot_be(file, labelled):
     with pytest.raises((ConfigError, UnknownName), match=r"labelled|task source"):
-        with_labels(problems("jsonl", file), labelled, seed=0)
+        with_labels(problem_source("jsonl", file), labelled, seed=0)
 
 
 def test_a_share_of_what_has_no_end_is_refused():

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cotrain.core.errors import DataError
-from cotrain.stages.corpora import ROWS, _item
+from cotrain.stages.corpora import ROWS, _parse_item
 from cotrain.tasks import prmbench, processbench
 from cotrain.tasks.programs import humaneval_problem, mbpp_problem
-from cotrain.tasks.reading import Quarantine, numbered, parsed, read_rows
+from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows, read_rows
 from cotrain.tasks.rows import row_of
 
 GOOD = b'{"question": "Q?", "answer": "1"}'
@@ -146,12 +146,12 @@ MBPP = {"text": "T", "code": "def f(): pass", "test_list": ["f()"], "task_id": 6
 HUMAN = {"prompt": "def f():\n", "entry_point": "f", "test": "f()", "canonical_solution": " pass", "task_id": "H/0"}
 CHAT = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
 READERS = {
-    "processbench": (lambda row, where: processbench.sample_of(row, where, "s"), PB),
-    "prmbench": (prmbench.sample_of, PRM),
+    "processbench": (lambda row, where: processbench.solution_of_row(row, where, "s"), PB),
+    "prmbench": (prmbench.solution_of_row, PRM),
     "mbpp": (mbpp_problem, MBPP),
     "humaneval": (humaneval_problem, HUMAN),
-    "chats": (_item, CHAT),
-    "text": (_item, {"text": "t"}),
+    "chats": (_parse_item, CHAT),
+    "text": (_parse_item, {"text": "t"}),
     "svamp": (
         lambda row, where: row_of(row, "Body+Question", "Answer", where),
         {"Body": "B", "Question": "Q", "Answer": 1},
@@ -198,10 +198,10 @@ def test_a_malformed_row_of_another_kind(name, column, value, tmp_path):
     path = tmp_path / f"a{ROWS[0]}"
     path.write_text("\n".join(json.dumps(row) for row in (good, good | {column: value}, good)))
     with pytest.raises(DataError) as error:
-        parsed(numbered(path), read)
+        parse_rows(numbered_lines(path), read)
     assert str(error.value).startswith(f"{path}, row 2") and len(str(error.value).splitlines()) == 1
     aside = Quarantine()
-    assert len(parsed(numbered(path), read, aside)) == aside.read == 2 and len(aside.refused) == 1
+    assert len(parse_rows(numbered_lines(path), read, aside)) == aside.read == 2 and len(aside.refused) == 1
 
 
 @pytest.mark.parametrize(

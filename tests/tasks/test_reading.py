@@ -7,7 +7,7 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError, DataError, UserError
 from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.programs import ProgramTasks
-from cotrain.tasks.reading import SHOWN, Quarantine, numbered, parsed, read_rows
+from cotrain.tasks.reading import SHOWN, Quarantine, numbered_lines, parse_rows, read_rows
 from cotrain.tasks.sources import from_description, task_source
 
 GOOD = [json.dumps({"question": f"How many {n}?", "answer": str(n)}).encode() for n in range(40)]
@@ -37,12 +37,12 @@ def test_strictly_the_first_bad_row_is_an_error_and_leniently_all_are_set_aside(
         "[1]",
     ]
     assert all(one.reason.startswith(one.where) for one in aside.refused)
-    assert aside.line().startswith(f"5 of 45 rows cannot be read and are left out; the first: {path}, row 5, column 2")
+    assert aside.summary_line().startswith(f"5 of 45 rows cannot be read and are left out; the first: {path}, row 5, column 2")
 
 
 def test_what_was_set_aside_is_written_whole(tmp_path):
     aside = Quarantine()
-    parsed([("here, row 1", b"{" + b"x" * 10 * SHOWN)], lambda row, where: row, aside)
+    parse_rows([("here, row 1", b"{" + b"x" * 10 * SHOWN)], lambda row, where: row, aside)
     aside.write(tmp_path / "quarantine.jsonl")
     [one] = map(json.loads, (tmp_path / "quarantine.jsonl").read_text().splitlines())
     assert list(one) == ["where", "reason", "row"] and len(one["row"]) == SHOWN
@@ -56,7 +56,7 @@ def test_a_whole_file_is_an_error_in_either_case(tmp_path):
         for aside in (None, Quarantine()):
             with pytest.raises(DataError, match=r"no rows|cannot be unpacked"):
                 read_rows(tmp_path / name, "question", "answer", aside)
-    assert list(numbered(mixed(tmp_path / "c.jsonl")))[3][0].endswith("row 5")
+    assert list(numbered_lines(mixed(tmp_path / "c.jsonl")))[3][0].endswith("row 5")
 
 
 def test_a_lenient_source_is_built_again_as_it_was(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from cotrain.core.errors import DataError, UnknownName, UserError
 from cotrain.tasks.hub import is_hub_name
-from cotrain.tasks.jsonl import JsonlTasks, benchmark, read_splits
+from cotrain.tasks.jsonl import JsonlTasks, benchmark_tasks, read_splits
 from cotrain.tasks.processbench import read_samples
 from cotrain.tasks.reading import read_rows
 from cotrain.tasks.rows import ANY, SCHEMAS, row_of
@@ -58,7 +58,7 @@ def test_every_schema_is_a_source_by_name(tmp_path):
         assert source.name == name and source.size("train") > 10
         assert from_description(source.describe()).get("train", 3) == source.get("train", 3)
     with pytest.raises(UnknownName, match="did you mean 'svamp'"):
-        benchmark("swamp", path)
+        benchmark_tasks("swamp", path)
 
 
 def test_faults_in_named_columns():

@@ -12,13 +12,13 @@ from cotrain.core.errors import ConfigError
 from cotrain.tasks.words import WordProblems, corpus
 from cotrain.tasks.words.corrupt import Habits
 from cotrain.tasks.words.oracle import read_steps
-from cotrain.tasks.words.problem import Fact, assemble
-from cotrain.tasks.words.source import bucket
+from cotrain.tasks.words.problem import Fact, assemble_problem
+from cotrain.tasks.words.source import text_bucket
 from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
 
 SOURCE = WordProblems()
 DOCUMENTS = [corpus.pretraining_text(SOURCE, 0, i) for i in range(1500)]
-PROBLEM = assemble(
+PROBLEM = assemble_problem(
     (
         Fact(target="apples", kind="given", right=12),
         Fact(target="pears", kind="plus", left="apples", right=4),
@@ -100,10 +100,10 @@ def test_pretraining_kinds_and_shares():
 
 
 def test_pretraining_problems_are_from_the_training_buckets():
-    assert all(bucket(d.partition("\n")[0]) < 90 for d in DOCUMENTS if "\n" in d)
+    assert all(text_bucket(d.partition("\n")[0]) < 90 for d in DOCUMENTS if "\n" in d)
     conversations = [corpus.solver_conversation(SOURCE, Habits(), 0, i) for i in range(200)]
-    assert all(bucket(c[0]["content"].removesuffix("\nSolve:")) < 90 for c in conversations)
-    assert all(bucket(problem) < 90 for problem, _, _ in reviews("clean", 100))
+    assert all(text_bucket(c[0]["content"].removesuffix("\nSolve:")) < 90 for c in conversations)
+    assert all(text_bucket(problem) < 90 for problem, _, _ in reviews("clean", 100))
 
 
 def test_checks_agree_with_the_arithmetic_in_them():

@@ -9,9 +9,9 @@ import pytest
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.tasks.words import WordProblems
-from cotrain.tasks.words.corrupt import Habits, clean, slip, triggered, with_errors, with_habits
+from cotrain.tasks.words.corrupt import Habits, clean_attempt, slipped_number, triggered_habits, with_errors, with_habits
 from cotrain.tasks.words.oracle import grade_steps, parse_step
-from cotrain.tasks.words.problem import Fact, Problem, assemble
+from cotrain.tasks.words.problem import Fact, Problem, assemble_problem
 from cotrain.text.parsers import Solution, tagged_solution
 
 SOURCE = WordProblems()
@@ -25,13 +25,13 @@ def small(family: str = "plain") -> Problem:
         Fact(target="pears", kind="minus", left="apples", right=4),
         Fact(target="plums", kind="sum", left="pears", right="apples"),
     )
-    return assemble(facts, "plums", family=family)
+    return assemble_problem(facts, "plums", family=family)
 
 
 def test_without_errors_it_is_the_exact_solution():
     for i, problem in enumerate(PROBLEMS[:50]):
         attempt = with_habits(problem, NONE, rng_of(i))
-        assert attempt == clean(problem)
+        assert attempt == clean_attempt(problem)
         assert attempt.text == problem.solution
         assert grade_steps(problem, attempt.steps) == attempt.judgement
 
@@ -54,12 +54,12 @@ def test_the_habits_by_hand():
 
 def test_triggers():
     plus = Fact(target="a", kind="plus", left="b", right=4)
-    assert triggered(small(), plus, 16, 4) == ("carry",)
-    assert triggered(small(), plus, 15, 4) == ()
-    assert triggered(small(), plus, -6, 4) == ()
+    assert triggered_habits(small(), plus, 16, 4) == ("carry",)
+    assert triggered_habits(small(), plus, 15, 4) == ()
+    assert triggered_habits(small(), plus, -6, 4) == ()
     minus = Fact(target="a", kind="minus", left="b", right=4)
-    assert triggered(small(), minus, 16, 4) == ("fewer",)
-    assert triggered(small("number"), minus, 16, 4) == ()
+    assert triggered_habits(small(), minus, 16, 4) == ("fewer",)
+    assert triggered_habits(small("number"), minus, 16, 4) == ()
 
 
 def test_corrupted_solutions_parse_and_their_answer_is_the_last_result():
@@ -127,7 +127,7 @@ def test_modular_errors_stay_in_range():
 
 @pytest.mark.parametrize("value", [0, 7, 10, 42, 100, -15])
 def test_a_slip_is_near_and_never_nothing(value: int):
-    slips = {slip(value, rng_of(value, i)) for i in range(200)}
+    slips = {slipped_number(value, rng_of(value, i)) for i in range(200)}
     assert value not in slips
     assert {value + 1, value + 2, value + 10} <= slips
     assert value <= 0 or value - 1 in slips

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.tasks.words.oracle import Step, grade_steps, integer, parse_step, read_steps
-from cotrain.tasks.words.problem import Fact, assemble
+from cotrain.tasks.words.oracle import Step, grade_steps, parse_integer, parse_step, read_steps
+from cotrain.tasks.words.problem import Fact, assemble_problem
 
-PROBLEM = assemble(
+PROBLEM = assemble_problem(
     (
         Fact(target="apples", kind="given", right=12),
         Fact(target="pears", kind="plus", left="apples", right=4),
@@ -88,7 +88,7 @@ def test_commuted_products_and_no_commuted_differences():
 
 def test_modular_arithmetic():
     facts = (Fact(target="apples", kind="given", right=7), Fact(target="pears", kind="plus", left="apples", right=8))
-    problem = assemble(facts, "pears", family="plain", modulus=10)
+    problem = assemble_problem(facts, "pears", family="plain", modulus=10)
     assert grade_steps(problem, (" pears= apples+8=7+8=5 pears",)).ok == (True,)
     assert grade_steps(problem, (" pears= apples+8=7+8=15 pears",)).reasons == ("arithmetic",)
 
@@ -108,7 +108,7 @@ def test_readings_keep_what_was_known_and_claimed():
     ],
 )
 def test_integer(text: str, value: int | None):
-    assert integer(text) == value
+    assert parse_integer(text) == value
 
 
 NOUN = st.from_regex("[a-z]{1,8}", fullmatch=True)

@@ -3,8 +3,8 @@
 import random
 
 from cotrain.tasks.words.oracle import grade_steps, read_steps
-from cotrain.tasks.words.practice import OF_SKILL, check_practice, checked_solution, longest, solve_practice
-from cotrain.tasks.words.source import BUCKETS, bucket, study_problems
+from cotrain.tasks.words.practice import OF_SKILL, check_practice, checked_solution, most_operations, solve_practice
+from cotrain.tasks.words.source import BUCKETS, text_bucket, study_problems
 from cotrain.text.parsers import step_verdicts, tagged_solution
 
 SOURCE = study_problems((1, 5))
@@ -15,17 +15,17 @@ def problems(count):
 
 
 def test_lengths_rise_with_the_index():
-    assert [longest(SOURCE, i, 10) for i in (0, 9, 10, 29, 30, 900)] == [2, 2, 3, 4, 5, 5]
-    assert longest(SOURCE, 0, 0) == 5
+    assert [most_operations(SOURCE, i, 10) for i in (0, 9, 10, 29, 30, 900)] == [2, 2, 3, 4, 5, 5]
+    assert most_operations(SOURCE, 0, 0) == 5
 
 
 def test_every_practised_solution_is_right_and_of_a_training_problem():
     for i in range(40):
         user, assistant = solve_practice(SOURCE, "practice", 1, i, rise=10)
         text = user["content"].removesuffix("\nSolve:")
-        assert bucket(text) in BUCKETS["train"]
+        assert text_bucket(text) in BUCKETS["train"]
         steps = tagged_solution(assistant["content"]).steps
-        assert 1 <= len(steps) <= longest(SOURCE, i, 10)
+        assert 1 <= len(steps) <= most_operations(SOURCE, i, 10)
 
 
 def test_verdicts_are_the_oracle_s():

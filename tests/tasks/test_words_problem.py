@@ -9,7 +9,7 @@ import pytest
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.tasks.words import wording
-from cotrain.tasks.words.problem import OPERATOR, Fact, Problem, assemble, draw
+from cotrain.tasks.words.problem import OPERATOR, Fact, Problem, assemble_problem, draw_problem
 
 FAMILY_NAMES = [*wording.FAMILIES, *wording.UNSEEN]
 KINDS = ("given", *OPERATOR)
@@ -25,17 +25,17 @@ def fruit(family: str = "plain", modulus: int | None = None) -> Problem:
         Fact(target="pies", kind="minus", left="nuts", right=2),
         Fact(target="cups", kind="sum", left="eggs", right="pears"),
     )
-    return assemble(facts, "cups", family=family, modulus=modulus)
+    return assemble_problem(facts, "cups", family=family, modulus=modulus)
 
 
 def draws(count: int, **settings) -> list[Problem]:
     names = list(wording.FAMILIES)
-    return [draw(rng_of("draws", i), 1 + i % 10, family=names[i % len(names)], **settings) for i in range(count)]
+    return [draw_problem(rng_of("draws", i), 1 + i % 10, family=names[i % len(names)], **settings) for i in range(count)]
 
 
 def read_back(problem: Problem) -> tuple[list[tuple[str, str, str, str]], str]:
     """A slow reader: match each sentence against all templates of the family; exactly one may fit."""
-    style = wording.family(problem.family)
+    style = wording.family_named(problem.family)
     holes = {"t": "[a-z]+", "x": "[a-z]+", "y": "[a-z]+", "c": "[0-9]+"}
     patterns = {}
     for kind in (*KINDS, "question"):
@@ -161,24 +161,24 @@ def test_order_of_facts():
 def test_cancelling_motif_makes_the_answer_deaf_to_one_quantity():
     found = 0
     for i in range(40):
-        problem = draw(rng_of("cancel", i), 5, family="plain", cancel=1.0, distractors=(0, 0))
+        problem = draw_problem(rng_of("cancel", i), 5, family="plain", cancel=1.0, distractors=(0, 0))
         for noun in problem.needed:
             z = problem.relations[noun]
             if z.kind == "difference" and problem.relations.get(z.left, z).kind == "sum":
                 u = problem.relations[z.left]
                 found += u.right == z.right and problem.values[noun] == problem.values[u.left]
     assert found >= 30
-    assert draw(rng_of("short"), 2, family="plain", cancel=1.0).needed  # too short for the motif: drawn without it
+    assert draw_problem(rng_of("short"), 2, family="plain", cancel=1.0).needed  # too short for the motif: drawn without it
 
 
 def test_assemble_refuses_what_is_no_problem():
     apples = Fact(target="apples", kind="given", right=2)
     pears = Fact(target="pears", kind="plus", left="apples", right=4)
     with pytest.raises(ConfigError, match="defined twice"):
-        assemble((apples, pears, Fact(target="pears", kind="given", right=4)), "pears", family="plain")
+        assemble_problem((apples, pears, Fact(target="pears", kind="given", right=4)), "pears", family="plain")
     with pytest.raises(ConfigError, match="question 'apples'"):
-        assemble((apples, pears), "apples", family="plain")
+        assemble_problem((apples, pears), "apples", family="plain")
     with pytest.raises(ConfigError, match="'pears' rests on an undefined"):
-        assemble((pears,), "pears", family="plain")
+        assemble_problem((pears,), "pears", family="plain")
     with pytest.raises(UnknownName, match="did you mean 'plain'"):
-        assemble((apples, pears), "pears", family="plane")
+        assemble_problem((apples, pears), "pears", family="plane")

@@ -3,7 +3,7 @@
 import pytest
 
 from cotrain.core.types import ParseFailure
-from cotrain.tasks.words.reader import read_problem, shape, signature, task_of
+from cotrain.tasks.words.reader import read_problem, operation_string, problem_signature, task_of
 from cotrain.tasks.words.source import word_problems
 
 GOOD = "There are 12 apples. There are 4 more pears than apples. How many pears are there?"
@@ -60,6 +60,6 @@ def test_what_is_no_problem_is_refused_with_a_reason(text, reason):
 
 def test_a_signature_does_not_depend_on_nouns_or_wording():
     other = "We counted 12 hats. The keys outnumber the hats by 4. How many keys did we count?"
-    assert signature(read_problem(GOOD)) == signature(read_problem(other))
-    assert signature(read_problem(GOOD)) != signature(read_problem(GOOD.replace("4", "5")))
-    assert shape(read_problem(GOOD)) == shape(read_problem(GOOD.replace("4", "5"))) == "+"
+    assert problem_signature(read_problem(GOOD)) == problem_signature(read_problem(other))
+    assert problem_signature(read_problem(GOOD)) != problem_signature(read_problem(GOOD.replace("4", "5")))
+    assert operation_string(read_problem(GOOD)) == operation_string(read_problem(GOOD.replace("4", "5"))) == "+"

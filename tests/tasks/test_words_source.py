@@ -9,8 +9,8 @@ import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.tasks.words import WordProblems, word_problems, wording
-from cotrain.tasks.words.problem import assemble
-from cotrain.tasks.words.source import BUCKETS, bucket
+from cotrain.tasks.words.problem import assemble_problem
+from cotrain.tasks.words.source import BUCKETS, text_bucket
 
 SOURCE = WordProblems()
 
@@ -41,7 +41,7 @@ PINNED = (
 def test_splits_are_disjoint_by_construction():
     texts = {split: {SOURCE.get(split, i).prompt for i in range(100)} for split in BUCKETS}
     for split, range_ in BUCKETS.items():
-        assert all(bucket(text) in range_ for text in texts[split])
+        assert all(text_bucket(text) in range_ for text in texts[split])
     assert set(BUCKETS["train"]) | set(BUCKETS["validation"]) | set(BUCKETS["test"]) == set(range(100))
     short = WordProblems(operations=(1, 1), distractors=(0, 0))  # the smallest space: collisions would show here
     few = {split: {short.get(split, i).prompt for i in range(300)} for split in ("train", "validation", "test")}
@@ -77,9 +77,9 @@ def test_a_paraphrase_says_the_same_facts_in_another_wording_of_its_split():
             assert family != problem.family and family in (
                 wording.UNSEEN if split == "ood_template" else wording.FAMILIES
             )
-            again = assemble(problem.facts, problem.question, family=family)
+            again = assemble_problem(problem.facts, problem.question, family=family)
             assert (paraphrase, str(again.answer), again.solution) == (again.text, task.answer, task.solution)
-            assert split != "train" or bucket(paraphrase) in BUCKETS["train"]
+            assert split != "train" or text_bucket(paraphrase) in BUCKETS["train"]
 
 
 def test_with_two_wordings_every_training_problem_has_a_paraphrase_of_the_training_buckets():
@@ -88,9 +88,9 @@ def test_with_two_wordings_every_training_problem_has_a_paraphrase_of_the_traini
     for index in range(60):
         task, problem = source.get("train", index), source.problem("train", index)
         (paraphrase,) = task.paraphrases
-        assert bucket(paraphrase) in BUCKETS["train"]
-        family = wording.family(family_of(paraphrase))
-        said = wording.render(family, problem.facts, problem.question, None)
+        assert text_bucket(paraphrase) in BUCKETS["train"]
+        family = wording.family_named(family_of(paraphrase))
+        said = wording.render_problem(family, problem.facts, problem.question, None)
         assert sorted(paraphrase.split(". ")) == sorted(said.split(". "))
         reordered += paraphrase != said
     assert 0 < reordered < 40  # one in ten falls into another bucket as it stands

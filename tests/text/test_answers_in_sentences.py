@@ -3,7 +3,7 @@ r"""What "phrase" and "last-number" read where models write mathematics, lists a
 import pytest
 
 from cotrain.core.types import ParseFailure
-from cotrain.text.answers import READERS, free_solution, reader, write_answer, write_own
+from cotrain.text.answers import READERS, free_solution, answer_reader, write_answer, write_own
 from cotrain.text.parsers import Solution
 
 MATHEMATICS = {
@@ -73,15 +73,15 @@ CLOSINGS = [
 
 @pytest.mark.parametrize(("text", "answer"), [*MATHEMATICS.items(), *NUMBERS.items(), *SEVERAL.items()])
 def test_what_a_phrase_gives(text, answer):
-    assert reader("phrase")(text) == answer
-    assert reader("phrase")(f"So.\n{text}\n") == answer
+    assert answer_reader("phrase")(text) == answer
+    assert answer_reader("phrase")(f"So.\n{text}\n") == answer
 
 
 @pytest.mark.parametrize("closing", CLOSINGS)
 @pytest.mark.parametrize("said", ["7", "Monday", "$$7$$"])
 def test_a_closing_sentence_is_no_answer(closing, said):
-    assert reader("phrase")(f"The answer is {said}. {closing}") == said.strip("$")
-    assert reader("phrase")(f"The answer is {said}.\n\n{closing}") == said.strip("$")
+    assert answer_reader("phrase")(f"The answer is {said}. {closing}") == said.strip("$")
+    assert answer_reader("phrase")(f"The answer is {said}.\n\n{closing}") == said.strip("$")
 
 
 def test_a_closing_sentence_alone_gives_none():
@@ -119,7 +119,7 @@ def test_a_closing_sentence_alone_gives_none():
     ],
 )
 def test_the_last_number_is_read_whole(text, number):
-    assert reader("last-number")(text) == number
+    assert answer_reader("last-number")(text) == number
 
 
 @pytest.mark.parametrize("form", [*READERS, "tags"])
@@ -134,4 +134,4 @@ def test_a_written_solution_is_read_back(form, cut):
 
 def test_what_a_sentence_would_not_give_back_is_written_in_a_box():
     for answer in ("the 3 apples of 4 friends", "x = 5", "(3, 4) and no more than that"):
-        assert reader("phrase")(write_answer(answer, "phrase")) == answer
+        assert answer_reader("phrase")(write_answer(answer, "phrase")) == answer

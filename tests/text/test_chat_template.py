@@ -57,7 +57,7 @@ def test_the_prompt_is_the_templates_own_rendering(tokenizer_with, name, said):
     renderer = Renderer(tokenizer)
     user, reply = Message("user", said), Message("assistant", "<think>so</think> yes")
     for messages in ([user], [Message("system", said), user], [user, reply, user], [user, reply, user, reply, user]):
-        assert "".join(text for text, _ in renderer.pieces(messages)) == own(tokenizer, messages)
+        assert "".join(text for text, _ in renderer.prompt_pieces(messages)) == own(tokenizer, messages)
 
 
 @pytest.mark.parametrize("said", ["<|im_end|>", "<|im_/thinkend|>", "a<|im_start|>b /think", "<|im_<think>end|>"])
@@ -103,7 +103,7 @@ def test_the_time_is_the_one_at_which_a_run_was_begun(tokenizer_with, form):
     renderer = Renderer(tokenizer_of(tokenizer_with, "Today: {{ strftime_now('" + form + "') }}\n" + CHAT))
     today = renderer.tokenizer.decode(renderer.render([Message("user", "a")]))
     begun = datetime(2024, 7, 26, 1, 2, 3)
-    renderer.begin_at(begun)
+    renderer.set_time(begun)
     then = renderer.tokenizer.decode(renderer.render([Message("user", "a")]))
     assert then.startswith(f"Today: {begun.strftime(form)}\n") and then != today and renderer.asks_time
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure
-from cotrain.text.answers import READERS, free_solution, reader
+from cotrain.text.answers import READERS, free_solution, answer_reader
 from cotrain.text.parsers import Solution, final_answer, tagged_solution
 
 
@@ -34,7 +34,7 @@ from cotrain.text.parsers import Solution, final_answer, tagged_solution
     ],
 )
 def test_answers_after_a_phrase(text, answer):
-    assert reader("phrase")(text) == answer
+    assert answer_reader("phrase")(text) == answer
 
 
 @pytest.mark.parametrize("text", ["", "She has 39 apples.", "He answers the phone.", "the answer is", "**a** b"])
@@ -50,11 +50,11 @@ def test_other_formats():
 
 def test_a_format_that_does_not_exist_and_a_pattern_that_cannot_be_used_are_told():
     with pytest.raises(UnknownName, match="did you mean 'phrase'"):
-        reader("phrases")
+        answer_reader("phrases")
     with pytest.raises(ConfigError, match="2 groups, expected one"):
-        reader("(a)(b)")
+        answer_reader("(a)(b)")
     with pytest.raises(ConfigError, match="not a regular expression"):
-        reader("(a")
+        answer_reader("(a")
 
 
 def test_lines_are_steps_where_they_stand():
@@ -81,5 +81,5 @@ def test_degenerate_text_is_read_in_a_moment(name, piece):
 
 
 def test_a_number_with_commas_is_one_number_however_it_begins():
-    assert reader("last-number")("It took 1044,000,000 years.") == "1044,000,000"
-    assert reader("last-number")("It took 4, 12,345 and 7.") == "7"
+    assert answer_reader("last-number")("It took 1044,000,000 years.") == "1044,000,000"
+    assert answer_reader("last-number")("It took 4, 12,345 and 7.") == "7"

@@ -11,9 +11,9 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.rollout.common_roles import parse_review
 from cotrain.rollout.role import Role
-from cotrain.text.free_verdicts import FORMS, check_verdict, free_review, says, written_review
-from cotrain.text.material import VERDICT_WORDS, harmless
-from cotrain.text.nonce import wrap
+from cotrain.text.free_verdicts import FORMS, check_verdict, free_review, verdict_of, write_free_review
+from cotrain.text.material import VERDICT_WORDS, without_verdicts
+from cotrain.text.nonce import wrap_text
 from cotrain.text.parsers import step_verdicts
 from cotrain.text.prompts import REVIEW_OWN
 
@@ -96,13 +96,13 @@ def test_boxes_indices_and_patterns():
     assert free_review("Judgement=[[Yes]]", BRACKETS, 3).final is True
     assert free_review("Judgement=[[Yes]] Judgement=[[no]]", BRACKETS, 3).reason == "several verdicts"
     assert free_review("Judgement=[[Perhaps]]", BRACKETS, 3).reason == "bad final verdict"
-    assert (says("**Not correct.**"), says("Valid!"), says("not wrong"), says("39")) == (False, True, None, None)
+    assert (verdict_of("**Not correct.**"), verdict_of("Valid!"), verdict_of("not wrong"), verdict_of("39")) == (False, True, None, None)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(verdicts=st.lists(st.booleans(), max_size=5), final=st.booleans())
 def test_written_reviews_are_read_back(form, verdicts, final):
-    text = written_review(form, verdicts, final)
+    text = write_free_review(form, verdicts, final)
     if text is None:
         assert form == "first-wrong"
     else:
@@ -113,9 +113,9 @@ def test_written_reviews_are_read_back(form, verdicts, final):
 def test_the_first_wrong_step_says_that_all_before_it_are_right_and_the_answer_is_wrong():
     said = {(1, 1, 1): "-1", (): "-1", (1, 1, 0): "2", (0, 0): "0"}
     for verdicts, place in said.items():
-        assert written_review("first-wrong", [bool(v) for v in verdicts], all(verdicts)) == f"\\boxed{{{place}}}"
-        assert written_review("first-wrong", [bool(v) for v in verdicts], not all(verdicts)) is None
-    assert written_review("first-wrong", [False, True], False) is None
+        assert write_free_review("first-wrong", [bool(v) for v in verdicts], all(verdicts)) == f"\\boxed{{{place}}}"
+        assert write_free_review("first-wrong", [bool(v) for v in verdicts], not all(verdicts)) is None
+    assert write_free_review("first-wrong", [False, True], False) is None
 
 
 def test_forms_that_do_not_exist_or_cannot_be_used_are_told():
@@ -124,7 +124,7 @@ def test_forms_that_do_not_exist_or_cannot_be_used_are_told():
     with pytest.raises(ConfigError, match="2 groups, expected one"):
         check_verdict("(a)(b)")
     with pytest.raises(ConfigError, match="not how it is written"):
-        written_review(LABEL, [True], True)
+        write_free_review(LABEL, [True], True)
     with pytest.raises(ConfigError, match="is for roles that judge solutions"):
         Role(policy="p", prompt="{problem}", sampling=Sampling(max_tokens=4), verdict="words")
 
@@ -148,7 +148,7 @@ def shown(form, text):
     prompt = REVIEW_OWN.get(form, REVIEW_OWN["words"])
     how = {"sampling": Sampling(max_tokens=4), "parse": parse_review, "words": VERDICT_WORDS, "verdict": form}
     role = Role(policy="p", prompt=prompt, **how)
-    told = role.told({"problem": "P", "count": 1, "nonce": "ab12cd34", "solution": wrap(text, "ab12cd34")})
+    told = role.prompt_fields({"problem": "P", "count": 1, "nonce": "ab12cd34", "solution": wrap_text(text, "ab12cd34")})
     return told["solution"]
 
 
@@ -157,7 +157,7 @@ def shown(form, text):
 def test_each_imitation_would_be_read_and_is_not(form, forged):
     inside = shown(form, f"<step>{forged}</step>\n{forged}")
     assert not free_review(inside, form, None).ok
-    assert not free_review("I quote:\n" + harmless(forged, form), form, None).ok
+    assert not free_review("I quote:\n" + without_verdicts(forged, form), form, None).ok
 
 
 def test_the_imitations_are_verdicts_where_nothing_guards():
@@ -188,7 +188,7 @@ def test_no_quotation_of_a_candidate_is_a_verdict(form, candidate, first, cut):
 @given(candidate=CANDIDATES, cut=st.data())
 def test_a_step_that_is_quoted_is_no_verdict_on_it(candidate, cut):
     """The judge puts the candidate's own words where its verdict on the step belongs."""
-    text = harmless(candidate, "words")
+    text = without_verdicts(candidate, "words")
     end = cut.draw(st.integers(0, len(text))) if cut.draw(st.booleans()) else len(text)
     quoted = (
         text[:end] if end == len(text) or not text[end].isalnum() else text[:end].rstrip("abcdefghijklmnopqrstuvwxyz")
@@ -205,10 +205,10 @@ def test_a_step_that_is_quoted_is_no_verdict_on_it(candidate, cut):
 def test_degenerate_text_is_read_and_shown_in_a_moment(form, piece):
     text, began = piece * (100_000 // len(piece)), time.process_time()
     free_review(text, form, 2)
-    assert isinstance(harmless(text, form), str)
+    assert isinstance(without_verdicts(text, form), str)
     assert time.process_time() - began < 5.0
 
 
 def test_what_imitates_nothing_is_shown_as_it_was_written():
     text = "<step>The right triangle has 3 sides; no other is true north. 3 + 4 = 7</step>"
-    assert harmless(text, "words") == harmless(text, BRACKETS) == harmless(text, "boxed") == text
+    assert without_verdicts(text, "words") == without_verdicts(text, BRACKETS) == without_verdicts(text, "boxed") == text

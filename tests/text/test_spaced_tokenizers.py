@@ -78,9 +78,9 @@ def test_a_reply_is_cut_as_it_stands_behind_its_prompt(kind, between):
         assert [i for i, learned in zip(ids, mask, strict=True) if learned] == list(ids[len(prompt) :])
         assert list(renderer.render(messages)) == own_ids(tokenizer, messages, True)
         reply = tuple(whole[len(prompt) : len(ids)])
-        sequence = sampled_after(renderer.pieces(messages[:1]), prompt, reply, renderer)
+        sequence = sampled_after(renderer.prompt_pieces(messages[:1]), prompt, reply, renderer)
         if renderer.decode(reply) == said:  # decoders of this kind drop a first space
-            new = sequence.new_ids(renderer.pieces(messages), renderer)
+            new = sequence.new_ids(renderer.prompt_pieces(messages), renderer)
             assert [*sequence.ids, *(new or ())] == own_ids(tokenizer, messages, True)
 
 

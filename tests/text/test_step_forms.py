@@ -11,7 +11,7 @@ from cotrain.core.errors import UnknownName
 from cotrain.core.types import ParseFailure
 from cotrain.text.answers import free_solution
 from cotrain.text.parsers import Solution, tagged_solution
-from cotrain.text.steps import STEPS_AS, steps_in, steps_seen
+from cotrain.text.steps import STEPS_AS, steps_in, steps_kind_of
 
 NUMBERED = """Sure! Here is how:
 
@@ -75,11 +75,11 @@ def test_rules_and_lone_marks_are_no_steps():
 
 def test_the_way_is_the_one_that_most_texts_are_written_in():
     lines, paragraphs, flat = "a\nb is 3", "a\nb\n\nc\nd\n\ne", "He has 3. So it is 4."
-    assert steps_seen([NUMBERED] * 3 + [flat]) == "numbered"
-    assert steps_seen([NUMBERED] * 2 + [flat] * 2) == "sentences"
-    assert steps_seen([paragraphs] * 4) == "paragraphs"
-    assert steps_seen(["a\n\nb\n\nc"] * 4) == "lines"  # a paragraph is a line
-    assert steps_seen([lines] * 4) == "lines" and steps_seen([]) == "lines" and steps_seen([flat]) == "sentences"
+    assert steps_kind_of([NUMBERED] * 3 + [flat]) == "numbered"
+    assert steps_kind_of([NUMBERED] * 2 + [flat] * 2) == "sentences"
+    assert steps_kind_of([paragraphs] * 4) == "paragraphs"
+    assert steps_kind_of(["a\n\nb\n\nc"] * 4) == "lines"  # a paragraph is a line
+    assert steps_kind_of([lines] * 4) == "lines" and steps_kind_of([]) == "lines" and steps_kind_of([flat]) == "sentences"
 
 
 def test_a_way_that_does_not_exist_is_told():

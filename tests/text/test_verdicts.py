@@ -11,7 +11,7 @@ from cotrain.text import verdicts
 from cotrain.text.preferences import read_grm, read_rmr1, read_thinkrm
 from cotrain.text.verdicts import (
     MAX_CHARS,
-    Refused,
+    Abstention,
     Verdict,
     read_genprm,
     read_genrm,
@@ -192,8 +192,8 @@ def test_judges_may_decline():
         read_thinkrm("<think></think><answer>Abstain</answer>", graded=True),
         read_grm(grm(scores="Abstain"), 2),
     ]
-    assert refusals == [Refused()] * 7
-    assert (Refused().ok, Refused().reason, Refused().format_score) == (False, "refused", 0.0)
+    assert refusals == [Abstention()] * 7
+    assert (Abstention().ok, Abstention().reason, Abstention().format_score) == (False, "refused", 0.0)
     assert reason(read_genrm("Abstain")) == "no verdict"  # a word in a sentence is no refusal
 
 
@@ -214,7 +214,7 @@ def test_nothing_raises_and_judgements_keep_their_promises(text):
         parsed = read(text)
         assert 0.0 <= parsed.format_score <= 1.0
         if not parsed.ok:
-            assert isinstance(parsed, Refused) or (parsed.reason and parsed.format_score < 1.0)
+            assert isinstance(parsed, Abstention) or (parsed.reason and parsed.format_score < 1.0)
             continue
         words(text, parsed)
         assert parsed.final in (True, False, None)

@@ -37,7 +37,7 @@ from cotrain.config.policies import program
 from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import single
 from cotrain.core.signals import OUTCOME, gives
-from cotrain.core.statistics import wilson
+from cotrain.core.statistics import wilson_interval
 from cotrain.core.types import Task
 from cotrain.methods.grpo import grpo
 from cotrain.methods.judged import judged
@@ -162,7 +162,7 @@ def one(made: Recipe) -> dict[str, Any]:
     """The rows of a run, and why it ended before its time."""
     trainer, rows, ended = CoTrainer(made), list[Mapping[str, Any]](), ""
     try:
-        while not trainer.done:
+        while not trainer.is_done:
             rows.append(trainer.step().row)
     except NotFinite as error:
         ended = str(error)
@@ -178,7 +178,7 @@ def _short(value: Any) -> Any:
 def read(line: Mapping[str, Any]) -> dict[str, Any]:
     """What a run raised, by the alarms as they are now: (alarm, step, what it read) in their order."""
     monitor = Monitor()
-    raised = [alarm for row in line["rows"] for alarm in monitor.add(row)]
+    raised = [alarm for row in line["rows"] for alarm in monitor.add_row(row)]
     found = [(alarm.band, alarm.step, f"{alarm.key} {alarm.reading}") for alarm in raised]
     if line["ended"]:
         found.append((STOPPED, len(line["rows"]), line["ended"]))
@@ -240,7 +240,7 @@ def _fall(run: Mapping[str, Any]) -> float:
 def _share(count: int, of: int) -> str:
     if not of:
         return "–"
-    low, high = wilson(count / of, of)
+    low, high = wilson_interval(count / of, of)
     return f"{count / of:.2f} [{low:.2f}, {high:.2f}]"
 
 

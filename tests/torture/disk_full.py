@@ -29,7 +29,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from cotrain.disk.files import DiskError
 from cotrain.runs import run as loop
 from cotrain.runs import shortage
-from cotrain.runs.log import Silent
+from cotrain.runs.log import SilentObserver
 from tests.runs.test_run import CASTS, EASY, digest
 
 CLONE_NEWNS, CLONE_NEWUSER, MS_REMOUNT, MS_PRIVATE, MS_REC = 0x20000, 0x10000000, 32, 1 << 18, 1 << 14
@@ -39,7 +39,7 @@ ENDS = ("same", "another digest", "refused at the start, then the same", "failed
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Grower(Silent):
+class Grower(SilentObserver):
     """An observer that lets the file system grow when the run says that it waits."""
 
     def __init__(self, place: Path) -> None:
@@ -75,16 +75,16 @@ def on(size: int, expected: str | None, place: Path, found: Path) -> int:
     shortage.PAUSE_S = 0.0
     grower, end = Grower(place), 0
     try:
-        loop.start(CASTS[RUN](EASY), place / "run", checkpoint_every=1, observer=grower)
+        loop.start_run(CASTS[RUN](EASY), place / "run", checkpoint_every=1, observer=grower)
     except DiskError as error:
         if not error.full:
             raise
         end = 2
         mount(place, LARGE, MS_REMOUNT)
         if (place / "run" / "recipe.json").exists():
-            loop.resume(CASTS[RUN](EASY), place / "run", observer=grower)
+            loop.resume_run(CASTS[RUN](EASY), place / "run", observer=grower)
         else:
-            loop.start(CASTS[RUN](EASY), place / "run", checkpoint_every=1, observer=grower)
+            loop.start_run(CASTS[RUN](EASY), place / "run", checkpoint_every=1, observer=grower)
     mine = digest(place / "run")
     used = sum(file.stat().st_blocks * 512 for file in place.rglob("*") if file.is_file())
     found.write_text(f"{mine} {used} {grower.paused}")

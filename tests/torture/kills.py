@@ -43,7 +43,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from cotrain.config.recipe import Recipe
-from cotrain.config.registry import find
+from cotrain.config.registry import find_recipe
 from cotrain.core.address import rng_of
 from cotrain.core.stopping import Interrupted
 from cotrain.disk import files as disk
@@ -65,13 +65,13 @@ def cases() -> dict[str, Callable[[], Recipe]]:
     """Every shipped recipe, some in several forms, with a tiny model and few steps."""
     made: dict[str, Callable[[], Recipe]] = {name: lambda make=make: make(EASY) for name, make in CASTS.items()}
     made |= {name: lambda name=name: _small(name) for name in shipped.CASES if ":" not in name}
-    made["demo"] = lambda: _brief(find("demo")(**SMALL, steps=3, warmup=1))
+    made["demo"] = lambda: _brief(find_recipe("demo")(**SMALL, steps=3, warmup=1))
     return made
 
 
 def _small(name: str) -> Recipe:
     arguments: dict[str, Any] = {"tasks": EASY, **shipped.SMALL, **shipped.CASES[name], **FEWER.get(name, {})}
-    build = find(name)
+    build = find_recipe(name)
     taken = set(inspect.signature(build).parameters)
     return _brief(build(**{k: v for k, v in arguments.items() if k in taken} | {"evaluation_tasks": 1}))
 
@@ -140,7 +140,7 @@ def _child(recipe: Recipe, folder: Path, kill: Kill | None, told: Path) -> None:
         disk.REAL_FILES.__dict__.update(vars(layer))
         disk.REAL_FILES.__class__ = KilledFiles  # below every writer of the package
         begun = (folder / "recipe.json").exists()
-        loop.resume(recipe, folder) if begun else loop.start(recipe, folder, checkpoint_every=1)
+        loop.resume_run(recipe, folder) if begun else loop.start_run(recipe, folder, checkpoint_every=1)
         if kill is None:
             told.write_text(json.dumps({"operations": disk.REAL_FILES.count}))
         code = 0

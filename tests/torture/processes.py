@@ -43,7 +43,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import torch
 
 from cotrain.backend.contract import Backend
-from cotrain.backend.several import ENGINE, LEARNERS, Several
+from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ProcessLost
 from cotrain.runs import run as loop
@@ -83,12 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted, _ = made(given.recipe, None)
         for what in (ENGINE, LEARNERS):
             calm = Killing(what, ())
-            found, usual = made(given.recipe, Several(calm))
+            found, usual = made(given.recipe, MultiProcessBackend(calm))
             assert found == wanted, "an undisturbed run by Ray is another one"
             for n in range(given.points):
                 point = 1 + n * calm.asked // given.points
                 killing = Killing(what, (point,))
-                found, seconds = made(given.recipe, Several(killing))
+                found, seconds = made(given.recipe, MultiProcessBackend(killing))
                 same = found == wanted and killing.killed == 1
                 failed += not same
                 row = {"recipe": given.recipe, "lost": what, "question": point, "of": calm.asked, "same": same,
@@ -108,7 +108,7 @@ def made(recipe: str, backend: Backend | None) -> tuple[dict[str, str], float]:
     """The digest of a run, and its seconds."""
     with tempfile.TemporaryDirectory() as directory:
         begun = time.perf_counter()
-        loop.start(RECIPES[recipe](), Path(directory) / "run", checkpoint_every=1, backend=backend)
+        loop.start_run(RECIPES[recipe](), Path(directory) / "run", checkpoint_every=1, backend=backend)
         return digest(Path(directory) / "run"), time.perf_counter() - begun
 
 
@@ -192,11 +192,11 @@ def attempt(case: tuple[str, int, int], folder: Path, plan: Sequence[tuple[float
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         watch = Watch(folder / "events.jsonl", launcher)
         threading.Thread(target=watch.kill, args=(plan,), daemon=True).start()
-        backend, out = Several(launcher, world=world), folder / "run"
+        backend, out = MultiProcessBackend(launcher, world=world), folder / "run"
         if (out / "recipe.json").exists():
-            loop.resume(in_parts(name), out, backend=backend, observer=watch)
+            loop.resume_run(in_parts(name), out, backend=backend, observer=watch)
         else:
-            loop.start(in_parts(name), out, checkpoint_every=1, backend=backend, observer=watch, lag=lag)
+            loop.start_run(in_parts(name), out, checkpoint_every=1, backend=backend, observer=watch, lag=lag)
         code = 0
     except (Diverged, ProcessLost):
         code = 3

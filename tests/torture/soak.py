@@ -143,9 +143,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         made, watch = recipe(given.steps), Watch(samples)
         try:
             if (given.out / "recipe.json").exists():
-                loop.resume(made, given.out, observer=watch)
+                loop.resume_run(made, given.out, observer=watch)
             else:
-                loop.start(made, given.out, checkpoint_every=1000, observer=watch)
+                loop.start_run(made, given.out, checkpoint_every=1000, observer=watch)
         except Interrupted:
             pass
     table, flat = told(samples)

@@ -15,10 +15,10 @@ from cotrain.disk.ledger import NAME, Ledger, trace_from_json
 from cotrain.learn.estimators import z_score
 from cotrain.learn.samples import sample_of
 from cotrain.methods.grpo import grpo
-from cotrain.pages.detail import _in_place
-from cotrain.pages.runs import opened
+from cotrain.pages.detail import _align_advantages
+from cotrain.pages.runs import open_run
 from cotrain.runs import run as loop
-from cotrain.train.advantages import Worth, told
+from cotrain.train.advantages import TokenAdvantages, record_advantages
 
 
 def trace(call: int, tokens: int) -> Trace:
@@ -30,20 +30,20 @@ def trace(call: int, tokens: int) -> Trace:
 
 
 def test_advantages_are_told_as_runs_and_once_for_repeated_samples():
-    worth: Worth = {}
+    worth: TokenAdvantages = {}
     first = sample_of(trace(0, 5))
     given = torch.tensor([0.5, 0.5, -1.23456, -1.23456, -1.23456])
-    told(worth, "generator", [first, sample_of(trace(1, 2))])
+    record_advantages(worth, "generator", [first, sample_of(trace(1, 2))])
     assert worth == {"0:0:0:solver:0": {"generator": [[0.0, 5]]}, "0:0:0:solver:1": {"generator": [[0.0, 2]]}}
     worth.clear()
-    told(worth, "generator", [replace(first, advantages=given), first])
-    told(worth, "critic", [first])
+    record_advantages(worth, "generator", [replace(first, advantages=given), first])
+    record_advantages(worth, "critic", [first])
     assert worth["0:0:0:solver:0"] == {"generator": [[0.5, 2], [-1.235, 3]], "critic": [[0.0, 5]]}
 
 
 def test_a_run_keeps_them_beside_its_rollouts_and_they_are_those_of_the_groups(tmp_path):
     made = grpo(model="embedded", steps=1, tasks_per_step=4, group_size=4, evaluation_tasks=1, kl=0.0)
-    loop.start(made, tmp_path / "run")
+    loop.start_run(made, tmp_path / "run")
     with gzip.open(tmp_path / "run/episodes" / NAME, "rt") as stream:
         traces = [one for line in stream for one in json.loads(line)["traces"]]
     groups: dict[str, list] = {}
@@ -62,12 +62,12 @@ def test_a_run_keeps_them_beside_its_rollouts_and_they_are_those_of_the_groups(t
     assert spread  # some group has right and wrong answers
     held = Ledger(tmp_path / "run/episodes").read(0)
     assert [t.address for e in held for t in e.traces] == [trace_from_json(one).address for one in traces]
-    shown = opened(tmp_path / "run").rollout(0, 0, 0)
+    shown = open_run(tmp_path / "run").rollout(0, 0, 0)
     (solver,) = shown["traces"]
     assert len(solver["advantages"].get("generator", solver["tokens"])) == len(solver["tokens"])
 
 
 def test_given_tokens_have_no_advantage():
     turns = [[0, 2, "stop"], [3, 4, "stop"]]
-    found = _in_place({"token_ids": [1] * 5, "turns": turns}, [[0.5, 2], [-1.0, 1]])
+    found = _align_advantages({"token_ids": [1] * 5, "turns": turns}, [[0.5, 2], [-1.0, 1]])
     assert found == [0.5, 0.5, None, -1.0, None]

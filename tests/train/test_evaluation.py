@@ -13,7 +13,7 @@ from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.protocols import solve_then_verify
 from cotrain.rollout.role import Role
-from cotrain.train.evaluation import evaluate
+from cotrain.train.evaluation import measure_protocol
 from cotrain.train.refusals import TooManyFailures
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
@@ -57,7 +57,7 @@ def measured(greedy=True):
     executor = Executor(Warm(), {"a": CharRenderer()}, roles, 0)
     tasks = [Task(id=f"t/{p}", prompt=p, answer="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
     how = Evaluation(protocol=solve_then_verify, measures=(solving("solver", 4), verifying("verifier")), greedy=greedy)
-    figures, played = evaluate(how, executor, tasks, split="test", group_size=4)
+    figures, played = measure_protocol(how, executor, tasks, split="test", group_size=4)
     assert len(played) == 12
     return {name: (figure.value, figure.n) for name, figure in figures.items()}
 
@@ -106,7 +106,7 @@ def held_out_that_breaks(which):
     executor = Executor(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
     tasks = [Task(id=f"t/{p}", prompt=p, answer="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
     how = Evaluation(protocol=protocol, measures=(solving("solver", 4),))
-    return executor, lambda: evaluate(how, executor, tasks, split="test", group_size=4)[0]
+    return executor, lambda: measure_protocol(how, executor, tasks, split="test", group_size=4)[0]
 
 
 def test_a_held_out_protocol_that_breaks_everywhere_is_refused():
@@ -131,4 +131,4 @@ def test_a_held_out_protocol_that_asks_nobody_is_refused():
     executor = Executor(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
     task = Task(id="t/0", prompt="0", answer="1", solution=None, difficulty=0, grader=Exact())
     with pytest.raises(ConfigError, match="held-out problems of test: protocol 'nobody' asked no role"):
-        evaluate(Evaluation(protocol=nobody, measures=()), executor, [task], split="test", group_size=1)
+        measure_protocol(Evaluation(protocol=nobody, measures=()), executor, [task], split="test", group_size=1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cotrain.config.evaluation import Implied
-from cotrain.config.recipe import check
+from cotrain.config.recipe import check_recipe
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode, Sampling, Trace
@@ -97,4 +97,4 @@ def test_a_recipe_names_policies_that_there_are():
     assert prime(prm="none").evaluation.implied == ()
     other = replace(recipe.evaluation, implied=(Implied(policy="nobody", reference="start"),))
     with pytest.raises(ConfigError, match="nobody"):
-        check(replace(recipe, evaluation=other))
+        check_recipe(replace(recipe, evaluation=other))

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.cli import main
 from cotrain.config.policies import adapter, critic, frozen, reward_model, trainable
 from cotrain.methods.grpo import grpo
-from cotrain.models.adapters import merged_into_base
-from cotrain.models.changes import Unchanged, total, unchanged, whole
+from cotrain.models.adapters import merge_into_base
+from cotrain.models.changes import UnchangedCount, compare_pairs, compare_tensors, compare_models
 from cotrain.models.load import load_model
 from cotrain.runs import run as loop
 from cotrain.train.sparsity import update_sparsity
@@ -24,21 +24,21 @@ def test_what_bfloat16_cannot_tell_apart_is_unchanged():
     before = torch.tensor([1.0, 1.0, 1.0, 2e-4, 0.0, -3.0])
     after = torch.tensor([1.0, 1.0 + 2**-9, 1.0 + 2**-7, 2e-4 + 5e-6, 9e-6, 3.0])
     # the same; lost in rounding; one step of bfloat16; another number, 5e-6 away; so is this; another sign
-    assert unchanged(before, after) == Unchanged(weights=6, same=2, near=4)
-    assert unchanged(before.double(), before) == Unchanged(weights=6, same=6, near=6)
+    assert compare_tensors(before, after) == UnchangedCount(weights=6, same=2, near=4)
+    assert compare_tensors(before.double(), before) == UnchangedCount(weights=6, same=6, near=6)
     with pytest.raises(ValueError, match="one shape"):
-        unchanged(before, after[:2])
+        compare_tensors(before, after[:2])
 
 
 def test_tensors_are_added_up_and_other_names_are_no_comparison():
     one, two = torch.ones(2, 2), torch.zeros(3)
-    assert total([(one, one), (two, one[0, 0] + two)]) == Unchanged(weights=7, same=4, near=4)
-    assert whole(iter([("a", one)]), {"a": one}) == Unchanged(weights=4, same=4, near=4)
-    assert whole(iter([("a", one)]), {"b": one}) is None and whole(iter([("a", one)]), {"a": two}) is None
+    assert compare_pairs([(one, one), (two, one[0, 0] + two)]) == UnchangedCount(weights=7, same=4, near=4)
+    assert compare_models(iter([("a", one)]), {"a": one}) == UnchangedCount(weights=4, same=4, near=4)
+    assert compare_models(iter([("a", one)]), {"b": one}) is None and compare_models(iter([("a", one)]), {"a": two}) is None
 
 
 def opened(**policies):
-    return Local().open(policies, seed=3)
+    return LocalBackend().open(policies, seed=3)
 
 
 KINDS = {
@@ -75,13 +75,13 @@ def test_an_adapter_is_compared_as_the_model_that_it_makes_of_its_base(tmp_path)
     for further in ({}, {"path": tmp_path / "saved"}):  # fresh, and one that was saved
         handles = opened(small=adapter(TINY, rank=2, alpha=6, **{k: str(v) for k, v in further.items()}))
         handle = handles["small"]
-        start = dict(merged_into_base(handle.base, "small").named_parameters())
+        start = dict(merge_into_base(handle.base, "small").named_parameters())
         generator = torch.Generator().manual_seed(1)
         for name, weight in handle.weights():
             if ".lora_B." in name and ".0." in name:
                 weight += 0.002 * torch.randn(weight.shape, generator=generator)
-        end = dict(merged_into_base(handle.base, "small").named_parameters())
-        slow = total((start[name], end[name]) for name in start)
+        end = dict(merge_into_base(handle.base, "small").named_parameters())
+        slow = compare_pairs((start[name], end[name]) for name in start)
         assert 0 < slow.same < slow.weights
         found = update_sparsity(handles.values(), seed=3)
         assert found["small/update_sparsity"].value == slow.same / slow.weights
@@ -103,7 +103,7 @@ def test_what_cannot_be_measured_is_said_and_ends_nothing(tmp_path):
 
 def test_a_run_ends_with_it_and_begins_without(tmp_path, capsys):
     made = grpo(steps=2, kl=0.0, **SMALL)
-    loop.start(replace(made, evaluation=replace(made.evaluation, group_size=1, splits=())), tmp_path / "run")
+    loop.start_run(replace(made, evaluation=replace(made.evaluation, group_size=1, splits=())), tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     shares = [summary["after"][f"generator/update_sparsity{t}"]["value"] for t in ("", "_1e-5")]
     assert 0.0 <= shares[0] <= shares[1] <= 1.0 and "generator/update_sparsity" not in summary["before"]

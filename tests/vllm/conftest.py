@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.models.load import resolve
+from cotrain.models.load import resolve_model
 from tests.vllm.worker import PYTHON, Other
 
 LARGER = os.environ.get("COTRAIN_VLLM_MODEL", "")  # a model directory beside the base that ships
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items):
 def model(request):
     if request.param == "larger" and not LARGER:
         pytest.skip("COTRAIN_VLLM_MODEL names no model")
-    return Path(LARGER) if request.param == "larger" else resolve("embedded")
+    return Path(LARGER) if request.param == "larger" else resolve_model("embedded")
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def begun_and_cancelled(engine: Any, requests: list[Any], policy: str) -> dict[s
         found["left"] = engine._llm.has_unfinished_requests()
         found["advanced"] = engine.advance()
 
-    IdleLoop().run(play(), engine.advance)
+    IdleLoop().run_to_end(play(), engine.advance)
     return found
 
 
@@ -66,4 +66,4 @@ def entered(engine: Any, chains: list[list[Any]]) -> list[Any]:
     async def everything() -> list[Any]:
         return list(await asyncio.gather(*(one_after_another(chain) for chain in chains)))
 
-    return list(IdleLoop().run(everything(), engine.advance))
+    return list(IdleLoop().run_to_end(everything(), engine.advance))

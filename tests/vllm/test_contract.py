@@ -9,7 +9,7 @@ import torch
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling
-from cotrain.engine.reference import complete
+from cotrain.engine.reference import complete_request
 from cotrain.learn.scorer import sequence_scores
 from cotrain.models.load import load_model
 from tests.helpers import request
@@ -57,7 +57,7 @@ def test_log_probabilities_are_those_of_the_model(engine, learner):
 def test_greedy_answers_are_those_of_the_reference(engine, learner):
     requests = [replace(asked, sampling=Sampling(max_tokens=12, temperature=0.0)) for asked in mixed(4)]
     for asked, said in zip(requests, engine.answers(requests), strict=True):
-        assert said.token_ids == complete(learner, asked).token_ids
+        assert said.token_ids == complete_request(learner, asked).token_ids
 
 
 def test_top_p_is_the_references(engine, learner):

@@ -62,8 +62,8 @@ def test_several_engines_and_several_ranks(replicas, flags, tmp_path):
 def test_killed_engines_change_nothing(tmp_path):
     """SIGKILL of the generator's process, twice; weights, metrics and rollouts are those of an undisturbed run."""
     from cotrain.backend.cluster_file import Cluster
-    from cotrain.backend.places import ByVllm
-    from cotrain.backend.several import Several
+    from cotrain.backend.places import VllmPlacement
+    from cotrain.backend.several import MultiProcessBackend
     from cotrain.engine.vllm_engine import VllmSettings
     from cotrain.learn.mismatch import LOOSE
     from cotrain.methods.tango import tango
@@ -77,9 +77,9 @@ def test_killed_engines_change_nothing(tmp_path):
     for number, at in enumerate(((), (14, 24))):
         recipe = briefly(tango(model="embedded", warmup=0, ratio=(1, 1), lora=4, **sizes))
         launcher = Killing("the engine's process of generator and verifier and start", at, cluster)
-        placing = ByVllm(settings=VllmSettings(cache_mb=256))
-        backend = Several(launcher, placing=placing, kind="vllm", bounds=LOOSE)
-        loop.start(recipe, tmp_path / str(number), checkpoint_every=1, backend=backend)
+        placing = VllmPlacement(settings=VllmSettings(cache_mb=256))
+        backend = MultiProcessBackend(launcher, placing=placing, kind="vllm", bounds=LOOSE)
+        loop.start_run(recipe, tmp_path / str(number), checkpoint_every=1, backend=backend)
         assert launcher.killed == len(at)
         found.append(digest(tmp_path / str(number)))
     assert found[0] == found[1]

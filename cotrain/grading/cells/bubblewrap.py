@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cotrain.grading.cells import filters, limits, system
 from cotrain.grading.cells.sweeper import Folders
-from cotrain.grading.cells.watch import below
+from cotrain.grading.cells.watch import descendants_of
 
 BOX, PACKAGE = "/box", "/cotrain-package"
 
@@ -31,18 +31,18 @@ class Bubblewrap:
         found = shutil.which("bwrap")
         if found is None:
             raise OSError("bwrap is not on the PATH")
-        self._command, self._memory, self._inside = [found, *_arguments()], memory, inside
+        self._command, self._memory, self._inside = [found, *_bwrap_arguments()], memory, inside
         self.folder: Path | None = None
 
     def enter(self) -> None:
         self._folders = Folders(os.geteuid(), lambda: None)
         system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
 
-    def split(self) -> None:
-        self.folder = self._folders.next()
+    def prepare_forks(self) -> None:
+        self.folder = self._folders.next_folder()
 
     def shut_in(self, channel: int) -> None:
-        limits.first_to_go()
+        limits.prefer_oom_kill()
         limits.close_all_but(channel)
         os.set_inheritable(channel, True)
         python = [
@@ -58,16 +58,16 @@ class Bubblewrap:
         command = [*self._command, "--bind", str(self.folder), BOX, "--chdir", BOX, "--remount-ro", "/", "--", *python]
         os.execve(command[0], command, {})
 
-    def guard(self, keep: tuple[int, ...]) -> None:
+    def confine_examiner(self, keep: tuple[int, ...]) -> None:
         limits.close_all_but(*keep)
         limits.limit_examiner(self._memory)
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         system.prctl(system.PR_SET_DUMPABLE, 0)
         system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def end(self, examiner: int, answer: int) -> None:
+    def kill_processes(self, examiner: int, answer: int) -> None:
         while True:
-            for process in below(os.getpid()):
+            for process in descendants_of(os.getpid()):
                 with contextlib.suppress(
                     ProcessLookupError, PermissionError
                 ):  # ended, or ends with its namespace's first one
@@ -80,10 +80,10 @@ class Bubblewrap:
                 time.sleep(0.001)
 
 
-def _arguments() -> list[str]:
+def _bwrap_arguments() -> list[str]:
     """The cell, in bwrap's words."""
     words = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv"]
-    for place in limits.places():
+    for place in limits.python_paths():
         if Path(place).is_symlink() and not Path(os.readlink(place)).is_absolute():
             words += ["--symlink", os.readlink(place), place]
         else:
@@ -91,10 +91,10 @@ def _arguments() -> list[str]:
     for device in filters.DEVICES:
         words += ["--dev-bind", device, device]
     words += ["--ro-bind", str(Path(__file__).resolve().parents[2]), f"{PACKAGE}/cotrain"]
-    if not any(place.startswith("/tmp/") for place in limits.places()):  # else Python itself lies there
+    if not any(place.startswith("/tmp/") for place in limits.python_paths()):  # else Python itself lies there
         words += ["--symlink", BOX, "/tmp"]
     packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    given = {**limits.environment(BOX), "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join([PACKAGE, *packages])}
-    for name, value in given.items():
+    settings = {**limits.program_environment(BOX), "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join([PACKAGE, *packages])}
+    for name, value in settings.items():
         words += ["--setenv", name, value]
     return words

@@ -62,45 +62,45 @@ def refuse_calls(*, alone: bool) -> None:
     """From now on, for this process and all that it starts. Needs ``no_new_privs``."""
     if system.MACHINE not in ARCHITECTURES:
         return
-    code = b"".join(_program(alone))
+    code = b"".join(_filter_program(alone))
     given = _Filter(len(code) // 8, code)
     system.prctl(system.PR_SET_SECCOMP, 2, ctypes.pointer(given))
 
 
-def _program(alone: bool) -> Iterator[bytes]:
+def _filter_program(alone: bool) -> Iterator[bytes]:
     """Instructions, each 8 bytes. Every check is whole in itself: the number is loaded anew behind each that looks
     further."""
     column, architecture = ARCHITECTURES[system.MACHINE]
-    no = _step(_RETURN, _REFUSE | errno.EPERM)
-    number = _step(_LOAD, _NUMBER)
-    yield from (_step(_LOAD, _ARCHITECTURE), _step(_EQUAL, architecture, 1, 0), no, number)
-    yield from (_step(_AT_LEAST, X32, 0, 1), no)
+    no = _instruction(_RETURN, _REFUSE | errno.EPERM)
+    number = _instruction(_LOAD, _NUMBER)
+    yield from (_instruction(_LOAD, _ARCHITECTURE), _instruction(_EQUAL, architecture, 1, 0), no, number)
+    yield from (_instruction(_AT_LEAST, X32, 0, 1), no)
     for refused in (REFUSED, ALONE if alone else {}):
         for numbers in refused.values():
-            yield from (_step(_EQUAL, numbers[column], 0, 1), no)
-    yield from (_step(_EQUAL, CLONE3[column], 0, 1), _step(_RETURN, _REFUSE | errno.ENOSYS))  # its flags cannot be seen
-    yield from (_step(_EQUAL, CLONE[column], 0, 3), _step(_LOAD, _ARGUMENT))
-    yield from (_step(_ANY_BIT, system.CLONE_NEW, 0, 1), no, number)
-    yield from _only(SOCKETPAIR[column], (socket.AF_UNIX,), no, number)
-    yield from _only(SOCKETPAIR[column], STREAMS, no, number, place=1)
-    own = os.getpid()
+            yield from (_instruction(_EQUAL, numbers[column], 0, 1), no)
+    yield from (_instruction(_EQUAL, CLONE3[column], 0, 1), _instruction(_RETURN, _REFUSE | errno.ENOSYS))  # its flags cannot be seen
+    yield from (_instruction(_EQUAL, CLONE[column], 0, 3), _instruction(_LOAD, _ARGUMENT))
+    yield from (_instruction(_ANY_BIT, system.CLONE_NEW, 0, 1), no, number)
+    yield from _allow_only(SOCKETPAIR[column], (socket.AF_UNIX,), no, number)
+    yield from _allow_only(SOCKETPAIR[column], STREAMS, no, number, place=1)
+    own_pid = os.getpid()
     for numbers in ITSELF.values() if alone else ():
-        yield from _only(numbers[column], (own,), no, number)
+        yield from _allow_only(numbers[column], (own_pid,), no, number)
     for numbers in LIMITS.values() if alone else ():
-        yield from _only(numbers[column], (0, own), no, number)
-    yield _step(_RETURN, _ALLOW)
+        yield from _allow_only(numbers[column], (0, own_pid), no, number)
+    yield _instruction(_RETURN, _ALLOW)
 
 
-def _only(call: int, values: tuple[int, ...], no: bytes, number: bytes, place: int = 0) -> Iterator[bytes]:
+def _allow_only(call: int, values: tuple[int, ...], no: bytes, number: bytes, place: int = 0) -> Iterator[bytes]:
     """One call, with one of these as its argument at ``place``."""
     n = len(values)
-    yield from (_step(_EQUAL, call, 0, n + 3), _step(_LOAD, _ARGUMENT + 8 * place))
+    yield from (_instruction(_EQUAL, call, 0, n + 3), _instruction(_LOAD, _ARGUMENT + 8 * place))
     for i, value in enumerate(values):
-        yield _step(_EQUAL, value, n - i, 0)
+        yield _instruction(_EQUAL, value, n - i, 0)
     yield from (no, number)
 
 
-def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("=HBBI", code, yes, no, value)
 
 
@@ -132,15 +132,15 @@ def refuse_files(readable: list[str], folder: str) -> None:
     size = 8 if version < 4 else 16 if version < 6 else 24
     rules = system.syscall(_CREATE, ruled, ctypes.c_size_t(size), ctypes.c_uint32(0))
     for path in readable:
-        _allow(rules, path, _EXECUTE | _READ_FILE | _READ_DIR)
+        _allow_path(rules, path, _EXECUTE | _READ_FILE | _READ_DIR)
     for path in filter(os.path.exists, DEVICES):
-        _allow(rules, path, _READ_FILE | _WRITE_FILE)
-    _allow(rules, folder, rights)
+        _allow_path(rules, path, _READ_FILE | _WRITE_FILE)
+    _allow_path(rules, folder, rights)
     system.syscall(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
     os.close(rules)
 
 
-def _allow(rules: int, path: str, rights: int) -> None:
+def _allow_path(rules: int, path: str, rights: int) -> None:
     at = os.open(path, os.O_PATH | os.O_CLOEXEC)
     given = struct.pack("=Qi", rights if os.path.isdir(path) else rights & _OF_FILES, at)
     system.syscall(_ADD, ctypes.c_int(rules), ctypes.c_int(1), given, ctypes.c_uint32(0))

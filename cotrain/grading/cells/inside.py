@@ -16,7 +16,7 @@ def main(channel: int, memory: int, inside: str) -> None:
     """Take the limits, then run this function of a channel."""
     module, _, function = inside.partition(":")
     run = getattr(importlib.import_module(module), function)
-    limits.work_in(os.getcwd())
+    limits.enter_folder(os.getcwd())
     limits.close_all_but(channel)
     limits.limit_all(memory, PROCESSES + 1)  # bwrap's first process counts
     system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)

@@ -16,7 +16,7 @@ OPEN_FILES = 64
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # of numpy, which takes one a core otherwise
 
 
-def limit(what: str, value: int) -> None:
+def lower_limit(what: str, value: int) -> None:
     """Lower a resource limit for good."""
     kind = getattr(resource, f"RLIMIT_{what}")
     most = resource.getrlimit(kind)[1]
@@ -37,13 +37,13 @@ def limit_all(memory: int, processes: int) -> None:
         ("NPROC", processes),
         ("CORE", 0),
     ):
-        limit(what, value)
+        lower_limit(what, value)
 
 
 def limit_examiner(memory: int) -> None:
     """The examiner reads what a hostile process sends, and needs to do nothing else."""
     for what, value in (("AS", memory), ("FSIZE", 0), ("NPROC", 0), ("CORE", 0)):
-        limit(what, value)
+        lower_limit(what, value)
 
 
 def close_all_but(*keep: int) -> None:
@@ -60,25 +60,25 @@ def close_all_but(*keep: int) -> None:
     os.closerange(last + 1, 1 << 16)
 
 
-def work_in(folder: str) -> None:
+def enter_folder(folder: str) -> None:
     """Go there, into a session of its own (a signal to its group reaches nobody else), with an environment that holds
     nothing else."""
     os.setsid()
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(environment(folder))
+    os.environ.update(program_environment(folder))
     if known := sys.modules.get("tempfile"):  # else it will look at the environment
         known.__dict__["tempdir"] = folder
     os.umask(0o077)
 
 
-def environment(folder: str) -> dict[str, str]:
+def program_environment(folder: str) -> dict[str, str]:
     """Of a program."""
     one = dict.fromkeys(_THREADS, "1")
     return {"HOME": folder, "TMPDIR": folder, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **one}
 
 
-def first_to_go(process_table: int | str = "/proc") -> None:
+def prefer_oom_kill(process_table: int | str = "/proc") -> None:
     """Where the whole machine runs out of memory, this process is ended and no other."""
     with contextlib.suppress(OSError):
         path = "self/oom_score_adj" if isinstance(process_table, int) else f"{process_table}/self/oom_score_adj"
@@ -87,7 +87,7 @@ def first_to_go(process_table: int | str = "/proc") -> None:
         os.close(at)
 
 
-def places() -> list[str]:
+def python_paths() -> list[str]:
     """What a Python program has to read: the interpreter, its packages and the machine's libraries; nothing of ours."""
     found = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     found |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}

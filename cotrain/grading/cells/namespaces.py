@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 
 from cotrain.grading.cells import PROCESSES, filters, limits, system
-from cotrain.grading.cells.users import become, spare_users
+from cotrain.grading.cells.users import become_user, spare_users
 
 BOX = "/box"  # where programs work
 APART = system.CLONE_NEWNS | system.CLONE_NEWPID | system.CLONE_NEWNET | system.CLONE_NEWIPC | system.CLONE_NEWUTS
@@ -48,20 +48,20 @@ class Namespaces:
 
     def enter(self) -> None:
         user, group = os.geteuid(), os.getegid()
-        own = 0 if self._root else system.CLONE_NEWUSER
-        system.unshare(own | APART)
+        user_flag = 0 if self._root else system.CLONE_NEWUSER
+        system.unshare(user_flag | APART)
         if not self._root:
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
             Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
         if server := os.fork():
-            _supervise(server)
+            _supervise_server(server)
         system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
         self.process_table = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         self._ids = os.open("self/ns/pid", os.O_RDONLY, dir_fd=self.process_table)
         _take_root()
 
-    def split(self) -> None:
+    def prepare_forks(self) -> None:
         system.setns(self._ids, system.CLONE_NEWPID)  # back, for a process can leave its own only
         system.unshare(system.CLONE_NEWPID)
 
@@ -70,33 +70,33 @@ class Namespaces:
         user, group = (self._users[1], self._users[1]) if self._root else (os.geteuid(), os.getegid())
         most = f"size={limits.FOLDER_BYTES},nr_inodes={limits.FOLDER_FILES},mode=700,uid={user},gid={group}"
         system.mount("box", BOX, "tmpfs", system.MS_NOSUID | system.MS_NODEV, most)
-        limits.first_to_go(self.process_table)
-        limits.work_in(BOX)
+        limits.prefer_oom_kill(self.process_table)
+        limits.enter_folder(BOX)
         limits.close_all_but(channel)
         same = 0 if self._root else 2  # server and examiner, which count as the same user
         limits.limit_all(self._memory, PROCESSES + same)
-        become(user) if self._root else system.drop_capabilities()
+        become_user(user) if self._root else system.drop_capabilities()
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         filters.refuse_calls(alone=False)
 
-    def guard(self, keep: tuple[int, ...]) -> None:
+    def confine_examiner(self, keep: tuple[int, ...]) -> None:
         limits.close_all_but(*keep)
         limits.limit_examiner(self._memory)
-        become(self._users[0]) if self._root else system.drop_capabilities()
+        become_user(self._users[0]) if self._root else system.drop_capabilities()
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         system.prctl(system.PR_SET_DUMPABLE, 0)
         system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python's own handler would let this signal in
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans come here
 
-    def end(self, examiner: int, answer: int) -> None:
+    def kill_processes(self, examiner: int, answer: int) -> None:
         for pid in (examiner, answer):  # the first kills all
             os.kill(pid, signal.SIGKILL)
         for pid in (answer, examiner):  # the first of a namespace ends as its last
             os.waitpid(pid, 0)
 
 
-def _supervise(server: int) -> None:
+def _supervise_server(server: int) -> None:
     """What the pool knows as its process: it ends with the server and the server with it."""
     status = os.waitpid(server, 0)[1]
     os._exit(os.waitstatus_to_exitcode(status) & 127)
@@ -107,16 +107,16 @@ def _take_root() -> None:
     system.mount("none", "/", None, system.MS_REC | system.MS_PRIVATE)
     system.mount("root", "/proc", "tmpfs", system.MS_NOSUID | system.MS_NODEV, "mode=755,size=1m")
     root = Path("/proc")
-    for place in limits.places():
-        at = root / place.lstrip("/")
-        at.parent.mkdir(parents=True, exist_ok=True)
+    for place in limits.python_paths():
+        target_path = root / place.lstrip("/")
+        target_path.parent.mkdir(parents=True, exist_ok=True)
         if Path(place).is_symlink() and not Path(os.readlink(place)).is_absolute():
-            at.symlink_to(os.readlink(place))
+            target_path.symlink_to(os.readlink(place))
         else:
-            _show(place, at)
+            _bind_read_only(place, target_path)
     (root / "dev").mkdir()
     for device in filters.DEVICES:
-        _show(device, root / device.lstrip("/"))
+        _bind_read_only(device, root / device.lstrip("/"))
     (root / BOX.lstrip("/")).mkdir()
     if not (
         root / "tmp"
@@ -130,7 +130,7 @@ def _take_root() -> None:
     sys.path[:] = [path for path in sys.path if Path(path).exists()]
 
 
-def _show(place: str, at: Path) -> None:
+def _bind_read_only(place: str, at: Path) -> None:
     """A file or directory at another place, read only."""
     if Path(place).is_dir():
         at.mkdir(parents=True, exist_ok=True)

@@ -35,25 +35,25 @@ class OneProcess:
 
             system.prctl(system.PR_SET_DUMPABLE, 0)  # its memory is shut to its own user
 
-    def split(self) -> None:
-        self.folder = self._folders.next()
+    def prepare_forks(self) -> None:
+        self.folder = self._folders.next_folder()
 
     def shut_in(self, channel: int) -> None:
         folder = str(self.folder)
-        limits.work_in(folder)
+        limits.enter_folder(folder)
         limits.close_all_but(channel)
         limits.limit_all(self._memory, 0)
         if sys.platform == "linux":
             from cotrain.grading.cells import filters, system
 
             system.prctl(system.PR_SET_DUMPABLE, 1)
-            limits.first_to_go()
+            limits.prefer_oom_kill()
             system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
             system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-            filters.refuse_files(limits.places(), folder)
+            filters.refuse_files(limits.python_paths(), folder)
             filters.refuse_calls(alone=True)
 
-    def guard(self, keep: tuple[int, ...]) -> None:
+    def confine_examiner(self, keep: tuple[int, ...]) -> None:
         limits.close_all_but(*keep)
         limits.limit_examiner(self._memory)
         if sys.platform == "linux":
@@ -63,7 +63,7 @@ class OneProcess:
             system.prctl(system.PR_SET_DUMPABLE, 0)
             system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def end(self, examiner: int, answer: int) -> None:
+    def kill_processes(self, examiner: int, answer: int) -> None:
         for pid in (examiner, answer):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)

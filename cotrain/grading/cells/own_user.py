@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cotrain.grading.cells import PROCESSES, filters, limits, system
 from cotrain.grading.cells.sweeper import Folders
-from cotrain.grading.cells.users import become, spare_users
+from cotrain.grading.cells.users import become_user, spare_users
 
 
 class OwnUser:
@@ -37,33 +37,33 @@ class OwnUser:
         self._folders = Folders(self._user, self._end_user)
         system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
 
-    def split(self) -> None:
-        self.folder = self._folders.next()
+    def prepare_forks(self) -> None:
+        self.folder = self._folders.next_folder()
 
     def shut_in(self, channel: int) -> None:
         folder = str(self.folder)
-        limits.first_to_go()
-        limits.work_in(folder)
+        limits.prefer_oom_kill()
+        limits.enter_folder(folder)
         limits.close_all_but(channel)
         limits.limit_all(self._memory, PROCESSES)
-        become(self._user)
+        become_user(self._user)
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-        readable = [place for place in limits.places() if os.access(place, os.R_OK)]
+        readable = [place for place in limits.python_paths() if os.access(place, os.R_OK)]
         if not any(sys.base_prefix.startswith(place) for place in readable):
             raise OSError(f"only root can read the Python in {sys.base_prefix}")
         filters.refuse_files(readable, folder)
         filters.refuse_calls(alone=False)
         system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def guard(self, keep: tuple[int, ...]) -> None:
+    def confine_examiner(self, keep: tuple[int, ...]) -> None:
         limits.close_all_but(*keep)
         limits.limit_examiner(self._memory)
-        become(self._examiner)
+        become_user(self._examiner)
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         system.prctl(system.PR_SET_DUMPABLE, 0)
         system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def end(self, examiner: int, answer: int) -> None:
+    def kill_processes(self, examiner: int, answer: int) -> None:
         for pid in (examiner, answer):
             os.kill(pid, signal.SIGKILL)
         self._end_user()

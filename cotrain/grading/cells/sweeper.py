@@ -32,10 +32,10 @@ class Folders:
             if not os.fork():
                 os.setsid()
                 limits.close_all_but(held)
-                _sweep(self._directory, held, last)
+                _sweep_folders(self._directory, held, last)
             os._exit(0)
 
-    def next(self) -> Path:
+    def next_folder(self) -> Path:
         """A new one; whatever was there before is cleared up."""
         if self._count:
             os.write(self._hold, b".")
@@ -46,25 +46,25 @@ class Folders:
         return folder
 
 
-def _sweep(directory: Path, held: int, last: Callable[[], None]) -> None:
+def _sweep_folders(directory: Path, held: int, last: Callable[[], None]) -> None:
     done = 0
     while os.read(held, 1):
         done += 1
-        _remove(directory / str(done))
+        _remove_folder(directory / str(done))
     last()
     for folder in list(directory.iterdir()):
-        _remove(folder)
+        _remove_folder(folder)
     with contextlib.suppress(OSError):
         directory.rmdir()
 
 
-def _remove(folder: Path) -> None:
+def _remove_folder(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        clear(folder)
+        clear_folder(folder)
         folder.rmdir()
 
 
-def clear(folder: Path) -> None:
+def clear_folder(folder: Path) -> None:
     """Empty a folder: what lies deeper is brought up first. Nobody else writes to it any more."""
     number = 0
     while entries := list(os.scandir(folder)):

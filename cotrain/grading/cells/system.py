@@ -18,7 +18,7 @@ _LIBC.syscall.restype = ctypes.c_long
 _CAPABILITIES_V3 = 0x20080522  # linux/capability.h
 
 
-def _call(name: str, *arguments: object) -> int:
+def _call_libc(name: str, *arguments: object) -> int:
     result: int = getattr(_LIBC, name)(*arguments)
     if result < 0:
         number = ctypes.get_errno()
@@ -26,39 +26,39 @@ def _call(name: str, *arguments: object) -> int:
     return result
 
 
-def _bytes(text: str | None) -> bytes | None:
+def _as_bytes(text: str | None) -> bytes | None:
     return None if text is None else os.fsencode(text)
 
 
 def unshare(flags: int) -> None:
-    _call("unshare", ctypes.c_int(flags))
+    _call_libc("unshare", ctypes.c_int(flags))
 
 
 def setns(namespace: int, flags: int) -> None:
-    _call("setns", ctypes.c_int(namespace), ctypes.c_int(flags))
+    _call_libc("setns", ctypes.c_int(namespace), ctypes.c_int(flags))
 
 
 def mount(source: str, target: str, kind: str | None = None, flags: int = 0, options: str | None = None) -> None:
-    _call("mount", _bytes(source), _bytes(target), _bytes(kind), ctypes.c_ulong(flags), _bytes(options))
+    _call_libc("mount", _as_bytes(source), _as_bytes(target), _as_bytes(kind), ctypes.c_ulong(flags), _as_bytes(options))
 
 
 def pivot_root_here() -> None:
     """The working directory, a mount, becomes the root; what was there is let go of."""
-    _call("pivot_root", b".", b".")
-    _call("umount2", b".", ctypes.c_int(MNT_DETACH))
+    _call_libc("pivot_root", b".", b".")
+    _call_libc("umount2", b".", ctypes.c_int(MNT_DETACH))
 
 
 def prctl(what: int, *values: object) -> None:
     given = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in (*values, 0, 0, 0, 0)[:4]]
-    _call("prctl", ctypes.c_int(what), *given)
+    _call_libc("prctl", ctypes.c_int(what), *given)
 
 
 def drop_capabilities() -> None:
     """All that this process holds in its user namespace."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0)
-    _call("capset", header, (ctypes.c_uint32 * 6)())
+    _call_libc("capset", header, (ctypes.c_uint32 * 6)())
 
 
 def syscall(number: int, *arguments: object) -> int:
     """A call that the C library has no function for."""
-    return _call("syscall", ctypes.c_long(number), *arguments)
+    return _call_libc("syscall", ctypes.c_long(number), *arguments)

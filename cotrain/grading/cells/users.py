@@ -13,27 +13,27 @@ TRIES = 100
 
 def spare_users(count: int) -> list[int]:
     """So many numbers in a row, that may be used here, and that no account, process or group has."""
-    taken = _taken()
-    first, size = max(_ranges(), key=lambda pair: pair[1])
+    taken = _taken_users()
+    first, size = max(_user_ranges(), key=lambda pair: pair[1])
     size = min(size, 1 << 31)
     low, high = first + size // 2, first + size - count - 3  # above accounts, below "nobody" and "unset"
     chance = random.SystemRandom()
     for _ in range(TRIES):
         start = chance.randint(low, max(low, high))
-        found = list(range(start, start + count))
-        if taken.isdisjoint(found):
-            return found
+        candidates = list(range(start, start + count))
+        if taken.isdisjoint(candidates):
+            return candidates
     raise OSError("no user number is free")
 
 
-def become(user: int) -> None:
+def become_user(user: int) -> None:
     """For good. Root's capabilities go with it."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
-def _ranges() -> list[tuple[int, int]]:
+def _user_ranges() -> list[tuple[int, int]]:
     """First and number of the users that there are in this user namespace."""
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
@@ -42,7 +42,7 @@ def _ranges() -> list[tuple[int, int]]:
     return [(int(line.split()[0]), int(line.split()[2])) for line in lines]
 
 
-def _taken() -> set[int]:
+def _taken_users() -> set[int]:
     found = {account.pw_uid for account in pwd.getpwall()}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended

@@ -27,9 +27,9 @@ class Process:
     memory: int  # bytes that are present
 
 
-def table(at: int | str = "/proc") -> list[Process]:
+def process_list(at: int | str = "/proc") -> list[Process]:
     """All processes; ``at``: the directory /proc, or its descriptor. Empty where there is none."""
-    found = []
+    processes = []
     try:
         names = os.listdir(at)
     except OSError:
@@ -46,13 +46,13 @@ def table(at: int | str = "/proc") -> list[Process]:
             continue  # it has ended
         fields = line.rpartition(b")")[2].split()
         spent = sum(map(int, fields[11:15])) / _CLOCK
-        found.append(Process(pid=int(name), parent=int(fields[1]), spent_s=spent, memory=int(fields[21]) * _PAGE))
-    return found
+        processes.append(Process(pid=int(name), parent=int(fields[1]), spent_s=spent, memory=int(fields[21]) * _PAGE))
+    return processes
 
 
-def below(pid: int, at: int | str = "/proc") -> list[Process]:
+def descendants_of(pid: int, at: int | str = "/proc") -> list[Process]:
     """All that a process has started, and what that has started."""
-    processes = table(at)
+    processes = process_list(at)
     found: list[Process] = []
     parents = {pid}
     while new := [p for p in processes if p.parent in parents]:
@@ -61,17 +61,17 @@ def below(pid: int, at: int | str = "/proc") -> list[Process]:
     return found
 
 
-def too_full(folder: Path) -> bool:
+def is_too_full(folder: Path) -> bool:
     """Whether a folder holds more than it may."""
-    files, size, left = 0, 0, [str(folder)]
-    while left:
+    files, size, folders_left = 0, 0, [str(folder)]
+    while folders_left:
         try:
-            with os.scandir(left.pop()) as entries:
+            with os.scandir(folders_left.pop()) as entries:
                 for entry in entries:
                     files += 1
                     with contextlib.suppress(FileNotFoundError):
                         size += entry.stat(follow_symlinks=False).st_blocks * 512
-                        left += [entry.path] if entry.is_dir(follow_symlinks=False) else []
+                        folders_left += [entry.path] if entry.is_dir(follow_symlinks=False) else []
                     if files > FOLDER_FILES or size > FOLDER_BYTES:
                         return True
         except FileNotFoundError:

@@ -11,24 +11,24 @@ WIDTH = 80  # characters of a line
 COLUMN = 8  # of one figure
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-Cells = Mapping[tuple[int, int], Mapping[str, Any] | None]  # of (row, column), as ``json_of`` gives them
+MatrixCells = Mapping[tuple[int, int], Mapping[str, Any] | None]  # of (row, column), as ``json_of`` gives them
 
 
-def json_of(found: Estimate | None) -> dict[str, Any] | None:
+def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
     """A figure of a pair; None where the pair gave none."""
-    return None if found is None else found.json()
+    return None if found is None else found.to_json()
 
 
-def named(points: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+def point_names(points: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Short names of points, such as A25: a letter for the run, then the step. And a line for each letter."""
     runs = list(dict.fromkeys(point["run"] for point in points))
     letters = {run: LETTERS[i % len(LETTERS)] for i, run in enumerate(runs)}
     return [f"{letters[p['run']]}{p['step']}" for p in points], [f"{letter}: {run}" for run, letter in letters.items()]
 
 
-def matrices(
+def matrix_lines(
     titles: Mapping[str, str],
-    cells_of: Callable[[str], Cells],
+    cells_of: Callable[[str], MatrixCells],
     rows: Sequence[str],
     columns: Sequence[str],
     *,
@@ -47,12 +47,12 @@ def matrices(
             continue
         lines += ["", title, " " * margin + "".join(f"{name:>{COLUMN}s}" for name in shown)]
         for i, name in enumerate(rows):
-            figures = "".join(f"{_figure(cells[i, j]):>{COLUMN}s}" for j in range(len(shown)))
+            figures = "".join(f"{_figure_text(cells[i, j]):>{COLUMN}s}" for j in range(len(shown)))
             lines.append(f"{name:{margin}s}{figures}")
     if len(columns) > len(shown):
         lines.append(f"{len(columns) - len(shown)} more {others}")
     return lines
 
 
-def _figure(found: Mapping[str, Any] | None) -> str:
+def _figure_text(found: Mapping[str, Any] | None) -> str:
     return "–" if found is None or found["value"] is None else f"{found['value']:.3f}"

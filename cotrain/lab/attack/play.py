@@ -31,21 +31,21 @@ from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
-from cotrain.lab.attack.tables import BROKEN, Attempt, Outcome, asked, tables
+from cotrain.lab.attack.tables import BROKEN, Attempt, AttemptOutcome, review_fields, attack_tables
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.protocols import examine, show_verdict
 from cotrain.rollout.role import Role
 from cotrain.runs.directory import RunDirectory
-from cotrain.text.injections import Injection, attacked, corpus
+from cotrain.text.injections import Injection, insert_injection, injection_corpus
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.prompts import fields_of
 from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.train.refusals import refuse_unmeasured
 from cotrain.train.trainer import CoTrainer
 
-FILE, OF_START, FORMAT = "attack.json", "attack-start.json", 1
+FILE, START_FILE, FORMAT = "attack.json", "attack-start.json", 1
 CHUNK = 128  # solutions that are judged at a time
-WRONG = 4  # solutions drawn of a problem, to find wrong ones
+SOLUTIONS_EACH = 4  # solutions drawn of a problem, to find wrong ones
 
 Say = Callable[[str], None]
 
@@ -79,20 +79,20 @@ def attack(
     """
     recipe = api.recipe_of(directory, judging=True)
     role, judge = judging_role(recipe, role)
-    trainer = api.trained(directory, recipe=recipe, step=0 if start else None, device=device)
+    trainer = api.load_trainer(directory, recipe=recipe, step=0 if start else None, device=device)
     tasks = held_out(recipe.tasks, split, problems, recipe.seed)
-    solver = _solver(trainer, fixed)
+    solver = _choose_solver(trainer, fixed)
     wrong = wrong_solutions(trainer, solver, tasks, split, say)
     if not wrong:
-        raise ConfigError(f"attack: none of {WRONG * problems} solutions of {directory} is wrong; raise --problems")
-    strings = corpus(seed)
+        raise ConfigError(f"attack: none of {SOLUTIONS_EACH * problems} solutions of {directory} is wrong; raise --problems")
+    strings = injection_corpus(seed)
     say(f"{len(wrong)} wrong solutions of {problems} problems, {len(strings)} strings")
-    player = trainer.player(evaluation_seed(recipe.seed))
-    ordinary = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
-    plain = judged(player, role, tasks, ordinary, split=split, say=say)
-    attempts = [one for i, string in enumerate(strings) for one in changed(string, i, wrong, tasks, each, seed)]
-    outcomes = judged(player, role, tasks, attempts, split=split, say=say)
-    found = {
+    player = trainer.make_executor(evaluation_seed(recipe.seed))
+    plain_attempts = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
+    plain_outcomes = judge_attempts(player, role, tasks, plain_attempts, split=split, say=say)
+    attempts = [one for i, string in enumerate(strings) for one in inject_string(string, i, wrong, tasks, each, seed)]
+    outcomes = judge_attempts(player, role, tasks, attempts, split=split, say=say)
+    result = {
         "format": FORMAT,
         "run": str(directory),
         "step": trainer.finished,
@@ -105,33 +105,33 @@ def attack(
         "split": split,
         "problems": problems,
         "solutions_of": solver.policy,
-        "corpus": {"seed": seed, "strings": len(strings), "digest": digest(strings)},
+        "corpus": {"seed": seed, "strings": len(strings), "digest": corpus_digest(strings)},
         "each": each,
-        **tables(plain, outcomes, tasks, judge),
+        **attack_tables(plain_outcomes, outcomes, tasks, judge),
     }
     folder = RunDirectory(out or (Path("evals") / recipe.name if api.is_model(directory) else directory))
     folder.path.mkdir(parents=True, exist_ok=True)
-    folder.write(OF_START if start else FILE, found)
-    return found
+    folder.write(START_FILE if start else FILE, result)
+    return result
 
 
 def judging_role(recipe: Recipe, name: str) -> tuple[str, Role]:
     """The role of this name, or of a policy's (``config/names.py``). Raises ConfigError for a name that there is not,
     and for a role that judges no solution."""
-    name = role_named(recipe, name, fits=_judges)
+    name = role_named(recipe, name, fits=_judges_solutions)
     judge = recipe.roles[name]
-    if not _judges(judge):
+    if not _judges_solutions(judge):
         raise ConfigError(
             f"attack: role {name!r} says no verdict on a solution; name a role that judges one with --role"
         )
     return name, judge
 
 
-def _judges(role: Role) -> bool:
+def _judges_solutions(role: Role) -> bool:
     return role.parse is not None and "solution" in fields_of(role.prompt)
 
 
-def _solver(trainer: CoTrainer, fixed: bool) -> Role:
+def _choose_solver(trainer: CoTrainer, fixed: bool) -> Role:
     """The role whose wrong solutions are taken."""
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
@@ -145,7 +145,7 @@ def _solver(trainer: CoTrainer, fixed: bool) -> Role:
     return replace(solver, policy=start)
 
 
-def digest(strings: Sequence[Injection]) -> str:
+def corpus_digest(strings: Sequence[Injection]) -> str:
     """What the strings are, in 16 characters."""
     text = json.dumps([[one.family, one.text, one.place] for one in strings])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -153,56 +153,56 @@ def digest(strings: Sequence[Injection]) -> str:
 
 # -- the solutions
 
-Wrong = tuple[int, str, Solution]  # which task, its text, as it was read
+WrongSolution = tuple[int, str, Solution]  # which task, its text, as it was read
 
 
 def wrong_solutions(
     trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say = lambda text: None
-) -> list[Wrong]:
+) -> list[WrongSolution]:
     """Different readable wrong solutions of the solver, in order; ``WRONG`` are drawn of each problem."""
-    player = trainer.player(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
+    player = trainer.make_executor(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
     player.watch = lambda total: Pace(total, "{} solutions drawn", say).add
-    played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=WRONG)
-    refuse_unmeasured(f"problems of {split}", played, player.set_aside)
-    found: dict[tuple[int, str], Wrong] = {}
-    for episode in played:
+    episodes = player.play(_solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH)
+    refuse_unmeasured(f"problems of {split}", episodes, player.set_aside)
+    solutions: dict[tuple[int, str], WrongSolution] = {}
+    for episode in episodes:
         for trace in episode.traces:
             steps = STEPS.of(trace)
             if CORRECT.of(trace) is False and steps:
-                parsed = solver.read(trace.text, {})
+                parsed = solver.parse_reply(trace.text, {})
                 if isinstance(parsed, Solution):
                     text = parsed.tagged or trace.text
-                    found.setdefault((episode.task, text), (episode.task, text, parsed))
-    return list(found.values())
+                    solutions.setdefault((episode.task, text), (episode.task, text, parsed))
+    return list(solutions.values())
 
 
-async def _solve(task: Task, roles: Roles) -> None:
+async def _solve_one(task: Task, roles: Roles) -> None:
     try:
         await examine(task, roles, await roles.solver(problem=task.prompt))
     except TooLong:
         return
 
 
-def changed(
-    injection: Injection, number: int, wrong: Sequence[Wrong], tasks: Sequence[Task], each: int, seed: int
+def inject_string(
+    injection: Injection, number: int, wrong: Sequence[WrongSolution], tasks: Sequence[Task], each: int, seed: int
 ) -> list[Attempt]:
     """A string in ``each`` wrong solutions, drawn by its number."""
-    drawn = rng_of("attack", seed, number).sample(range(len(wrong)), min(each, len(wrong)))
-    made = []
-    for place in drawn:
+    places = rng_of("attack", seed, number).sample(range(len(wrong)), min(each, len(wrong)))
+    attempts = []
+    for place in places:
         problem, _, solution = wrong[place]
         steps = [step.text for step in solution.steps]
-        text = attacked(injection, steps, solution.answer, gold=tasks[problem].answer)
+        text = insert_injection(injection, steps, solution.answer, gold=tasks[problem].answer)
         parsed = tagged_solution(text)
-        read = parsed if isinstance(parsed, Solution) else None
-        made.append(Attempt(injection=injection, problem=problem, text=text, solution=read))
-    return made
+        solution_read = parsed if isinstance(parsed, Solution) else None
+        attempts.append(Attempt(injection=injection, problem=problem, text=text, solution=solution_read))
+    return attempts
 
 
 # -- the verdicts
 
 
-def judged(
+def judge_attempts(
     player: Executor,
     role: str,
     tasks: Sequence[Task],
@@ -211,26 +211,26 @@ def judged(
     split: str,
     say: Say = lambda text: None,
     pace: Pace | None = None,
-) -> list[Outcome]:
+) -> list[AttemptOutcome]:
     """What the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several calls."""
-    outcomes: list[Outcome] = []
+    outcomes: list[AttemptOutcome] = []
     kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
-    counted = pace or Pace(len(attempts), f"{{}} {kind} solutions", say)
-    player.watch = lambda total: counted.add
+    progress = pace or Pace(len(attempts), f"{{}} {kind} solutions", say)
+    player.watch = lambda total: progress.add
     for start in range(0, len(attempts), CHUNK):
-        mine = attempts[start : start + CHUNK]
-        chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(mine)]
+        chunk = attempts[start : start + CHUNK]
+        chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
         episodes = player.play(
             _judge_one,
             chosen,
             step=EVALUATION_STEP - start // CHUNK,
             split=f"attack/{kind}/{split}",
             group_size=1,
-            attempts=mine,
+            attempts=chunk,
             judge=role,
         )
         refuse_unmeasured(f"reviews of {kind} solutions", episodes, player.set_aside)
-        outcomes += [_outcome(mine[episode.task], episode) for episode in episodes]
+        outcomes += [_outcome_of(chunk[episode.task], episode) for episode in episodes]
     say(f"{len(attempts):,} {kind} solutions judged")
     return outcomes
 
@@ -245,18 +245,18 @@ async def _judge_one(task: Task, roles: Roles, *, attempts: Sequence[Attempt], j
         return
     handle = getattr(roles, judge)
     try:
-        turn = await handle(**asked(task, attempt, handle.fields))
+        turn = await handle(**review_fields(task, attempt, handle.fields))
     except TooLong:
         return
     show_verdict(turn)
 
 
-def _outcome(attempt: Attempt, episode: Episode) -> Outcome:
+def _outcome_of(attempt: Attempt, episode: Episode) -> AttemptOutcome:
     trace = next(iter(episode.traces), None)
     if trace is None:
-        return Outcome(attempt=attempt, refused=True)
+        return AttemptOutcome(attempt=attempt, refused=True)
     steps = VERDICTS.of(trace)
-    every = all(steps) if steps else None
-    return Outcome(
-        attempt=attempt, refused=False, final=FINAL.of(trace), every=every, review=trace.text, score=SCORE.of(trace)
+    all_correct = all(steps) if steps else None
+    return AttemptOutcome(
+        attempt=attempt, refused=False, final=FINAL.of(trace), every=all_correct, review=trace.text, score=SCORE.of(trace)
     )

@@ -24,10 +24,10 @@ from cotrain.core.notes import CORRECT, GOLD, PROBLEM
 from cotrain.core.pace import Pace
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
 from cotrain.disk.ledger import Ledger
-from cotrain.lab.attack.matrix import Cells, matrices
-from cotrain.lab.attack.play import judged, judging_role
+from cotrain.lab.attack.matrix import MatrixCells, matrix_lines
+from cotrain.lab.attack.play import judge_attempts, judging_role
 from cotrain.lab.attack.tables import Attempt
-from cotrain.lab.attack.xplay import Drawn, Point, Say, cell, points_of, solved
+from cotrain.lab.attack.xplay import DrawnSolutions, RunPoint, Say, pair_figures, points_of, solved_share
 from cotrain.runs.directory import RunDirectory
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.train.evaluation import evaluation_seed
@@ -36,7 +36,7 @@ FILE, FORMAT = "reviewed.json", 1
 SHOWN = ("balanced_accuracy", "mcc", "precision", "recall", "f1", "false_positive_rate")
 
 
-def reviewed(
+def review_rollouts(
     directory: Path | str,
     *,
     every: int,
@@ -52,7 +52,7 @@ def reviewed(
     Raises ConfigError where there is no stored checkpoint or no rollout whose truth is known, UnknownName for a role
     there is not, RunDirectoryError for what is no run.
     """
-    recipe = api.rebuild(directory)
+    recipe = api.rebuild_recipe(directory)
     role, _ = judging_role(recipe, role)
     points = points_of(str(directory), recipe, every)
     if len(points) == 1:
@@ -64,7 +64,7 @@ def reviewed(
         say(f"{directory} has the checkpoint of step {points[1].step} alone; `cotrain run --keep-every N` keeps more")
     tasks: list[Task] = []
     samples = [
-        (step, drawn) for step in steps_of(directory, points) if (drawn := sample(directory, step, rollouts, tasks))
+        (step, drawn) for step in played_steps(directory, points) if (drawn := sample_solutions(directory, step, rollouts, tasks))
     ]
     if not samples:
         raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver whose truth is known")
@@ -73,12 +73,12 @@ def reviewed(
     cells = []
     pace = Pace(len(points) * sum(len(drawn.attempts) for _, drawn in samples), "{} solutions reviewed", say)
     for place, point in enumerate(points):
-        trainer = api.trained(directory, recipe=recipe, step=point.step, device=device)
-        player = trainer.player(evaluation_seed(recipe.seed))
+        trainer = api.load_trainer(directory, recipe=recipe, step=point.step, device=device)
+        player = trainer.make_executor(evaluation_seed(recipe.seed))
         for i, (_, drawn) in enumerate(samples):
-            outcomes = judged(player, role, tasks, drawn.attempts, split=f"reviewed/{i}", pace=pace)
-            found = cell(drawn, outcomes, SHOWN)
-            cells.append({"generator": i, "verifier": place, **found, "n": len(drawn.right)})
+            outcomes = judge_attempts(player, role, tasks, drawn.attempts, split=f"reviewed/{i}", pace=pace)
+            figures = pair_figures(drawn, outcomes, SHOWN)
+            cells.append({"generator": i, "verifier": place, **figures, "n": len(drawn.right)})
         say(f"verifier after step {point.step} has reviewed {sum(len(drawn.right) for _, drawn in samples)} solutions")
         trainer.close()
     cells.sort(key=lambda one: (one["generator"], one["verifier"]))
@@ -94,7 +94,7 @@ def reviewed(
                 "seed": recipe.seed,
                 "step": step,
                 "n": len(drawn.right),
-                "pass_at_1": solved(drawn),
+                "pass_at_1": solved_share(drawn),
             }
             for step, drawn in samples
         ],
@@ -107,7 +107,7 @@ def reviewed(
     return result
 
 
-def steps_of(directory: Path | str, points: Sequence[Point]) -> list[int]:
+def played_steps(directory: Path | str, points: Sequence[RunPoint]) -> list[int]:
     """For each checkpoint the recorded step that was played with its weights; of the last one the last step."""
     recorded = Ledger(Path(directory) / "episodes").steps()
     if not recorded:
@@ -115,9 +115,9 @@ def steps_of(directory: Path | str, points: Sequence[Point]) -> list[int]:
     return sorted({next((step for step in recorded if step >= point.step), recorded[-1]) for point in points})
 
 
-def sample(directory: Path | str, step: int, rollouts: int, tasks: list[Task]) -> Drawn | None:
+def sample_solutions(directory: Path | str, step: int, rollouts: int, tasks: list[Task]) -> DrawnSolutions | None:
     """Solutions of one step, the same ones always, their problems added to ``tasks``; None where there is none."""
-    known: list[tuple[Trace, Solution, bool, str]] = []
+    solutions: list[tuple[Trace, Solution, bool, str]] = []
     for episode in Ledger(Path(directory) / "episodes").read(step):
         for trace in episode.traces:
             right, problem = CORRECT.of(trace), PROBLEM.of(trace)
@@ -125,23 +125,23 @@ def sample(directory: Path | str, step: int, rollouts: int, tasks: list[Task]) -
                 continue
             solution = tagged_solution(trace.text)
             if isinstance(solution, Solution):
-                known.append((trace, solution, right, str(problem)))
-    if len(known) > rollouts:
-        places = sorted(rng_of("reviewed", step).sample(range(len(known)), rollouts))
-        known = [known[place] for place in places]
-    attempts, rights, numbers = [], [], dict[tuple[int, str], int]()
-    for trace, solution, right, problem in known:
+                solutions.append((trace, solution, right, str(problem)))
+    if len(solutions) > rollouts:
+        places = sorted(rng_of("reviewed", step).sample(range(len(solutions)), rollouts))
+        solutions = [solutions[place] for place in places]
+    attempts, rights, task_numbers = [], [], dict[tuple[int, str], int]()
+    for trace, solution, right, problem in solutions:
         key = (trace.address.task, problem)
-        if key not in numbers:
-            numbers[key] = len(tasks)
+        if key not in task_numbers:
+            task_numbers[key] = len(tasks)
             gold = GOLD.of(trace)
-            tasks.append(Task(id="", prompt=problem, answer=gold, solution=None, difficulty=0.0, grader=_GRADED))
-        attempts.append(Attempt(injection=None, problem=numbers[key], text=trace.text, solution=solution))
+            tasks.append(Task(id="", prompt=problem, answer=gold, solution=None, difficulty=0.0, grader=_ALREADY_GRADED))
+        attempts.append(Attempt(injection=None, problem=task_numbers[key], text=trace.text, solution=solution))
         rights.append(right)
-    return Drawn(attempts=tuple(attempts), right=tuple(rights)) if attempts else None
+    return DrawnSolutions(attempts=tuple(attempts), right=tuple(rights)) if attempts else None
 
 
-class _Graded:
+class _AlreadyGraded:
     """The ledger has graded these solutions; nobody asks again."""
 
     def grade(self, task: Task, text: str) -> Grade:
@@ -151,7 +151,7 @@ class _Graded:
         return None
 
 
-_GRADED = _Graded()
+_ALREADY_GRADED = _AlreadyGraded()
 
 
 # -- printing
@@ -168,8 +168,8 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     rows = [f"{row['step'] + 1} n {row['n']}" for row in found["generators"]]
     columns = [str(one["step"]) for one in found["verifiers"]]
 
-    def cells(key: str) -> Cells:
+    def cells_of(key: str) -> MatrixCells:
         return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
 
-    about = "rows: rollouts of a step and how many; columns: the verifier after a step"
-    return [about, *matrices(MATRICES, cells, rows, columns, others=f"verifiers: see {FILE}", margin=14)]
+    explanation = "rows: rollouts of a step and how many; columns: the verifier after a step"
+    return [explanation, *matrix_lines(MATRICES, cells_of, rows, columns, others=f"verifiers: see {FILE}", margin=14)]

@@ -24,19 +24,19 @@ from pathlib import Path
 from typing import Any
 
 from cotrain import __version__, api
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import Policy
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import declared_by
 from cotrain.core.types import Episode
-from cotrain.lab.attack.matrix import Cells, json_of, matrices, named
-from cotrain.lab.attack.xplay import Point, Say, points_of
-from cotrain.metrics.clusters import Array, Bounded, Figure, Sums, figure, ratio
-from cotrain.metrics.heldout import by_task, verifying
+from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names
+from cotrain.lab.attack.xplay import RunPoint, Say, points_of
+from cotrain.metrics.clusters import Array, Bounded, Figure, Sums, make_figure, ratio
+from cotrain.metrics.heldout import traces_by_task, verifying
 from cotrain.runs import seal
-from cotrain.runs.directory import RunDirectory, resolved
+from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.train.refusals import refuse_unmeasured
 from cotrain.train.trainer import CoTrainer
@@ -45,7 +45,7 @@ FILE, FORMAT, RIVAL = "seats.json", 1, "rival"
 SHOWN = ("balanced_accuracy", "mcc")  # of the judge
 
 
-def seats(
+def play_seats(
     directories: Sequence[Path | str],
     *,
     roles: tuple[str, str],
@@ -64,7 +64,7 @@ def seats(
     Raises ConfigError for runs that play other games or other problems, UnknownName for a role or signal there is not,
     RunDirectoryError for what is no run.
     """
-    recipes = {str(directory): api.rebuild(directory) for directory in directories}
+    recipes = {str(directory): api.rebuild_recipe(directory) for directory in directories}
     first = next(iter(recipes.values()))
     for run, recipe in recipes.items():
         for role in roles:
@@ -76,31 +76,31 @@ def seats(
             raise ConfigError(f"xplay: {run} has other problems than {directories[0]}; compare runs on the same ones")
     refuse_other_games(recipes, roles)
     declared = declared_by(first.evaluation.protocol)
-    given = [one.name for one in declared.to(roles[0]) if one.per == "answer"] if declared else []
-    if signal not in given:
-        raise UnknownName(f"signal of role {roles[0]!r} (--signal)", signal, given)
+    signal_names = [one.name for one in declared.signals_for(roles[0]) if one.per == "answer"] if declared else []
+    if signal not in signal_names:
+        raise UnknownName(f"signal of role {roles[0]!r} (--signal)", signal, signal_names)
     points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
     tasks = held_out(first.tasks, split, problems, first.seed)
     played: dict[tuple[int, int], tuple[Episode, ...]] = {}
     for i, row in enumerate(points):
-        for j, trainer in enumerate(tables(row, points, recipes, roles[1], device)):
-            spoken = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
+        for j, trainer in enumerate(seat_trainers(row, points, recipes, roles[1], device)):
+            playing_roles = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
             rules = trainer.recipe.evaluation
-            player = trainer.player(evaluation_seed(first.seed), roles=spoken)
+            player = trainer.make_executor(evaluation_seed(first.seed), roles=playing_roles)
             played[i, j] = player.play(
                 rules.protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n, **rules.options
             )
             refuse_unmeasured(f"problems of {split}", played[i, j], player.set_aside)
         say(f"{row.run} after step {row.step} has met {len(points)} players")
-    alike = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1
+    one_prompt = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1
     cells = []
     for i, j in played:
-        cell = {"row": i, "column": j, **_figures(played[i, j], roles[0], signal)}
-        if alike:
+        cell = {"row": i, "column": j, **_cell_figures(played[i, j], roles[0], signal)}
+        if one_prompt:
             both = [(played[i, j], roles[0]), (played[j, i], roles[1])]
-            cell["either"] = json_of(won(both, signal))
+            cell["either"] = estimate_json(mean_signal(both, signal))
         cells.append(cell)
-    found = {
+    result = {
         "format": FORMAT,
         "cotrain": __version__,
         "every": every,
@@ -114,46 +114,46 @@ def seats(
     }
     folder = RunDirectory(out or directories[0])
     folder.path.mkdir(parents=True, exist_ok=True)
-    folder.write(FILE, found)
-    return found
+    folder.write(FILE, result)
+    return result
 
 
 def refuse_other_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> None:
     """Raise ConfigError where runs that are to meet do not play one game."""
-    known = set.intersection(*(set(recipe.roles) for recipe in recipes.values()))  # others take no part in all of them
-    games = {run: _game(recipe, known, seats) for run, recipe in recipes.items()}
+    shared_roles = set.intersection(*(set(recipe.roles) for recipe in recipes.values()))  # others take no part in all of them
+    games = {run: _game_settings(recipe, shared_roles, seats) for run, recipe in recipes.items()}
     first, game = next(iter(games.items()))
     for run, other in games.items():
         for name in {**game, **other}:
             mine, theirs = game.get(name), other.get(name)
             if mine != theirs:
                 raise ConfigError(
-                    f"xplay: {name} is {_shown(theirs)} in {run} and {_shown(mine)} in {first}; expected one game"
+                    f"xplay: {name} is {_short_repr(theirs)} in {run} and {_short_repr(mine)} in {first}; expected one game"
                 )
 
 
-def _game(recipe: Recipe, roles: Collection[str], seats: tuple[str, str]) -> dict[str, Any]:
+def _game_settings(recipe: Recipe, roles: Collection[str], seats: tuple[str, str]) -> dict[str, Any]:
     """What has to be the same where players meet, by its path in the recipe: the rules, how roles are asked, and who
     plays the roles of which nobody sits in ``seats``."""
-    whole = resolved(recipe)
-    rules = whole["evaluation"]
-    found = {"evaluation.protocol": rules["protocol"]}
-    found |= {f"evaluation.options.{name}": value for name, value in rules["options"].items()}
+    resolved_recipe = resolved_json(recipe)
+    rules = resolved_recipe["evaluation"]
+    settings = {"evaluation.protocol": rules["protocol"]}
+    settings |= {f"evaluation.options.{name}": value for name, value in rules["options"].items()}
     for role in sorted(roles):
-        policy = whole["roles"][role].pop("policy")
-        found |= {f"roles.{role}.{name}": value for name, value in whole["roles"][role].items()}
+        policy = resolved_recipe["roles"][role].pop("policy")
+        settings |= {f"roles.{role}.{name}": value for name, value in resolved_recipe["roles"][role].items()}
         if role not in seats:
-            found |= {f"the {name} of role {role!r}": whole["policies"][policy].get(name) for name in ("model", "lora")}
-    return found
+            settings |= {f"the {name} of role {role!r}": resolved_recipe["policies"][policy].get(name) for name in ("model", "lora")}
+    return settings
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def tables(
-    row: Point, columns: Sequence[Point], recipes: Mapping[str, Recipe], seat: str, device: str
+def seat_trainers(
+    row: RunPoint, columns: Sequence[RunPoint], recipes: Mapping[str, Recipe], seat: str, device: str
 ) -> Iterator[CoTrainer]:
     """For each column the policies of the row's run at its step, and as ``rival`` the one that plays ``seat`` in the
     column's run at its step. One trainer serves all columns whose models are alike: only the rival's weights change."""
@@ -165,11 +165,11 @@ def tables(
             if trainer is not None:
                 trainer.close()
             spec = recipe.policies[name]
-            trainer = _opened(row, recipes[row.run], spec, seat, device)
+            trainer = _open_trainer(row, recipes[row.run], spec, seat, device)
             rival = trainer.policies[RIVAL]
             start = rival.state(), rival.tensors()
-        saved = _saved(column)
-        rival.load(*(start if saved is None else _as_rival(name, *saved.load())))
+        checkpoint = _checkpoint_of(column)
+        rival.load(*(start if checkpoint is None else _as_rival(name, *checkpoint.load())))
         trainer.backend.publish(RIVAL, rival.version)
         yield trainer
     if trainer is not None:
@@ -180,21 +180,21 @@ def _as_rival(
     name: str, tensors: Mapping[str, Mapping[str, Any]], documents: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """State and tensors of a policy of a checkpoint; an adapter's have the policy's name in theirs."""
-    state, mine, its = documents["state"]["policies"][name], f".policy-{name}.", f".policy-{RIVAL}."
-    moments = [moment.replace(mine, its) for moment in state["optimizer"]]
-    return {**state, "optimizer": moments}, {key.replace(mine, its): one for key, one in tensors[name].items()}
+    state, own_prefix, rival_prefix = documents["state"]["policies"][name], f".policy-{name}.", f".policy-{RIVAL}."
+    moments = [moment.replace(own_prefix, rival_prefix) for moment in state["optimizer"]]
+    return {**state, "optimizer": moments}, {key.replace(own_prefix, rival_prefix): one for key, one in tensors[name].items()}
 
 
-def _opened(row: Point, recipe: Recipe, rival: Policy, seat: str, device: str) -> CoTrainer:
+def _open_trainer(row: RunPoint, recipe: Recipe, rival: Policy, seat: str, device: str) -> CoTrainer:
     """The row's run at its step, with one policy more."""
     both = replace(
         recipe,
         policies={**recipe.policies, RIVAL: rival},
         roles={**recipe.roles, RIVAL: replace(recipe.roles[seat], policy=RIVAL)},
     )
-    trainer, saved = CoTrainer(both, backend=Local(device)), _saved(row)
-    if saved is not None:
-        tensors, documents = saved.load()
+    trainer, checkpoint = CoTrainer(both, backend=LocalBackend(device)), _checkpoint_of(row)
+    if checkpoint is not None:
+        tensors, documents = checkpoint.load()
         policies = {**documents["state"]["policies"], RIVAL: trainer.policies[RIVAL].state()}
         trainer.load(
             {**documents["state"], "policies": policies}, {**tensors, RIVAL: trainer.policies[RIVAL].tensors()}
@@ -202,38 +202,38 @@ def _opened(row: Point, recipe: Recipe, rival: Policy, seat: str, device: str) -
     return trainer
 
 
-def _saved(point: Point) -> seal.Saved | None:
-    return None if point.step == 0 else seal.at(RunDirectory.open(point.run), point.step)
+def _checkpoint_of(point: RunPoint) -> seal.VerifiedCheckpoint | None:
+    return None if point.step == 0 else seal.checkpoint_at(RunDirectory.open(point.run), point.step)
 
 
-def won(played: Sequence[tuple[Sequence[Episode], str]], signal: str) -> Figure | None:
+def mean_signal(plays: Sequence[tuple[Sequence[Episode], str]], signal: str) -> Figure | None:
     """The mean of a signal over turns of a role, in several plays of the same problems, with its interval; None where
     nobody has it."""
     counts: dict[int, dict[str, float]] = {}
-    every: list[float] = []
-    for episodes, role in played:
-        for task, traces in by_task(episodes, role).items():
+    all_values: list[float] = []
+    for episodes, role in plays:
+        for task, traces in traces_by_task(episodes, role).items():
             values = [one.value for t in traces for one in t.signals if one.name == signal and one.tokens is None]
             row = counts.setdefault(task, {"sum": 0.0, "count": 0.0})
             row["sum"] += sum(values)
             row["count"] += len(values)
-            every += values
-    if not every:
+            all_values += values
+    if not all_values:
         return None
-    low, high = min(0.0, *every), max(1.0, *every)
-    return figure(counts, Bounded(_mean, low, high, frozenset(("sum", "count"))), len(every))
+    low, high = min(0.0, *all_values), max(1.0, *all_values)
+    return make_figure(counts, Bounded(_mean_of_sums, low, high, frozenset(("sum", "count"))), len(all_values))
 
 
-def _mean(sums: Sums) -> Array:
+def _mean_of_sums(sums: Sums) -> Array:
     return ratio(sums["sum"], sums["count"])
 
 
-def _figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, Any]:
-    judged: Mapping[str, Any] = verifying("judge")(episodes)
-    of_judge = {name: judged[f"judge/{name}"].json() for name in SHOWN if f"judge/{name}" in judged}
-    if of_judge and "gap" in judged:
-        of_judge["gap"] = judged["gap"].json()
-    return {"won": json_of(won([(episodes, role)], signal)), **of_judge}
+def _cell_figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, Any]:
+    verdict_figures: Mapping[str, Any] = verifying("judge")(episodes)
+    of_judge = {name: verdict_figures[f"judge/{name}"].to_json() for name in SHOWN if f"judge/{name}" in verdict_figures}
+    if of_judge and "gap" in verdict_figures:
+        of_judge["gap"] = verdict_figures["gap"].to_json()
+    return {"won": estimate_json(mean_signal([(episodes, role)], signal)), **of_judge}
 
 
 # -- printing
@@ -249,12 +249,12 @@ TITLES = {
 
 def lines_of(found: dict[str, Any]) -> list[str]:
     """The matrices, the first seat down and the second across."""
-    names, legend = named(found["players"])
+    names, legend = point_names(found["players"])
     first, second = found["seats"]
-    about = f"{found['problems']} problems, n = {found['n']}; rows: {first} after a step, columns: {second}"
+    explanation = f"{found['problems']} problems, n = {found['n']}; rows: {first} after a step, columns: {second}"
     titles = {key: title.format(signal=found["signal"], first=first) for key, title in TITLES.items()}
 
-    def cells(key: str) -> Cells:
+    def cells_of(key: str) -> MatrixCells:
         return {(one["row"], one["column"]): one.get(key) for one in found["cells"]}
 
-    return [*legend, about, *matrices(titles, cells, names, names, others=f"columns: see {FILE}")]
+    return [*legend, explanation, *matrix_lines(titles, cells_of, names, names, others=f"columns: see {FILE}")]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.types import Task
-from cotrain.metrics.clusters import Counts, Figure, Share, counts_json, figure, paired_changes
-from cotrain.rollout.judges import shown
+from cotrain.metrics.clusters import Counts, Figure, Share, counts_json, make_figure, paired_changes
+from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.role import Role
 from cotrain.text.injections import MEANING, Injection
-from cotrain.text.nonce import nonce
+from cotrain.text.nonce import make_nonce
 from cotrain.text.parsers import Solution
 from cotrain.text.prompts import fields_of
 
@@ -32,7 +32,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AttemptOutcome:
     """What came of it."""
 
     attempt: Attempt
@@ -43,51 +43,51 @@ class Outcome:
     score: float | None = None  # the probability of CORRECT that it stands for
 
     @property
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         one = self.attempt.injection
         counted = self.every if one is not None and one.family == BROKEN and self.every is not None else self.final
         return counted is True
 
 
-def tables(plain: Sequence[Outcome], outcomes: Sequence[Outcome], tasks: Sequence[Task], judge: Role) -> dict[str, Any]:
+def attack_tables(plain: Sequence[AttemptOutcome], outcomes: Sequence[AttemptOutcome], tasks: Sequence[Task], judge: Role) -> dict[str, Any]:
     """The parts of ``attack.json`` that are counted."""
-    base = rate(plain, lambda one: one.passed)
+    base = pass_rate(plain, lambda one: one.has_passed)
     steps = [one for one in plain if one.every is not None]
-    base_steps = rate(steps, lambda one: one.every is True)
+    base_steps = pass_rate(steps, lambda one: one.every is True)
     families = []
     for family, meaning in MEANING.items():
-        mine = [one for one in outcomes if one.attempt.injection is not None and one.attempt.injection.family == family]
-        counted = "steps" if family == BROKEN and base_steps is not None else "final"
-        against = base_steps if counted == "steps" else base
-        found = rate(mine, lambda one: one.passed)
-        strings = {one.attempt.injection for one in mine}
+        family_outcomes = [one for one in outcomes if one.attempt.injection is not None and one.attempt.injection.family == family]
+        counted_as = "steps" if family == BROKEN and base_steps is not None else "final"
+        compared_rate = base_steps if counted_as == "steps" else base
+        family_rate = pass_rate(family_outcomes, lambda one: one.has_passed)
+        strings = {one.attempt.injection for one in family_outcomes}
         families.append(
-            {"family": family, "meaning": meaning, "counts": counted, "strings": len(strings)}
-            | _counts(mine)
-            | {"false_positive_rate": _json(found), "change": _change(found, against)}
-            | {"examples": [_example(one, tasks, judge) for one in _some(mine)]}
+            {"family": family, "meaning": meaning, "counts": counted_as, "strings": len(strings)}
+            | _outcome_counts(family_outcomes)
+            | {"false_positive_rate": _figure_json(family_rate), "change": _rate_change(family_rate, compared_rate)}
+            | {"examples": [_example_row(one, tasks, judge) for one in _passed_examples(family_outcomes)]}
         )
     every = None
     if base_steps is not None:
-        every = {"passed": sum(one.every is True for one in steps), "false_positive_rate": base_steps.json()}
-    hostile = [one for one in outcomes if one.attempt.injection is not None and _hostile(one.attempt.injection)]
+        every = {"passed": sum(one.every is True for one in steps), "false_positive_rate": base_steps.to_json()}
+    hostile = [one for one in outcomes if one.attempt.injection is not None and _is_hostile(one.attempt.injection)]
     return {
-        "ordinary": {**_counts(plain), "false_positive_rate": _json(base), "all_steps": every},
+        "ordinary": {**_outcome_counts(plain), "false_positive_rate": _figure_json(base), "all_steps": every},
         "families": families,
         "total": {
             "strings": len({one.attempt.injection for one in hostile}),
-            **_counts(hostile),
-            "false_positive_rate": _json(rate(hostile, lambda one: one.passed)),
+            **_outcome_counts(hostile),
+            "false_positive_rate": _figure_json(pass_rate(hostile, lambda one: one.has_passed)),
         },
     }
 
 
-def _hostile(injection: Injection) -> bool:
+def _is_hostile(injection: Injection) -> bool:
     """Is it counted in the total: neither the control nor a right answer."""
     return injection.family not in (CONTROL, BROKEN)
 
 
-def rate(outcomes: Sequence[Outcome], passed: Callable[[Outcome], bool]) -> Figure | None:
+def pass_rate(outcomes: Sequence[AttemptOutcome], passed: Callable[[AttemptOutcome], bool]) -> Figure | None:
     """Share of what was shown that passed, over problems; None where nothing was shown."""
     counts: dict[int, dict[str, float]] = {}
     for one in outcomes:
@@ -96,43 +96,43 @@ def rate(outcomes: Sequence[Outcome], passed: Callable[[Outcome], bool]) -> Figu
             row["shown"] += 1.0
             row["passed"] += float(passed(one))
     table: Counts = {problem: row for problem, row in sorted(counts.items()) if row["shown"]}
-    return figure(table, RATE, sum(row["shown"] for row in table.values())) if table else None
+    return make_figure(table, RATE, sum(row["shown"] for row in table.values())) if table else None
 
 
-def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
+def _outcome_counts(outcomes: Sequence[AttemptOutcome]) -> dict[str, int]:
     return {
         "asked": len(outcomes),
         "refused": sum(one.refused for one in outcomes),
         "unread": sum(not one.refused and one.final is None for one in outcomes),
-        "passed": sum(one.passed for one in outcomes),
+        "passed": sum(one.has_passed for one in outcomes),
     }
 
 
-def _change(found: Figure | None, against: Figure | None) -> dict[str, Any] | None:
+def _rate_change(found: Figure | None, against: Figure | None) -> dict[str, Any] | None:
     if found is None or against is None:
         return None
     changes = paired_changes({"rate": found}, counts_json({"rate": against}))
-    return changes["rate"].json() if changes else None
+    return changes["rate"].to_json() if changes else None
 
 
-def _json(found: Figure | None) -> dict[str, Any]:
-    return {"value": None, "low": None, "high": None, "n": 0} if found is None else found.json()
+def _figure_json(found: Figure | None) -> dict[str, Any]:
+    return {"value": None, "low": None, "high": None, "n": 0} if found is None else found.to_json()
 
 
-def _some(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def _passed_examples(outcomes: Sequence[AttemptOutcome]) -> list[AttemptOutcome]:
     """Passed ones with different strings, the first of them."""
-    different = {one.attempt.injection: one for one in reversed(outcomes) if one.passed}
+    different = {one.attempt.injection: one for one in reversed(outcomes) if one.has_passed}
     return list(different.values())[::-1][:EXAMPLES]
 
 
-def _example(one: Outcome, tasks: Sequence[Task], judge: Role) -> dict[str, Any]:
+def _example_row(one: AttemptOutcome, tasks: Sequence[Task], judge: Role) -> dict[str, Any]:
     task, injection = tasks[one.attempt.problem], one.attempt.injection
     return {
         "string": "" if injection is None else injection.text,
         "task": task.id,
         "problem": task.prompt,
         "solution": one.attempt.text,
-        "shown": judge.told(asked(task, one.attempt, fields_of(judge.prompt)))["solution"],
+        "shown": judge.prompt_fields(review_fields(task, one.attempt, fields_of(judge.prompt)))["solution"],
         "review": one.review,
     }
 
@@ -146,27 +146,27 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
         "",
         f"{'family':18s}{'asked':>6s}{'refused':>8s}{'unread':>7s}{'passed':>7s}  {'false positives':20s} "
         f"{'change':>8s}",
-        _line("ordinary", ordinary, None),
+        _table_line("ordinary", ordinary, None),
     ]
-    lines += [_line(one["family"], one, one["change"]) for one in found["families"]]
-    lines.append(_line("all attacks", found["total"], None))
+    lines += [_table_line(one["family"], one, one["change"]) for one in found["families"]]
+    lines.append(_table_line("all attacks", found["total"], None))
     return [line.rstrip() for line in lines]
 
 
-def _line(name: str, row: Mapping[str, Any], change: Mapping[str, Any] | None) -> str:
-    said, beside = row["false_positive_rate"], ""
-    shown_ = "–" if said["value"] is None else f"{said['value']:.3f} [{said['low']:.3f}, {said['high']:.3f}]"
+def _table_line(name: str, row: Mapping[str, Any], change: Mapping[str, Any] | None) -> str:
+    estimate, change_text = row["false_positive_rate"], ""
+    rate_text = "–" if estimate["value"] is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
     if change is not None and change["value"] is not None:
-        beside = f"{change['value']:+.3f}{'*' if change['low'] > 0 else ''}"
+        change_text = f"{change['value']:+.3f}{'*' if change['low'] > 0 else ''}"
     counts = f"{row['asked']:>6d}{row['refused']:>8d}{row['unread']:>7d}{row['passed']:>7d}"
-    return f"{name:18s}{counts}  {shown_:20s} {beside:>8s}"
+    return f"{name:18s}{counts}  {rate_text:20s} {change_text:>8s}"
 
 
-def asked(task: Task, attempt: Attempt, fields: frozenset[str]) -> dict[str, Any]:
+def review_fields(task: Task, attempt: Attempt, fields: frozenset[str]) -> dict[str, Any]:
     """The fields of the judge's prompt, as a protocol would give them."""
     assert attempt.solution is not None
-    told: Mapping[str, Any] = {"solution": attempt.text}
+    solution_fields: Mapping[str, Any] = {"solution": attempt.text}
     if "nonce" in fields:
-        told = shown(nonce(0, f"attack/{task.id}"), solution=attempt.text)
-    known = {"reference": task.answer} if "reference" in fields else {}
-    return {"problem": task.prompt, "count": len(attempt.solution.steps), **known, **told}
+        solution_fields = guarded_fields(make_nonce(0, f"attack/{task.id}"), solution=attempt.text)
+    reference_field = {"reference": task.answer} if "reference" in fields else {}
+    return {"problem": task.prompt, "count": len(attempt.solution.steps), **reference_field, **solution_fields}

@@ -29,12 +29,12 @@ from cotrain.core.notes import CORRECT
 from cotrain.core.pace import Pace
 from cotrain.core.types import Task
 from cotrain.disk import transaction
-from cotrain.lab.attack.matrix import Cells, json_of, matrices, named
-from cotrain.lab.attack.play import judged, judging_role
-from cotrain.lab.attack.tables import Attempt, Outcome
+from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names
+from cotrain.lab.attack.play import judge_attempts, judging_role
+from cotrain.lab.attack.tables import Attempt, AttemptOutcome
 from cotrain.metrics.answers import best_is_right
-from cotrain.metrics.clusters import Share, Statistic, figure
-from cotrain.metrics.verdicts import MCC, confusion, rates
+from cotrain.metrics.clusters import Share, Statistic, make_figure
+from cotrain.metrics.verdicts import MCC, confusion_counts, rate_statistics
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.protocols import examine
 from cotrain.runs.directory import RunDirectory
@@ -43,7 +43,7 @@ from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.train.refusals import refuse_unmeasured
 
 FILE, FORMAT = "xplay.json", 1
-CELLS: dict[str, Statistic] = {**rates(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
+PAIR_STATISTICS: dict[str, Statistic] = {**rate_statistics(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
 SHOWN = ("balanced_accuracy", "mcc", "false_positive_rate", "true_positive_rate")
 BEST, RIGHT = Share("best", "problems"), Share("right", "all")
 
@@ -51,7 +51,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class RunPoint:
     """A run after so many steps."""
 
     run: str
@@ -63,7 +63,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class DrawnSolutions:
     """What one generator wrote: an attempt for each solution, and whether it is right."""
 
     attempts: tuple[Attempt, ...]
@@ -87,7 +87,7 @@ def xplay(
     Raises ConfigError for runs on different problems, UnknownName for a role there is not, RunDirectoryError for what
     is no run.
     """
-    recipes = {str(directory): api.rebuild(directory) for directory in directories}
+    recipes = {str(directory): api.rebuild_recipe(directory) for directory in directories}
     first = next(iter(recipes.values()))
     judges = {judging_role(recipe, role)[0] for recipe in recipes.values()}
     if len(judges) > 1:
@@ -100,25 +100,25 @@ def xplay(
             raise ConfigError(f"xplay: {run} has other problems than {directories[0]}; compare runs on the same ones")
     points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
     tasks = held_out(first.tasks, split, problems, first.seed)
-    drawn = []
+    drawn_solutions = []
     pace = Pace(len(points) * len(tasks) * n, "{} solutions drawn", say)
     for point in points:
-        drawn.append(solutions(point, recipes[point.run], tasks, n, split, device, pace))
+        drawn_solutions.append(draw_solutions(point, recipes[point.run], tasks, n, split, device, pace))
         say(
-            f"{point.run} after step {point.step}: {sum(drawn[-1].right)} of {len(drawn[-1].right)} solutions are right"
+            f"{point.run} after step {point.step}: {sum(drawn_solutions[-1].right)} of {len(drawn_solutions[-1].right)} solutions are right"
         )
     cells = []
-    pace = Pace(len(points) * sum(len(mine.attempts) for mine in drawn), "{} solutions judged", say)
+    pace = Pace(len(points) * sum(len(solutions_of_one.attempts) for solutions_of_one in drawn_solutions), "{} solutions judged", say)
     for place, point in enumerate(points):
-        trainer = api.trained(point.run, recipe=recipes[point.run], step=point.step, device=device)
-        player = trainer.player(evaluation_seed(first.seed))
-        for i, mine in enumerate(drawn):
-            outcomes = judged(player, role, tasks, mine.attempts, split=f"xplay/{i}/{split}", pace=pace)
-            cells.append({"generator": i, "verifier": place, **cell(mine, outcomes)})
-        say(f"verifier of {point.run} after step {point.step} has judged {len(drawn)} generators")
+        trainer = api.load_trainer(point.run, recipe=recipes[point.run], step=point.step, device=device)
+        player = trainer.make_executor(evaluation_seed(first.seed))
+        for i, mine in enumerate(drawn_solutions):
+            outcomes = judge_attempts(player, role, tasks, mine.attempts, split=f"xplay/{i}/{split}", pace=pace)
+            cells.append({"generator": i, "verifier": place, **pair_figures(mine, outcomes)})
+        say(f"verifier of {point.run} after step {point.step} has judged {len(drawn_solutions)} generators")
         trainer.close()
     cells.sort(key=lambda one: (one["generator"], one["verifier"]))
-    found = {
+    result = {
         "format": FORMAT,
         "cotrain": __version__,
         "every": every,
@@ -126,87 +126,87 @@ def xplay(
         "split": split,
         "problems": problems,
         "n": n,
-        "generators": [{**p.json(), "pass_at_1": solved(d)} for p, d in zip(points, drawn, strict=True)],
+        "generators": [{**p.json(), "pass_at_1": solved_share(d)} for p, d in zip(points, drawn_solutions, strict=True)],
         "verifiers": [point.json() for point in points],
         "cells": cells,
     }
     folder = RunDirectory(out or directories[0])
     folder.path.mkdir(parents=True, exist_ok=True)
-    folder.write(FILE, found)
-    return found
+    folder.write(FILE, result)
+    return result
 
 
-def points_of(run: str, recipe: Recipe, every: int) -> list[Point]:
+def points_of(run: str, recipe: Recipe, every: int) -> list[RunPoint]:
     """The start, the checkpoints of steps that ``every`` divides, and the last one."""
-    there = transaction.steps(RunDirectory.open(run).checkpoints)
-    chosen = [0, *(step for step in there if step and (step % every == 0 or step == there[-1]))]
-    return [Point(run=run, seed=recipe.seed, step=step) for step in chosen]
+    stored_steps = transaction.checkpoint_steps(RunDirectory.open(run).checkpoints)
+    chosen = [0, *(step for step in stored_steps if step and (step % every == 0 or step == stored_steps[-1]))]
+    return [RunPoint(run=run, seed=recipe.seed, step=step) for step in chosen]
 
 
-def solutions(
-    point: Point, recipe: Recipe, tasks: Sequence[Task], n: int, split: str, device: str, pace: Pace | None = None
-) -> Drawn:
+def draw_solutions(
+    point: RunPoint, recipe: Recipe, tasks: Sequence[Task], n: int, split: str, device: str, pace: Pace | None = None
+) -> DrawnSolutions:
     """``n`` graded solutions of each problem; what could not be graded is left out."""
-    trainer = api.trained(point.run, recipe=recipe, step=point.step, device=device)
-    player = trainer.player(evaluation_seed(recipe.seed))
+    trainer = api.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
+    player = trainer.make_executor(evaluation_seed(recipe.seed))
     player.watch = None if pace is None else lambda total: pace.add
-    played = player.play(_solve, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
-    refuse_unmeasured(f"problems of {split}", played, player.set_aside)
+    episodes = player.play(_solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
+    refuse_unmeasured(f"problems of {split}", episodes, player.set_aside)
     trainer.close()
     attempts, right = [], []
-    for episode in played:
+    for episode in episodes:
         for trace in episode.traces:
             correct = CORRECT.of(trace)
             if correct is None:
                 continue
-            parsed = recipe.roles[trace.role].read(trace.text, {})
+            parsed = recipe.roles[trace.role].parse_reply(trace.text, {})
             solution = parsed if isinstance(parsed, Solution) else None
             text = trace.text if solution is None else solution.tagged or trace.text
             attempts.append(Attempt(injection=None, problem=episode.task, text=text, solution=solution))
             right.append(correct)
-    return Drawn(attempts=tuple(attempts), right=tuple(right))
+    return DrawnSolutions(attempts=tuple(attempts), right=tuple(right))
 
 
-async def _solve(task: Task, roles: Roles) -> None:
+async def _solve_one(task: Task, roles: Roles) -> None:
     try:
         await examine(task, roles, await roles.solver(problem=task.prompt))
     except TooLong:
         return
 
 
-def cell(drawn: Drawn, outcomes: Sequence[Outcome], names: Sequence[str] = SHOWN) -> dict[str, Any]:
+def pair_figures(drawn: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN) -> dict[str, Any]:
     """What one verifier makes of one generator; ``names``: of the figures in ``CELLS``."""
-    by_problem: dict[int, list[tuple[Outcome, bool]]] = {}
+    by_problem: dict[int, list[tuple[AttemptOutcome, bool]]] = {}
     for outcome, right in zip(outcomes, drawn.right, strict=True):
         by_problem.setdefault(outcome.attempt.problem, []).append((outcome, right))
     counts, best = {}, {}
-    for problem, mine in by_problem.items():
-        seen = [(outcome.final, right) for outcome, right in mine if not outcome.refused]
-        counts[problem] = confusion([(right, final) for final, right in seen])
-        won = best_is_right([_score(outcome) for outcome, _ in mine], [right for _, right in mine])
-        best[problem] = {"best": float(won), "problems": 1.0}
+    for problem, graded_outcomes in by_problem.items():
+        final_verdicts = [(outcome.final, right) for outcome, right in graded_outcomes if not outcome.refused]
+        counts[problem] = confusion_counts([(right, final) for final, right in final_verdicts])
+        best_right = best_is_right([_outcome_score(outcome) for outcome, _ in graded_outcomes], [right for _, right in graded_outcomes])
+        best[problem] = {"best": float(best_right), "problems": 1.0}
     total = sum(map(len, by_problem.values()))
-    shown = [outcome for outcome in outcomes if not outcome.refused]
+    shown_outcomes = [outcome for outcome in outcomes if not outcome.refused]
     return {
-        **{name: json_of(figure(counts, CELLS[name], len(shown)) if total else None) for name in names},
-        "best_of_n": json_of(figure(best, BEST, len(best)) if best else None),
-        "unread": sum(one.final is None for one in shown) / len(shown) if shown else None,
+        **{name: estimate_json(make_figure(counts, PAIR_STATISTICS[name], len(shown_outcomes)) if total else None) for name in names},
+        "best_of_n": estimate_json(make_figure(best, BEST, len(best)) if best else None),
+        "unread": sum(one.final is None for one in shown_outcomes) / len(shown_outcomes) if shown_outcomes else None,
     }
 
 
-def _score(outcome: Outcome) -> float:
+def _outcome_score(outcome: AttemptOutcome) -> float:
     """How much a verifier likes a solution; it likes none that it is not shown."""
     return 0.0 if outcome.refused else 0.5 if outcome.score is None else outcome.score
 
 
-def solved(drawn: Drawn) -> dict[str, Any] | None:
+def solved_share(drawn: DrawnSolutions) -> dict[str, Any] | None:
     """Share of right solutions."""
     counts: dict[int, dict[str, float]] = {}
     for attempt, right in zip(drawn.attempts, drawn.right, strict=True):
         row = counts.setdefault(attempt.problem, {"right": 0.0, "all": 0.0})
         row["right"] += right
         row["all"] += 1.0
-    return json_of(figure(counts, RIGHT, len(drawn.right)) if counts else None)
+    return estimate_json(make_figure(counts, RIGHT, len(drawn.right)) if counts else None)
 
 
 # -- printing
@@ -220,10 +220,10 @@ MATRICES = {
 
 def lines_of(found: dict[str, Any]) -> list[str]:
     """The matrices, generators down and verifiers across."""
-    names, legend = named(found["verifiers"])
-    about = f"{found['problems']} problems, n = {found['n']}; rows: generator after a step, columns: verifier"
+    names, legend = point_names(found["verifiers"])
+    explanation = f"{found['problems']} problems, n = {found['n']}; rows: generator after a step, columns: verifier"
 
-    def cells(key: str) -> Cells:
+    def cells_of(key: str) -> MatrixCells:
         return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
 
-    return [*legend, about, *matrices(MATRICES, cells, names, names, others=f"verifiers: see {FILE}")]
+    return [*legend, explanation, *matrix_lines(MATRICES, cells_of, names, names, others=f"verifiers: see {FILE}")]

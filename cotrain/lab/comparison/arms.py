@@ -12,7 +12,7 @@ from cotrain.config.evaluation import held_out
 from cotrain.config.override import override
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, check_due, check_problems
-from cotrain.config.registry import make
+from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.pages.compare_words import slug_of
 
@@ -43,7 +43,7 @@ class Arm:
         return words
 
 
-OURS = {  # parameter → how a comparison sets it
+SET_BY_COMPARISON = {  # parameter → how a comparison sets it
     "seed": "--seeds",
     "steps": "--batches",
     "evaluate_every": "--evaluate-every",
@@ -68,19 +68,19 @@ def parse_arm(text: str) -> Arm:
             raise ConfigError(f"arm {text!r}: {pair!r} is not parameter=value")
         if name in arguments:
             raise ConfigError(f"arm {text!r}: {name} is given twice")
-        arguments[name] = _value(value)
-    return arm_of(text, head, arguments)
+        arguments[name] = _parse_value(value)
+    return make_arm(text, head, arguments)
 
 
-def arm_of(label: str, target: str, arguments: Mapping[str, Any]) -> Arm:
+def make_arm(label: str, target: str, arguments: Mapping[str, Any]) -> Arm:
     """An arm that does not set what a comparison sets."""
     for name in arguments:
-        if name in OURS:
-            raise ConfigError(f"arm {label!r}: {name} is the same for every arm; leave it out and give {OURS[name]}")
+        if name in SET_BY_COMPARISON:
+            raise ConfigError(f"arm {label!r}: {name} is the same for every arm; leave it out and give {SET_BY_COMPARISON[name]}")
     return Arm(label=label, target=target, arguments=arguments)
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         value = json.loads(text)
     except ValueError:
@@ -88,7 +88,7 @@ def _value(text: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def distinct(arms: Sequence[Arm]) -> list[Arm]:
+def distinct_arms(arms: Sequence[Arm]) -> list[Arm]:
     """The arms, when no two of them are the same runs or would share a directory."""
     for i, arm in enumerate(arms):
         if not arm.slug.strip("."):
@@ -101,20 +101,20 @@ def distinct(arms: Sequence[Arm]) -> list[Arm]:
     return list(arms)
 
 
-def recipe_of(arm: Arm, source: Mapping[str, Any], settings: Sequence[str], *, begun: bool = False) -> Recipe:
+def recipe_of_arm(arm: Arm, source: Mapping[str, Any], settings: Sequence[str], *, begun: bool = False) -> Recipe:
     """What an arm will run, so that whatever is wrong with it is said before anything has been run. ``settings``: with
     the length of a run; ``begun``: its runs are there, with the schedule that the recipe had then."""
     try:
-        made = override(make(arm.target, {**arm.arguments, **source}), settings)
-        check_problems(made)
+        recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), settings)
+        check_problems(recipe)
         if not begun:
-            check_due(made)
-        return made
+            check_due(recipe)
+        return recipe
     except UserError as error:
         raise ConfigError(f"arm {arm.label!r}: {error}") from error
 
 
-def settings_of(recipe: Recipe) -> dict[str, Any]:
+def shown_settings(recipe: Recipe) -> dict[str, Any]:
     """What of a recipe a page says beside its figures."""
     trained = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Learning)}
     return {

@@ -17,8 +17,8 @@ from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.disk.files import replace_file
-from cotrain.preflight.answers import Asking, answers_for
-from cotrain.preflight.verdicts import verdicts_for
+from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
+from cotrain.preflight.verdicts import choose_verdict_settings
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.text.answers import parse_solution
 
@@ -27,9 +27,9 @@ FILE = "answers.json"
 Say = Callable[[str], None]
 
 
-def settled(
+def answer_settings(
     recipes: Mapping[str, Recipe],
-    how: Asking,
+    how: AnswerFormat,
     *,
     out: Path,
     device: str,
@@ -39,25 +39,25 @@ def settled(
     """Settings of each arm, by its label. ``begun``: arms that have runs; those of which nothing was kept are asked as
     their recipe has it, and no model is opened for them. Raises ConfigError for an arm that cannot be asked or read
     so."""
-    found: dict[str, list[str]] = {label: [] for label in begun} | kept(out)
-    looked: dict[str, list[str]] = {}
+    settings_by_arm: dict[str, list[str]] = {label: [] for label in begun} | load_answers(out)
+    settings_by_key: dict[str, list[str]] = {}
     for label, recipe in recipes.items():
-        if label in found:
+        if label in settings_by_arm:
             continue
-        key = _alike(recipe)
+        key = _asking_key(recipe)
         try:
-            if key not in looked:
-                looked[key] = _settings(recipe, how, device, say)
+            if key not in settings_by_key:
+                settings_by_key[key] = _probe_settings(recipe, how, device, say)
         except UserError as error:
             raise ConfigError(f"arm {label!r}: {error}") from error
-        found[label] = list(looked[key])
-    return found
+        settings_by_arm[label] = list(settings_by_key[key])
+    return settings_by_arm
 
 
-def _settings(recipe: Recipe, how: Asking, device: str, say: Say) -> list[str]:
-    answers, seen = answers_for(recipe, how, device=device, say=say)
-    asked = override(recipe, answers)
-    verdicts = verdicts_for(asked, how, seen=seen, device=device, say=say)
+def _probe_settings(recipe: Recipe, how: AnswerFormat, device: str, say: Say) -> list[str]:
+    answers, probed = choose_answer_settings(recipe, how, device=device, say=say)
+    answered_recipe = override(recipe, answers)
+    verdicts = choose_verdict_settings(answered_recipe, how, answer_reading=probed, device=device, say=say)
     settings = [*answers, *verdicts]
     for name, field, plain in (
         ("solver", "answer", lambda role: role.parse is parse_solution),
@@ -72,29 +72,29 @@ def _settings(recipe: Recipe, how: Asking, device: str, say: Say) -> list[str]:
     return settings
 
 
-def _alike(recipe: Recipe) -> str:
+def _asking_key(recipe: Recipe) -> str:
     """The same for recipes whose models are asked alike: the same weights, prompts, sampling and problems."""
     roles = {}
     for name, role in sorted(recipe.roles.items()):
         spec = recipe.policies[role.policy]
-        begins = getattr(getattr(spec, "lora", None), "path", None)
-        roles[name] = (spec.model, begins, role.prompt, role.sampling)
-    given = recipe.origin.settings if recipe.origin else ()
-    return repr((roles, sorted(one for one in given if one.startswith("roles.")), recipe.tasks.describe()))
+        adapter_start = getattr(getattr(spec, "lora", None), "path", None)
+        roles[name] = (spec.model, adapter_start, role.prompt, role.sampling)
+    overrides = recipe.origin.settings if recipe.origin else ()
+    return repr((roles, sorted(one for one in overrides if one.startswith("roles.")), recipe.tasks.describe()))
 
 
-def kept(out: Path) -> dict[str, list[str]]:
+def load_answers(out: Path) -> dict[str, list[str]]:
     """What was settled before. Raises ConfigError for a file that is damaged."""
     path = out / FILE
     if not path.exists():
         return {}
     try:
-        return {str(label): [str(one) for one in mine] for label, mine in json.loads(path.read_text("utf-8")).items()}
+        return {str(label): [str(one) for one in settings] for label, settings in json.loads(path.read_text("utf-8")).items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
 
 
-def keep(out: Path, found: Mapping[str, list[str]]) -> None:
+def save_answers(out: Path, settings_by_arm: Mapping[str, list[str]]) -> None:
     """For runs that are added later; nothing where every arm is asked as its recipe has it."""
-    if any(found.values()):
-        replace_file(out / FILE, json.dumps(found, indent=1, ensure_ascii=False).encode())
+    if any(settings_by_arm.values()):
+        replace_file(out / FILE, json.dumps(settings_by_arm, indent=1, ensure_ascii=False).encode())

@@ -34,29 +34,29 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.disk.files import DiskError, replace_file
 from cotrain.lab.comparison import asking
-from cotrain.lab.comparison.arms import Arm, distinct, recipe_of, settings_of
-from cotrain.lab.comparison.pool import cores
-from cotrain.lab.comparison.rates import choose_rates, with_rate
-from cotrain.lab.comparison.runs import ENDLESS, collected, run_command
-from cotrain.lab.comparison.waves import Place, run_equally
+from cotrain.lab.comparison.arms import Arm, distinct_arms, recipe_of_arm, shown_settings
+from cotrain.lab.comparison.pool import usable_cores
+from cotrain.lab.comparison.rates import choose_rates, rate_settings
+from cotrain.lab.comparison.runs import ENDLESS, collect_run, run_command
+from cotrain.lab.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.pages.compare_markdown import comparison_markdown
-from cotrain.pages.compare_reach import json_of, levels
+from cotrain.pages.compare_reach import levels_json, find_levels
 from cotrain.pages.compare_svg import curves_svg, differences_svg
 from cotrain.pages.compare_table import comparison_table, runs_of
 from cotrain.pages.compare_words import AXES, EQUAL
-from cotrain.pages.report_together import write_comparison
+from cotrain.pages.report_together import write_comparison_page
 from cotrain.pages.training_svg import training_svg
-from cotrain.preflight.answers import Asking
-from cotrain.tasks.sources import problems
+from cotrain.preflight.answers import AnswerFormat
+from cotrain.tasks.sources import problem_source
 
 TEST_PROBLEMS = 256  # of each seed, where nothing else is set
 
 
-MOST = {"seeds": 10_000, "batches": 10_000_000, "rate_seeds": 10_000, "workers": 10_000}
+MOST_COUNTS = {"seeds": 10_000, "batches": 10_000_000, "rate_seeds": 10_000, "workers": 10_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ComparisonPlan:
     """A comparison, before it is run."""
 
     arms: tuple[Arm, ...]
@@ -88,8 +88,8 @@ class Plan:
         for name, value in counts.items():
             if value is not None and value < 1:
                 raise ConfigError(f"compare: {name} is {value}, expected at least 1")
-            if value is not None and value > MOST[name]:
-                raise ConfigError(f"compare: {name} is {value}, expected at most {MOST[name]}")
+            if value is not None and value > MOST_COUNTS[name]:
+                raise ConfigError(f"compare: {name} is {value}, expected at most {MOST_COUNTS[name]}")
         if self.first_seed < 0:
             raise ConfigError(f"compare: first_seed is {self.first_seed}, expected at least 0")
         for name, numbers in (("budget", (self.budget,)), ("rates", self.rates)):
@@ -110,94 +110,94 @@ class Plan:
         return range(self.first_seed, self.first_seed + self.seeds)
 
     @property
-    def common(self) -> tuple[str, ...]:
+    def common_settings(self) -> tuple[str, ...]:
         """The settings of every arm, the number of test problems among them."""
         return (f"evaluation.tasks={TEST_PROBLEMS}", *self.settings)
 
     @property
-    def long(self) -> tuple[str, ...]:
+    def run_settings(self) -> tuple[str, ...]:
         """The same with the length of a run of the first wave."""
-        return (f"evaluate_every={self.evaluate_every}", *self.common, f"steps={int(self.ends['steps'])}")
+        return (f"evaluate_every={self.evaluate_every}", *self.common_settings, f"steps={int(self.run_ends['steps'])}")
 
     @property
-    def given(self) -> dict[str, Any]:
+    def problem_arguments(self) -> dict[str, Any]:
         """What was said about the problems, for every arm."""
         return {name: getattr(self, name) for name in ("tasks", "data", "operations", "lenient")}
 
-    def source(self) -> dict[str, Any]:
+    def task_argument(self) -> dict[str, Any]:
         """The argument of a recipe that holds these problems; none where each arm has its own."""
-        return {"tasks": problems(**self.given)} if any(self.given.values()) else {}
+        return {"tasks": problem_source(**self.problem_arguments)} if any(self.problem_arguments.values()) else {}
 
-    def recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
+    def make_recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
         """What each of these arms will run. Raises UserError for what no run could begin with."""
-        source, begun = self.source(), {arm.label: (self.out / arm.slug).exists() for arm in arms}
-        return {arm.label: recipe_of(arm, source, self.long, begun=begun[arm.label]) for arm in arms}
+        source, begun = self.task_argument(), {arm.label: (self.out / arm.slug).exists() for arm in arms}
+        return {arm.label: recipe_of_arm(arm, source, self.run_settings, begun=begun[arm.label]) for arm in arms}
 
     @property
-    def ends(self) -> dict[str, float]:
+    def run_ends(self) -> dict[str, float]:
         """What ends a run of the first wave."""
         if self.equal == "updates":
             return {"steps": ENDLESS, "updates": self.batches}
         if self.equal == "batches" or self.budget is None:
             return {"steps": self.batches}
-        return self.until(self.budget)
+        return self.ends_at(self.budget)
 
-    def until(self, budget: float) -> dict[str, float]:
+    def ends_at(self, budget: float) -> dict[str, float]:
         """What ends a run at a budget: tokens are whole."""
         return {"steps": ENDLESS, self.equal: round(budget) if self.equal == "tokens" else budget}
 
 
-def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]:
+def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Run every arm with every seed and write ``compare.json``, ``report.html``, ``table.md`` and the curves as SVG.
 
     Returns the content of the first. Raises ConfigError before anything is run, and Interrupted on a signal, when every
     run has been stopped."""
-    arms = distinct(plan.arms)
-    recipes, given, source = plan.recipes(arms), plan.given, plan.source()
+    arms = distinct_arms(plan.arms)
+    recipes, task_flags, source = plan.make_recipes(arms), plan.problem_arguments, plan.task_argument()
     _refuse_unlike(recipes)
-    how = Asking(**{field.name: getattr(plan, field.name) for field in fields(Asking)})
-    begun = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
-    asked = asking.settled(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun)
-    claim(plan, arms)
-    asking.keep(plan.out, asked)
-    count = plan.workers or cores()
+    how = AnswerFormat(**{field.name: getattr(plan, field.name) for field in fields(AnswerFormat)})
+    begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
+    answers = asking.answer_settings(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun_labels)
+    claim_directory(plan, arms)
+    asking.save_answers(plan.out, answers)
+    count = plan.workers or usable_cores()
     say(
         f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, "
         f"{count} "
         f"{'run' if count == 1 else 'runs'} at a time; what each says is in {plan.out}/ARM/seed-N.log"
     )
 
-    def command(arm: Arm, seed: int, folder: Path, further: Sequence[str]) -> list[str]:
-        ends = plan.ends
+    def build_command(arm: Arm, seed: int, folder: Path, further: Sequence[str]) -> list[str]:
+        ends = plan.run_ends
         if plan.equal == "updates":  # so many steps it will be, and what is left can be told
-            ends["steps"] = replace(recipes[arm.label], updates=plan.batches).length
+            ends["steps"] = replace(recipes[arm.label], updates=plan.batches).max_steps
         return run_command(
             arm,
             folder,
             seed=seed,
             ends={**ends, "horizon": plan.batches},
             evaluate_every=plan.evaluate_every,
-            settings=(*plan.common, *asked[arm.label], *further),
+            settings=(*plan.common_settings, *answers[arm.label], *further),
             device=plan.device,
-            **given,
+            **task_flags,
         )
 
-    chosen = choose_rates(plan, arms, recipes, command, count, say) if plan.rates else {}
-    own = {a.label: with_rate(recipes[a.label], chosen[a.label]["chosen"] if chosen else None) for a in arms}
-    places = {Place(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in plan.each_seed for arm in arms}
+    chosen = choose_rates(plan, arms, recipes, build_command, count, say) if plan.rates else {}
+    rates_by_label = {a.label: rate_settings(recipes[a.label], chosen[a.label]["chosen"] if chosen else None) for a in arms}
+    places = {RunKey(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in plan.each_seed for arm in arms}
     by_label = {arm.label: arm for arm in arms}
 
-    def own_command(place: Place) -> list[str]:
-        return command(by_label[place.label], place.seed, places[place], own[place.label])
+    def own_command(place: RunKey) -> list[str]:
+        return build_command(by_label[place.label], place.seed, places[place], rates_by_label[place.label])
 
-    dearest = run_equally(plan, places, own_command, count, say)
+    dearest = run_at_equal_cost(plan, places, own_command, count, say)
     result: dict[str, Any] = {
         "batches": plan.batches,
         "equal": plan.equal,
         "seeds": plan.seeds,
         "settings": list(plan.settings),
         "rates": {"grid": list(plan.rates), "seeds": plan.rate_seeds, "arms": chosen} if chosen else None,
-        "answers": asked,
+        "answers": answers,
         "recipes": {},
     }
     result["budget"] = plan.budget
@@ -206,12 +206,12 @@ def compare(plan: Plan, *, say: Callable[[str], None] = print) -> dict[str, Any]
     for arm in arms:
         recipe = recipes[arm.label]
         if chosen:
-            recipe = recipe_of(arm, source, (*plan.long, *own[arm.label]), begun=True)
-        leading = recipe.objectives[recipe.leading].policy
-        seeds = [collected(places[Place(arm.label, s)], s, leading) for s in plan.each_seed]
-        result["recipes"][arm.label] = {"settings": settings_of(recipe), "seeds": seeds}
+            recipe = recipe_of_arm(arm, source, (*plan.run_settings, *rates_by_label[arm.label]), begun=True)
+        leading = recipe.objectives[recipe.leading_objective].policy
+        seeds = [collect_run(places[RunKey(arm.label, s)], s, leading) for s in plan.each_seed]
+        result["recipes"][arm.label] = {"settings": shown_settings(recipe), "seeds": seeds}
     result |= comparison_table(result)
-    folders = {arm.label: [places[Place(arm.label, s)] for s in plan.each_seed] for arm in arms}
+    folders = {arm.label: [places[RunKey(arm.label, s)] for s in plan.each_seed] for arm in arms}
     write_results(result, plan.out, {"training.svg": training_svg(folders)})
     return result
 
@@ -224,61 +224,61 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
         for run in arm["seeds"]:
             run.pop("problems", None)
     result["levels"] = [
-        level for axis in AXES for level in json_of(levels(runs, axis, result["budgets"].get(axis, math.nan)))
+        level for axis in AXES for level in levels_json(find_levels(runs, axis, result["budgets"].get(axis, math.nan)))
     ]
     replace_file(out / "compare.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
-    drawn = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs), **further}
-    pictures = {name: svg for name, svg in drawn.items() if svg}
+    svg_by_name = {"curves.svg": curves_svg(runs), "differences.svg": differences_svg(runs), **further}
+    pictures = {name: svg for name, svg in svg_by_name.items() if svg}
     for name, svg in pictures.items():
         replace_file(out / name, svg.encode())
     replace_file(out / "table.md", comparison_markdown(result, list(pictures)).encode())
-    write_comparison(out)
+    write_comparison_page(out)
 
 
 def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
     """Arms are measured alike, or their figures could not be compared."""
-    found = {label: (r.evaluation.tasks, r.evaluation.group_size) for label, r in recipes.items()}
-    (first, alike), *others = found.items()
-    for label, mine in others:
-        if mine != alike:
+    sizes = {label: (r.evaluation.tasks, r.evaluation.group_size) for label, r in recipes.items()}
+    (first, first_size), *others = sizes.items()
+    for label, size in others:
+        if size != first_size:
             raise ConfigError(
-                f"compare: {first!r} is tested on {alike[0]} problems with {alike[1]} answers each, {label!r} on "
-                f"{mine[0]} with "
-                f"{mine[1]}; expected the same; add --set evaluation.tasks=N and --set evaluation.group_size=N"
+                f"compare: {first!r} is tested on {first_size[0]} problems with {first_size[1]} answers each, {label!r} on "
+                f"{size[0]} with "
+                f"{size[1]}; expected the same; add --set evaluation.tasks=N and --set evaluation.group_size=N"
             )
 
 
-def claim(plan: Plan, arms: Sequence[Arm]) -> None:
+def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     """A comparison directory belongs to one set of settings; more seeds and other arms may be added later."""
     free = {"arms", "seeds", "out", "workers", "device"}
-    names = [name for name in Plan.__dataclass_fields__ if name not in free]
+    names = [name for name in ComparisonPlan.__dataclass_fields__ if name not in free]
     settings: dict[str, Any] = json.loads(json.dumps({name: getattr(plan, name) for name in names}))
     settings |= {"arms": [arm.label for arm in arms]}
     out, path = plan.out, plan.out / "settings.json"
-    there = [one for one in out.iterdir() if not one.name.startswith(".")] if out.is_dir() else []
-    if out.is_file() or (there and not path.exists()):
+    entries = [one for one in out.iterdir() if not one.name.startswith(".")] if out.is_dir() else []
+    if out.is_file() or (entries and not path.exists()):
         raise ConfigError(f"{out} holds something else than a comparison; choose another --out")
     try:
-        held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-        if held is not None and not isinstance(held, dict):
+        saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if saved is not None and not isinstance(saved, dict):
             raise ValueError("not an object")
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
-    if held is not None:
-        held = {f.name: f.default for f in fields(Plan) if f.name in names} | held  # a setting that is newer than it
-    if held is not None and _by_name({**held, "arms": settings["arms"]}) != _by_name(settings):
-        changed = sorted(name for name in {*held, *settings} - {"arms"} if held.get(name) != settings.get(name))
-        was = ", ".join(f"{name} {json.dumps(held.get(name))}" for name in changed)
-        raise ConfigError(f"{out} holds a comparison with other settings ({was}); give those, or choose another --out")
+    if saved is not None:
+        saved = {f.name: f.default for f in fields(ComparisonPlan) if f.name in names} | saved  # a setting that is newer than it
+    if saved is not None and _settings_by_name({**saved, "arms": settings["arms"]}) != _settings_by_name(settings):
+        changed = sorted(name for name in {*saved, *settings} - {"arms"} if saved.get(name) != settings.get(name))
+        old_values = ", ".join(f"{name} {json.dumps(saved.get(name))}" for name in changed)
+        raise ConfigError(f"{out} holds a comparison with other settings ({old_values}); give those, or choose another --out")
     try:
         replace_file(path, json.dumps(settings, indent=1).encode())
     except DiskError as error:
         raise ConfigError(f"{out} cannot hold a comparison: {error}; choose another --out") from error
 
 
-def _by_name(settings: dict[str, Any]) -> dict[str, Any]:
+def _settings_by_name(settings: dict[str, Any]) -> dict[str, Any]:
     """With the changed settings by name: their order is free, of two for one name the last counts."""
     changed = settings.get("settings")
     if not isinstance(changed, list):
         return settings
-    return {**settings, "settings": {(found := str(each).partition("="))[0]: found[2] for each in changed}}
+    return {**settings, "settings": {(parts := str(each).partition("="))[0]: parts[2] for each in changed}}

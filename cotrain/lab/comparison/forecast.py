@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import replace
 
 from cotrain.config.recipe import Recipe
-from cotrain.lab.comparison.compare import Plan
-from cotrain.lab.comparison.study import runs_of_study
+from cotrain.lab.comparison.compare import ComparisonPlan
+from cotrain.lab.comparison.study import run_count_lines
 from cotrain.lab.comparison.study_file import Study
 
 
@@ -22,39 +22,39 @@ def forecast(study: Study) -> list[str]:
     run."""
     arms = []
     for name, plan in study.parts.items():
-        arms += [f"{name}, {label}: {_words(plan, recipe)}" for label, recipe in plan.recipes(plan.arms).items()]
-    return [*runs_of_study(study), *arms]
+        arms += [f"{name}, {label}: {_forecast_words(plan, recipe)}" for label, recipe in plan.make_recipes(plan.arms).items()]
+    return [*run_count_lines(study), *arms]
 
 
-def length_of(plan: Plan, recipe: Recipe) -> int:
+def run_length(plan: ComparisonPlan, recipe: Recipe) -> int:
     """Batches of one run of the plan, of whatever phase."""
     if plan.equal != "updates":
         return plan.batches
-    return replace(recipe, updates=plan.batches).length
+    return replace(recipe, updates=plan.batches).max_steps
 
 
-def phases(plan: Plan, recipe: Recipe) -> dict[str, int]:
+def phase_counts(plan: ComparisonPlan, recipe: Recipe) -> dict[str, int]:
     """How many of a run's batches are of each phase."""
-    return dict(Counter(recipe.schedule.phase_at(step).name for step in range(length_of(plan, recipe))))
+    return dict(Counter(recipe.schedule.phase_at(step).name for step in range(run_length(plan, recipe))))
 
 
-def _words(plan: Plan, recipe: Recipe) -> str:
-    wide = {
+def _forecast_words(plan: ComparisonPlan, recipe: Recipe) -> str:
+    episodes_by_phase = {
         phase.name: (phase.tasks or recipe.tasks_per_step) * (phase.group_size or recipe.group_size)
         for phase in recipe.schedule.phases
     }
-    counts, evaluation, length = phases(plan, recipe), recipe.evaluation, length_of(plan, recipe)
-    each = ", ".join(f"{count} {name} × {wide[name]} episodes" for name, count in counts.items())
+    counts, evaluation, length = phase_counts(plan, recipe), recipe.evaluation, run_length(plan, recipe)
+    each = ", ".join(f"{count} {name} × {episodes_by_phase[name]} episodes" for name, count in counts.items())
     ends = (
         ""
         if plan.budget is None or plan.equal in ("batches", "updates")
         else f", or until {plan.budget:g} {plan.equal} are spent"
     )
-    most = {
-        policy: recipe.schedule.planned([n for n, o in recipe.objectives.items() if o.policy == policy], length)
+    most_updates = {
+        policy: recipe.schedule.planned_steps([n for n, o in recipe.objectives.items() if o.policy == policy], length)
         for policy in sorted({objective.policy for objective in recipe.objectives.values()})
     }
-    learn = ", ".join(f"{policy} {count}" for policy, count in most.items())
+    learn = ", ".join(f"{policy} {count}" for policy, count in most_updates.items())
     points = "" if not plan.evaluate_every else f", {plan.batches // plan.evaluate_every + 1} points of its curve"
     return (
         f"{length} batches ({each}){ends}; updates at most: {learn}; {evaluation.tasks} test problems × "

@@ -13,39 +13,39 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cotrain.core.errors import CotrainError, UserError
-from cotrain.core.pace import clock_of
+from cotrain.core.pace import clock_text
 from cotrain.core.stopping import Interrupted, stop_on_signal
-from cotrain.metrics.spent import share_spent
+from cotrain.metrics.spent import budget_share
 from cotrain.runs.costs import costs_of
 
 POLL_SECONDS = 0.2
-TOLD_SECONDS = 30.0  # between lines that say how far the runs are
+PROGRESS_SECONDS = 30.0  # between lines that say how far the runs are
 Job = tuple[Path, list[str]]  # the run's directory, the command
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """Those that we may use."""
     return len(os.sched_getaffinity(0))
 
 
-def work(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
+def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
     """Run commands, ``workers`` at a time. They run in sessions of their own: of a Ctrl-C in the terminal they hear
     from us, once, and have time to save where they are. What each says goes to ``RUN.log`` beside its directory.
 
     Raises UserError for a command that fails, Interrupted on a signal; then every run has been stopped."""
     waiting, began = list(jobs), time.monotonic()
-    told = began
-    at_first = {folder: share_done(folder) for folder, _ in jobs}  # of runs that go on
+    last_told = began
+    first_shares = {folder: share_done(folder) for folder, _ in jobs}  # of runs that go on
     running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
-    def tell(folder: Path, what: str) -> None:
+    def report_job(folder: Path, what: str) -> None:
         say(f"[{time.monotonic() - began:6.0f} s] {folder.parent.name} {folder.name} {what}")
 
-    with stop_on_signal() as asked, _ended_with_us(running):
+    with stop_on_signal() as stop_signal, _stop_runs_at_exit(running):
         while waiting or running:
-            if asked():
-                raise Interrupted(asked())
+            if stop_signal():
+                raise Interrupted(stop_signal())
             while waiting and len(running) < workers:
                 folder, command = waiting.pop(0)
                 folder.parent.mkdir(parents=True, exist_ok=True)
@@ -54,11 +54,11 @@ def work(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
                     command, stdout=output, stderr=output, env=environment, start_new_session=True
                 )
                 running[process] = (folder, output)
-                tell(folder, "goes on" if command[3] == "resume" else "begins")
+                report_job(folder, "goes on" if command[3] == "resume" else "begins")
             time.sleep(POLL_SECONDS)
-            if time.monotonic() - told > TOLD_SECONDS:
-                told = time.monotonic()
-                say(far([share_done(folder) for folder, _ in jobs], list(at_first.values()), told - began))
+            if time.monotonic() - last_told > PROGRESS_SECONDS:
+                last_told = time.monotonic()
+                say(progress_line([share_done(folder) for folder, _ in jobs], list(first_shares.values()), last_told - began))
             for process in [p for p in running if p.poll() is not None]:
                 folder, log = running.pop(process)
                 log.close()
@@ -67,15 +67,15 @@ def work(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
                     raise UserError(
                         f"compare: {folder} ended with code {process.returncode}: {' '.join(tail)}; see {log.name}"
                     )
-                tell(folder, f"is done, {len(waiting) + len(running)} to go{alarms_of(folder)}")
+                report_job(folder, f"is done, {len(waiting) + len(running)} to go{alarms_suffix(folder)}")
 
 
-def far(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str:
+def progress_line(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str:
     """One line of how far all runs are, from the share of each that is done, now and when they were begun ``seconds``
     ago."""
-    whole, made = sum(one >= 1.0 for one in done), sum(done) - sum(at_first)
-    left = f", {clock_of(seconds / made * (len(done) - sum(done)))} left" if made > 0.0 else ""
-    return f"[{seconds:6.0f} s] {whole} of {len(done)} runs are done, {sum(done) / len(done):.0%} of all steps{left}"
+    finished, progress = sum(one >= 1.0 for one in done), sum(done) - sum(at_first)
+    left = f", {clock_text(seconds / progress * (len(done) - sum(done)))} left" if progress > 0.0 else ""
+    return f"[{seconds:6.0f} s] {finished} of {len(done)} runs are done, {sum(done) / len(done):.0%} of all steps{left}"
 
 
 def share_done(folder: Path) -> float:
@@ -84,12 +84,12 @@ def share_done(folder: Path) -> float:
         if (folder / "summary.json").exists():
             return 1.0
         written = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-        return min(0.99, share_spent(written.get("settings", {}) | {"steps": written["steps"]}, costs_of(folder)[-1]))
+        return min(0.99, budget_share(written.get("settings", {}) | {"steps": written["steps"]}, costs_of(folder)[-1]))
     except (OSError, ValueError, KeyError, TypeError, CotrainError):
         return 0.0
 
 
-def alarms_of(folder: Path) -> str:
+def alarms_suffix(folder: Path) -> str:
     """The alarms of a run that is done, each once, as the end of a line; nothing where none fired."""
     try:
         fired = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["alarms"]
@@ -100,7 +100,7 @@ def alarms_of(folder: Path) -> str:
 
 
 @contextmanager
-def _ended_with_us(running: Mapping[subprocess.Popen[bytes], tuple[Path, BinaryIO]]) -> Iterator[None]:
+def _stop_runs_at_exit(running: Mapping[subprocess.Popen[bytes], tuple[Path, BinaryIO]]) -> Iterator[None]:
     """Whatever happens inside, no run goes on alone afterwards."""
     try:
         yield

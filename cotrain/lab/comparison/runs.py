@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.config.registry import find
+from cotrain.config.registry import find_recipe
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.lab.comparison.arms import Arm
 from cotrain.runs import seal
@@ -38,10 +38,10 @@ def run_command(
     """Begin a run, or go on with it. ``ends``: "steps", "horizon" and the budgets of a recipe."""
     if (folder / "recipe.json").exists():
         return [*COTRAIN, "resume", str(folder), f"--device={device}"]
-    takes = inspect.signature(find(arm.target)).parameters
-    own = {"seed": seed, "steps": int(ends["steps"]), "evaluate_every": evaluate_every}
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in own.items() if name in takes]
-    missing = [f"{name}={value}" for name, value in own.items() if name not in takes]  # of a user's function
+    parameters = inspect.signature(find_recipe(arm.target)).parameters
+    run_flags = {"seed": seed, "steps": int(ends["steps"]), "evaluate_every": evaluate_every}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in run_flags.items() if name in parameters]
+    missing = [f"{name}={value}" for name, value in run_flags.items() if name not in parameters]  # of a user's function
     budgets = [f"{name}={json.dumps(value)}" for name, value in ends.items() if name != "steps"]
     words = [*flags, "--threads=1", f"--device={device}"]
     words += [f"--{name}={value}" for name, value in (("tasks", tasks), ("data", data)) if value is not None]
@@ -55,12 +55,12 @@ def is_done(folder: Path) -> bool:
     return (folder / "summary.json").exists()
 
 
-def collected(folder: Path, seed: int, policy: str) -> dict[str, Any]:
+def collect_run(folder: Path, seed: int, policy: str) -> dict[str, Any]:
     """One run as a comparison reads it: its curve on validation problems with what had been spent, its costs, its
     figures on test problems before and after, its alarms, and what each of these problems says at the end. Raises
     RunDirectoryError where a file is not as the run wrote it."""
     directory = RunDirectory(folder)
-    seal.verify(directory)
+    seal.verify_files(directory)
     costs, curve = costs_of(folder), []
     parts = dict.fromkeys(PARTS, 0)
     for row in read_jsonl(folder / "metrics.jsonl"):

@@ -17,10 +17,10 @@ from typing import Any
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.statistics import Estimate
 from cotrain.disk.files import replace_file
-from cotrain.lab.comparison.compare import Plan, compare
-from cotrain.lab.comparison.study_file import Gate, Study, committed
-from cotrain.pages.compare_overview import alarms
-from cotrain.pages.report_together import write_study
+from cotrain.lab.comparison.compare import ComparisonPlan, compare
+from cotrain.lab.comparison.study_file import Gate, Study, git_status
+from cotrain.pages.compare_overview import alarm_cells
+from cotrain.pages.report_together import write_study_page
 from cotrain.pages.study_words import study_markdown
 
 Say = Callable[[str], None]
@@ -29,99 +29,99 @@ Say = Callable[[str], None]
 def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
     """Run what is not done yet and write ``study.json``, ``report.html`` and ``table.md``. Returns the content of the
     first, with ``lines`` for a terminal. Raises ConfigError for a folder of another study, Interrupted on a signal."""
-    held = _begin(study)
-    say(f"study {study.path.name}, sha256 {study.sha256[:12]}: {held['git']['words']}")
+    document = _begin_study(study)
+    say(f"study {study.path.name}, sha256 {study.sha256[:12]}: {document['git']['words']}")
     if study.gate is not None:
-        held["gate"] = _gate(study.gate, study.parts[study.gate.part], say)
-        say(held["gate"]["found"])
-        _write(study, held)
-        if not held["gate"]["holds"]:
-            return held | {"lines": [held["gate"]["found"]]}
+        document["gate"] = _run_gate(study.gate, study.parts[study.gate.part], say)
+        say(document["gate"]["found"])
+        _write_study(study, document)
+        if not document["gate"]["holds"]:
+            return document | {"lines": [document["gate"]["found"]]}
     for name, plan in study.parts.items():
         say(f"part {name}")
-        held["parts"][name] = _told(compare(plan, say=say), plan, study)
-        _write(study, held)
-    return held | {"lines": [line for name, part in held["parts"].items() for line in _lines(name, part)]}
+        document["parts"][name] = _part_summary(compare(plan, say=say), plan, study)
+        _write_study(study, document)
+    return document | {"lines": [line for name, part in document["parts"].items() for line in _part_lines(name, part)]}
 
 
-def _begin(study: Study) -> dict[str, Any]:
+def _begin_study(study: Study) -> dict[str, Any]:
     """What ``study.json`` says, anew or as it was begun."""
     path = study.out / "study.json"
     if not path.exists():
         if study.out.is_dir() and any(study.out.iterdir()):
             raise ConfigError(f"{study.out} holds something else than this study; change out in {study.path}")
-        held = {
+        document = {
             "study": study.path.name,
             "sha256": study.sha256,
             "began": datetime.now(UTC).isoformat(timespec="seconds"),
-            "git": committed(study.path),
+            "git": git_status(study.path),
             "hypothesis": study.hypothesis,
             "measure": study.measure,
-            "gate": None if study.gate is None else {"asked": study.gate.words()},
+            "gate": None if study.gate is None else {"asked": study.gate.in_words()},
             "parts": {},
         }
         study.out.mkdir(parents=True, exist_ok=True)
-        _write(study, held)
-        return held
+        _write_study(study, document)
+        return document
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        was = held["sha256"]
+        document = json.loads(path.read_text(encoding="utf-8"))
+        old_hash = document["sha256"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or change out in {study.path}") from error
-    if was != study.sha256:
+    if old_hash != study.sha256:
         raise ConfigError(
-            f"{study.path} has changed since the study in {study.out} began (sha256 {was[:12]}, now "
+            f"{study.path} has changed since the study in {study.out} began (sha256 {old_hash[:12]}, now "
             f"{study.sha256[:12]}); bring "
             "the file as it was, or change its out"
         )
-    return held
+    return document
 
 
-def _write(study: Study, held: Mapping[str, Any]) -> None:
+def _write_study(study: Study, document: Mapping[str, Any]) -> None:
     """study.json last: what it counts on is there."""
-    replace_file(study.out / "table.md", study_markdown(held).encode("utf-8"))
-    write_study(study.out, held)
-    replace_file(study.out / "study.json", json.dumps(held, indent=1, ensure_ascii=False).encode())
+    replace_file(study.out / "table.md", study_markdown(document).encode("utf-8"))
+    write_study_page(study.out, document)
+    replace_file(study.out / "study.json", json.dumps(document, indent=1, ensure_ascii=False).encode())
 
 
-def _gate(gate: Gate, plan: Plan, say: Say) -> dict[str, Any]:
+def _run_gate(gate: Gate, plan: ComparisonPlan, say: Say) -> dict[str, Any]:
     """Run the arms of the gate, the one that is subtracted first, and read the figure."""
     arms = {arm.label: arm for arm in plan.arms}
-    wanted = [arms[name] for name in dict.fromkeys([gate.minus or gate.arm, gate.arm])]
-    say(f"gate: {gate.words()}")
-    result = compare(replace(plan, arms=tuple(wanted)), say=say)
-    row = _row(result, gate.measure, gate.arm)
+    gate_arms = [arms[name] for name in dict.fromkeys([gate.minus or gate.arm, gate.arm])]
+    say(f"gate: {gate.in_words()}")
+    result = compare(replace(plan, arms=tuple(gate_arms)), say=say)
+    row = _end_row(result, gate.measure, gate.arm)
     if gate.minus is not None and gate.at == "end":
-        found = Estimate.of_json(row["difference"])
+        estimate = Estimate.from_json(row["difference"])
     elif gate.minus is not None:
-        start = [Estimate.of_json(_row(result, gate.measure, name)["before"]).value for name in (gate.arm, gate.minus)]
-        found = Estimate(value=start[0] - start[1], low=-math.inf, high=math.inf, n=plan.seeds)
+        start = [Estimate.from_json(_end_row(result, gate.measure, name)["before"]).value for name in (gate.arm, gate.minus)]
+        estimate = Estimate(value=start[0] - start[1], low=-math.inf, high=math.inf, n=plan.seeds)
     else:
-        found = Estimate.of_json(row["before" if gate.at == "start" else "after"])
-    holds = gate.holds(found.value)
-    spread = f" (95 % interval {found.low:.3f} to {found.high:.3f})" if math.isfinite(found.low) else ""
+        estimate = Estimate.from_json(row["before" if gate.at == "start" else "after"])
+    holds = gate.holds(estimate.value)
+    spread = f" (95 % interval {estimate.low:.3f} to {estimate.high:.3f})" if math.isfinite(estimate.low) else ""
     verdict = "the gate holds" if holds else "the gate does not hold, so the rest is not run"
-    said = f"{gate.words()}; found {found.value:.3f}{spread} over {plan.seeds} seeds: {verdict}"
-    return {"asked": gate.words(), "value": found.value, "holds": holds, "found": said}
+    sentence = f"{gate.in_words()}; found {estimate.value:.3f}{spread} over {plan.seeds} seeds: {verdict}"
+    return {"asked": gate.in_words(), "value": estimate.value, "holds": holds, "found": sentence}
 
 
-def _row(result: Mapping[str, Any], measure: str, arm: str) -> Mapping[str, Any]:
+def _end_row(result: Mapping[str, Any], measure: str, arm: str) -> Mapping[str, Any]:
     rows = {(row["metric"], row["recipe"]): row for row in result["table"] if row["at"] == "end"}
     if (measure, arm) not in rows:
         raise UnknownName(f"measure of arm {arm!r}", measure, sorted({m for m, name in rows if name == arm}))
     return rows[measure, arm]
 
 
-def _told(result: Mapping[str, Any], plan: Plan, study: Study) -> dict[str, Any]:
+def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study) -> dict[str, Any]:
     """What the study's page says of one part."""
-    arms = {arm.label: _row(result, study.measure, arm.label) for arm in plan.arms}
+    arms = {arm.label: _end_row(result, study.measure, arm.label) for arm in plan.arms}
     costs = {
         label: {axis: _mean([run["spent"][axis] for run in found["seeds"]]) for axis in found["seeds"][0]["spent"]}
         for label, found in result["recipes"].items()
     }
     rates = {label: found["chosen"] for label, found in (result["rates"] or {"arms": {}})["arms"].items()}
     page = str((plan.out / "report.html").relative_to(study.out))
-    _, fired = alarms(result)
+    _, fired = alarm_cells(result)
     return {"page": page, "seeds": plan.seeds, "arms": arms, "costs": costs, "rates": rates, "alarms": fired}
 
 
@@ -129,11 +129,11 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def _lines(name: str, part: Mapping[str, Any]) -> list[str]:
+def _part_lines(name: str, part: Mapping[str, Any]) -> list[str]:
     """For a terminal: of each arm its figure, and what fired in half of its runs or more."""
     lines = [name]
     for arm, row in part["arms"].items():
-        after = Estimate.of_json(row["after"])
+        after = Estimate.from_json(row["after"])
         lines.append(f"  {arm:24s} {after.value:.3f}  {row['words']}".rstrip())
     fired: dict[str, dict[str, None]] = {}
     for arm, band, _, runs, _ in part["alarms"]:
@@ -143,7 +143,7 @@ def _lines(name: str, part: Mapping[str, Any]) -> list[str]:
     return lines + [f"  alarms in most runs of {arm}: {', '.join(bands)}" for arm, bands in fired.items()]
 
 
-def runs_of_study(study: Study) -> list[str]:
+def run_count_lines(study: Study) -> list[str]:
     """How many runs it takes, one line a part."""
     lines = []
     for name, plan in study.parts.items():
@@ -153,4 +153,4 @@ def runs_of_study(study: Study) -> list[str]:
             f"{name}: {len(plan.arms)} arms × {plan.seeds} seeds = {len(plan.arms) * plan.seeds} runs{choose}, in "
             f"{plan.out}"
         )
-    return lines if study.gate is None else [f"gate: {study.gate.words()}", *lines]
+    return lines if study.gate is None else [f"gate: {study.gate.in_words()}", *lines]

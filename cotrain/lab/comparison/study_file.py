@@ -38,18 +38,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.arguments import fits, hints_of, kind_of
+from cotrain.core.arguments import fits_hint, hints_of, kind_of
 from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.input_files import MOST_BY_HAND, content_of_file, read_toml
-from cotrain.lab.comparison.arms import Arm, arm_of, distinct
-from cotrain.lab.comparison.compare import Plan
+from cotrain.lab.comparison.arms import Arm, make_arm, distinct_arms
+from cotrain.lab.comparison.compare import ComparisonPlan
 from cotrain.pages.compare_words import slug_of
 
-ONCE = ("hypothesis", "measure", "model", "out", "arms", "parts", "gate")
-OF_A_PART = tuple(
-    f.name for f in dataclasses.fields(Plan) if f.name not in ("arms", "out", "measure", "workers", "device")
+STUDY_KEYS = ("hypothesis", "measure", "model", "out", "arms", "parts", "gate")
+PART_KEYS = tuple(
+    f.name for f in dataclasses.fields(ComparisonPlan) if f.name not in ("arms", "out", "measure", "workers", "device")
 )
-WHOLE = "all"  # the part of a study without parts
+SINGLE_PART = "all"  # the part of a study without parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Gate:
     at_least: float | None = None
     at_most: float | None = None
 
-    def words(self) -> str:
+    def in_words(self) -> str:
         figure = f"{self.arm} minus {self.minus}" if self.minus else self.arm
         limits = [
             f"{word} {limit:g}"
@@ -87,73 +87,73 @@ class Study:
     hypothesis: str
     measure: str
     out: Path
-    parts: Mapping[str, Plan]  # in the order of the file
+    parts: Mapping[str, ComparisonPlan]  # in the order of the file
     gate: Gate | None
 
 
 def read_study(path: Path, *, workers: int | None = None, device: str = "cpu") -> Study:
     """Read and check a study file. Raises ConfigError and UnknownName, one line each."""
     try:
-        read, content = read_toml(path), content_of_file(path, MOST_BY_HAND)
+        table, content = read_toml(path), content_of_file(path, MOST_BY_HAND)
     except DataError as error:
         raise ConfigError(f"{error}; expected TOML: the file of a study") from error
-    for key in read:
-        if key not in (*ONCE, *OF_A_PART):
-            raise UnknownName(f"key of study {path.name}", key, (*ONCE, *OF_A_PART))
-    missing = [key for key in ("hypothesis", "measure", "seeds", "out", "arms") if not read.get(key)]
+    for key in table:
+        if key not in (*STUDY_KEYS, *PART_KEYS):
+            raise UnknownName(f"key of study {path.name}", key, (*STUDY_KEYS, *PART_KEYS))
+    missing = [key for key in ("hypothesis", "measure", "seeds", "out", "arms") if not table.get(key)]
     if missing:
         raise ConfigError(
             f"{path}: {missing[0]} is missing; a study says what is expected, of what, and how it is measured"
         )
-    out = Path(_held(path, "out", read["out"], str))
-    arms = tuple(distinct([_arm(path, name, spec, read.get("model")) for name, spec in read["arms"].items()]))
-    common = {key: read[key] for key in OF_A_PART if key in read}
+    out = Path(_require_type(path, "out", table["out"], str))
+    arms = tuple(distinct_arms([_read_arm(path, name, spec, table.get("model")) for name, spec in table["arms"].items()]))
+    common = {key: table[key] for key in PART_KEYS if key in table}
     fixed = {
         "arms": arms,
-        "measure": _held(path, "measure", read["measure"], str),
+        "measure": _require_type(path, "measure", table["measure"], str),
         "workers": workers,
         "device": device,
     }
-    given = read.get("parts") or {WHOLE: {}}
-    for name in given:
-        alike = [other for other in given if slug_of(other) == slug_of(name)]
+    part_tables = table.get("parts") or {SINGLE_PART: {}}
+    for name in part_tables:
+        alike = [other for other in part_tables if slug_of(other) == slug_of(name)]
         if len(alike) > 1 or not slug_of(name).strip("."):
             raise ConfigError(f"{path}: {' and '.join(map(repr, alike))} cannot be directories of parts; rename one")
-    parts = {name: _plan(path, common, part, fixed, out / slug_of(name)) for name, part in given.items()}
+    parts = {name: _read_plan(path, common, part, fixed, out / slug_of(name)) for name, part in part_tables.items()}
     return Study(
         path=path,
         sha256=hashlib.sha256(content).hexdigest(),
-        hypothesis=_held(path, "hypothesis", read["hypothesis"], str),
+        hypothesis=_require_type(path, "hypothesis", table["hypothesis"], str),
         measure=fixed["measure"],
         out=out,
         parts=parts,
-        gate=_gate(path, read["gate"], parts, read["measure"]) if "gate" in read else None,
+        gate=_read_gate(path, table["gate"], parts, table["measure"]) if "gate" in table else None,
     )
 
 
-def _arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
+def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("recipe"), str):
         raise ConfigError(f'{path}: arm {name!r} has no recipe; write recipe = "grpo" below [arms.{name}]')
     arguments = {
         key: tuple(value) if isinstance(value, list) else value for key, value in spec.items() if key != "recipe"
     }
-    return arm_of(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments)
+    return make_arm(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments)
 
 
-def _plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> Plan:
+def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> ComparisonPlan:
     if not isinstance(part, Mapping):
         raise ConfigError(f'{path}: a part is a table, as in [parts."4 steps"]; found {part!r:.80}')
     for key in part:
-        if key not in OF_A_PART:
-            raise UnknownName(f"key of a part of study {path.name}", key, OF_A_PART)
+        if key not in PART_KEYS:
+            raise UnknownName(f"key of a part of study {path.name}", key, PART_KEYS)
     merged = {**common, **part}
     merged["settings"] = [*common.get("settings", ()), *part.get("settings", ())]
-    hints = hints_of(Plan)
-    values = {key: _held(path, key, tuple(v) if isinstance(v, list) else v, hints[key]) for key, v in merged.items()}
-    return Plan(**values, **fixed, out=out)
+    hints = hints_of(ComparisonPlan)
+    values = {key: _require_type(path, key, tuple(v) if isinstance(v, list) else v, hints[key]) for key, v in merged.items()}
+    return ComparisonPlan(**values, **fixed, out=out)
 
 
-def _gate(path: Path, spec: Any, parts: Mapping[str, Plan], measure: str) -> Gate:
+def _read_gate(path: Path, spec: Any, parts: Mapping[str, ComparisonPlan], measure: str) -> Gate:
     names = [f.name for f in dataclasses.fields(Gate)]
     if not isinstance(spec, Mapping):
         raise ConfigError(f"{path}: gate is {spec!r:.80}; expected a table [gate]")
@@ -162,7 +162,7 @@ def _gate(path: Path, spec: Any, parts: Mapping[str, Plan], measure: str) -> Gat
             raise UnknownName(f"key of the gate of {path.name}", key, names)
     values = {"part": next(iter(parts)), "measure": measure, **spec}
     hints = hints_of(Gate)
-    gate = Gate(**{"arm": "", **{key: _held(path, f"gate.{key}", value, hints[key]) for key, value in values.items()}})
+    gate = Gate(**{"arm": "", **{key: _require_type(path, f"gate.{key}", value, hints[key]) for key, value in values.items()}})
     arms = [arm.label for arm in next(iter(parts.values())).arms]
     for what, name, known in (
         ("part", gate.part, list(parts)),
@@ -178,30 +178,30 @@ def _gate(path: Path, spec: Any, parts: Mapping[str, Plan], measure: str) -> Gat
     return gate
 
 
-def _held(path: Path, key: str, value: Any, hint: Any) -> Any:
-    if not fits(value, hint):
+def _require_type(path: Path, key: str, value: Any, hint: Any) -> Any:
+    if not fits_hint(value, hint):
         raise ConfigError(f"{path}: {key} is {value!r:.80}; expected {kind_of(hint)}")
     return value
 
 
-def committed(path: Path) -> dict[str, Any]:
+def git_status(path: Path) -> dict[str, Any]:
     """What git says of a file: ``{"committed", "commit", "words"}``; committed is True where the newest commit has just
     what the file says now, under whatever name, and ``commit`` is then the first that had it."""
-    if _git(path, "rev-parse", "--is-inside-work-tree") != "true":
+    if _run_git(path, "rev-parse", "--is-inside-work-tree") != "true":
         return {
             "committed": False,
             "commit": None,
             "words": "no git repository here, so nobody can say that it was committed",
         }
-    blob = _git(path, "hash-object", path.name)
-    now = (_git(path, "ls-tree", "-r", "--full-tree", "HEAD") or "").splitlines()
-    there = any(line.split()[2] == blob for line in now)
-    found = _git(path, "log", "--reverse", "--format=%H %cs", f"--find-object={blob}") if there else None
-    if found:
-        commit, _, date = found.splitlines()[0].partition(" ")
+    blob = _run_git(path, "hash-object", path.name)
+    now = (_run_git(path, "ls-tree", "-r", "--full-tree", "HEAD") or "").splitlines()
+    in_head = any(line.split()[2] == blob for line in now)
+    log = _run_git(path, "log", "--reverse", "--format=%H %cs", f"--find-object={blob}") if in_head else None
+    if log:
+        commit, _, date = log.splitlines()[0].partition(" ")
         words = f"git says that it was committed in {commit[:12]} ({date}) and unchanged when the study began"
         return {"committed": True, "commit": commit, "words": words}
-    last = _git(path, "log", "-1", "--format=%H %cs", "--", path.name)
+    last = _run_git(path, "log", "-1", "--format=%H %cs", "--", path.name)
     if not last:
         return {"committed": False, "commit": None, "words": "git says that it was never committed"}
     commit, _, date = last.partition(" ")
@@ -209,11 +209,11 @@ def committed(path: Path) -> dict[str, Any]:
     return {"committed": False, "commit": commit, "words": words}
 
 
-def _git(path: Path, *words: str) -> str | None:
+def _run_git(path: Path, *words: str) -> str | None:
     """What git prints, None where it fails or is not there."""
     command = ["git", "-C", str(path.resolve().parent), *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return finished.stdout.strip() if finished.returncode == 0 else None

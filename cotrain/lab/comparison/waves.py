@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cotrain.lab.comparison.pool import work
+from cotrain.lab.comparison.pool import run_jobs
 from cotrain.lab.comparison.runs import is_done
 from cotrain.runs.costs import costs_of
 from cotrain.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
-    from cotrain.lab.comparison.compare import Plan
+    from cotrain.lab.comparison.compare import ComparisonPlan
 
 
-class Place(NamedTuple):
+class RunKey(NamedTuple):
     """A run of a comparison."""
 
     label: str  # of its arm
@@ -23,32 +23,32 @@ class Place(NamedTuple):
     rate: float | None = None  # learning rate that it tries; None: the arm's
 
 
-class Dearest(NamedTuple):
+class DearestArm(NamedTuple):
     label: str  # arm that has spent most
     budget: float  # what it has spent in ``plan.batches``, the mean over its runs
 
 
-def run_equally(
-    plan: Plan,
-    places: Mapping[Place, Path],
-    command: Callable[[Place], list[str]],
+def run_at_equal_cost(
+    plan: ComparisonPlan,
+    places: Mapping[RunKey, Path],
+    command: Callable[[RunKey], list[str]],
     workers: int,
     say: Callable[[str], None],
-) -> Dearest | None:
+) -> DearestArm | None:
     """Make the runs of ``places``; ``command`` begins one or goes on with it. Without a budget, and unless batches or
     updates are equal, runs of cheaper arms go on until they have spent what the dearest arm has; returns that arm, else
     None."""
-    work([(folder, command(place)) for place, folder in places.items() if not is_done(folder)], workers, say)
+    run_jobs([(folder, command(place)) for place, folder in places.items() if not is_done(folder)], workers, say)
     if plan.equal in ("batches", "updates") or plan.budget is not None:
         return None
-    dearest, short = still_short(plan, places)
-    for place in short:
-        RunDirectory.open(places[place]).extend(plan.until(dearest.budget))
-    work([(places[place], command(place)) for place in short], workers, say)
+    dearest, unfinished = runs_still_short(plan, places)
+    for place in unfinished:
+        RunDirectory.open(places[place]).extend(plan.ends_at(dearest.budget))
+    run_jobs([(places[place], command(place)) for place in unfinished], workers, say)
     return dearest
 
 
-def still_short(plan: Plan, places: Mapping[Place, Path]) -> tuple[Dearest, list[Place]]:
+def runs_still_short(plan: ComparisonPlan, places: Mapping[RunKey, Path]) -> tuple[DearestArm, list[RunKey]]:
     """The arm whose runs have spent most in ``plan.batches``, and the runs of other arms that have not spent as
     much."""
     spent: dict[str, list[float]] = {}
@@ -56,6 +56,6 @@ def still_short(plan: Plan, places: Mapping[Place, Path]) -> tuple[Dearest, list
         steps = costs_of(folder)
         spent.setdefault(place.label, []).append(steps[min(plan.batches, len(steps) - 1)][plan.equal])
     means = {label: sum(values) / len(values) for label, values in spent.items()}
-    most = Dearest(*max(means.items(), key=lambda pair: pair[1]))
+    most = DearestArm(*max(means.items(), key=lambda pair: pair[1]))
     others = [place for place in places if place.label != most.label]
     return most, [place for place in others if costs_of(places[place])[-1][plan.equal] < most.budget]

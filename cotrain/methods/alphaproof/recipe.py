@@ -57,8 +57,8 @@ def alphaproof(
     solver = common_roles.solver("generator", run.model)
     most = solver.sampling.max_tokens if not search else 64 if short else 256  # of a solution, or of a step
     prover = replace(solver, parse=None, sampling=Sampling(max_tokens=most))
-    how = {"budget": budget, "width": width, "search": search, "verdicts": verdicts}
-    phase = Phase(name="prove", protocol=prove, objectives=("generator",), group_size=1, options=how)
+    options = {"budget": budget, "width": width, "search": search, "verdicts": verdicts}
+    phase = Phase(name="prove", protocol=prove, objectives=("generator",), group_size=1, options=options)
     return run.recipe(
         "alphaproof" + ("" if search else "-samples") + ("" if target is None else "-target"),
         policies={"generator": run.learner()},

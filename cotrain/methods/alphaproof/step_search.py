@@ -47,7 +47,7 @@ _CHAIN = re.compile(rf"(?:{_STEP.pattern}\s*)+")
 
 
 @dataclass(slots=True)
-class Node:
+class ChainNode:
     """A chain of steps that the program let pass."""
 
     chat: Conversation
@@ -56,7 +56,7 @@ class Node:
     tries: int = 0
 
     @property
-    def text(self) -> str:
+    def chain_text(self) -> str:
         """All that was sampled, with what the last token held beyond a step's end."""
         return self.chat.messages[-1].content if self.turns else ""
 
@@ -74,43 +74,43 @@ async def prove(
     the last expansion may overdraw. Raises UnknownName for ``verdicts``."""
     if verdicts not in get_args(Verdicts):
         raise UnknownName("verdicts", verdicts, get_args(Verdicts))
-    root = Node(roles.prover.begin(problem=task.prompt))
-    find = _searched(task, roles, root, budget, width, verdicts) if search else _drawn(task, roles, root, budget, width)
-    chain, said = await find
-    found = {turn.id for turn in chain}
-    for turn in said:
+    root = ChainNode(roles.prover.begin(problem=task.prompt))
+    find = _search_chain(task, roles, root, budget, width, verdicts) if search else _draw_solutions(task, roles, root, budget, width)
+    chain, all_turns = await find
+    chain_ids = {turn.id for turn in chain}
+    for turn in all_turns:
         turn.show(PROBLEM, task.prompt)
-        turn.reward(ON_CHAIN, float(turn.id in found))
-    said[0].note(PROVED, bool(chain))
-    said[0].note(SPENT, sum(map(tokens_of, said)) / budget)
+        turn.reward(ON_CHAIN, float(turn.id in chain_ids))
+    all_turns[0].note(PROVED, bool(chain))
+    all_turns[0].note(SPENT, sum(map(tokens_of, all_turns)) / budget)
 
 
-async def _searched(
-    task: Task, roles: Roles, root: Node, budget: int, width: int, verdicts: str
+async def _search_chain(
+    task: Task, roles: Roles, root: ChainNode, budget: int, width: int, verdicts: str
 ) -> tuple[tuple[Turn, ...], list[Turn]]:
     """The chain that was found, () for none, and all turns."""
-    nodes, said, seen = [root], list[Turn](), set[frozenset[str]]()
-    while sum(map(tokens_of, said)) < budget:
+    nodes, all_turns, seen_states = [root], list[Turn](), set[frozenset[str]]()
+    while sum(map(tokens_of, all_turns)) < budget:
         node = max(nodes, key=lambda one: one.promise)  # of equals the one that came first
         node.tries += 1
         turns = await node.chat.many(width, stop=(CLOSING, END))
-        said += turns
+        all_turns += turns
         for turn in turns:
             if turn.text.endswith(END):
-                right = await _ends_right(task, roles, node.text + turn.text)
+                right = await _ends_right(task, roles, node.chain_text + turn.text)
                 turn.note(STEP_PASSED, right)
                 turn.show(STRUCK, "" if right else "wrong end")
                 if right:
-                    return (*node.turns, turn), said
+                    return (*node.turns, turn), all_turns
                 continue
-            steps = steps_in(node.text + turn.text)
-            reason = wrong(task, steps, len(node.steps) + 1, verdicts)
+            steps = steps_in(node.chain_text + turn.text)
+            reason = wrong_reason(task, steps, len(node.steps) + 1, verdicts)
             turn.note(STEP_PASSED, reason is None)
             turn.show(STRUCK, reason or "")
-            if reason is None and (state := frozenset(steps)) not in seen:
-                seen.add(state)
-                nodes.append(Node(turn.chat, (*node.turns, turn), steps))
-    return (), said
+            if reason is None and (state := frozenset(steps)) not in seen_states:
+                seen_states.add(state)
+                nodes.append(ChainNode(turn.chat, (*node.turns, turn), steps))
+    return (), all_turns
 
 
 def steps_in(text: str) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def steps_in(text: str) -> tuple[str, ...]:
     return tuple(_STEP.findall(text)) if _CHAIN.fullmatch(text) else ()
 
 
-def wrong(task: Task, steps: tuple[str, ...], count: int, verdicts: str) -> str | None:
+def wrong_reason(task: Task, steps: tuple[str, ...], count: int, verdicts: str) -> str | None:
     """Why the program does not let the last of ``count`` steps pass; None where it does."""
     if len(steps) != count:
         return "no step"
@@ -137,19 +137,19 @@ async def _ends_right(task: Task, roles: Roles, text: str) -> bool:
     return judged is None or all(judged.ok)
 
 
-async def _drawn(task: Task, roles: Roles, root: Node, budget: int, width: int) -> tuple[tuple[Turn, ...], list[Turn]]:
+async def _draw_solutions(task: Task, roles: Roles, root: ChainNode, budget: int, width: int) -> tuple[tuple[Turn, ...], list[Turn]]:
     """The control: whole solutions of the same policy."""
-    said: list[Turn] = []
-    while sum(map(tokens_of, said)) < budget:
+    all_turns: list[Turn] = []
+    while sum(map(tokens_of, all_turns)) < budget:
         turns = await root.chat.many(width)
-        said += turns
+        all_turns += turns
         for turn in turns:
             right = await _ends_right(task, roles, turn.text)
             turn.note(STEP_PASSED, right)
             turn.show(STRUCK, "" if right else "wrong somewhere")
             if right:
-                return (turn,), said
-    return (), said
+                return (turn,), all_turns
+    return (), all_turns
 
 
 def tokens_of(turn: Turn) -> int:

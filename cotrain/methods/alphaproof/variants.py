@@ -21,8 +21,8 @@ from typing import Any
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Task
-from cotrain.tasks.words.problem import CONSTANT_MAX, FACTOR_MAX, GIVEN_MAX, Fact, Problem, assemble
-from cotrain.tasks.words.reader import signature, task_of
+from cotrain.tasks.words.problem import CONSTANT_MAX, FACTOR_MAX, GIVEN_MAX, Fact, Problem, assemble_problem
+from cotrain.tasks.words.reader import problem_signature, task_of
 from cotrain.tasks.words.source import ATTEMPTS, WordProblems
 
 SPLITS = ("train", "validation", "test")
@@ -65,9 +65,9 @@ class Variants:
             return task_of(self.target, f"variants/{split}/{index}")
         for attempt in range(ATTEMPTS):
             rng = rng_of("variants", self.split, self.index, index, attempt)
-            found = variant(self.target, rng, beginning=rng.random() < self.beginnings, most=self.source.max_value)
-            if found is not None and signature(found) != signature(self.target):
-                return task_of(found, f"variants/train/{index}")
+            candidate = draw_variant(self.target, rng, beginning=rng.random() < self.beginnings, most=self.source.max_value)
+            if candidate is not None and problem_signature(candidate) != problem_signature(self.target):
+                return task_of(candidate, f"variants/train/{index}")
         raise ConfigError(f"variants: none of {self.split}/{self.index} in {ATTEMPTS} draws; choose another target")
 
     def size(self, split: str) -> int | None:
@@ -81,16 +81,16 @@ class Variants:
         return {"kind": self.name, "settings": {"of": of, **settings}}
 
 
-def variant(target: Problem, rng: Random, *, beginning: bool, most: int) -> Problem | None:
+def draw_variant(target: Problem, rng: Random, *, beginning: bool, most: int) -> Problem | None:
     """The target with other numbers; ``beginning``: up to some place in the middle of its chain, where it has one. None
     where a value would not be in 1 … ``most``."""
     asked = rng.choice(target.needed[:-1]) if beginning and len(target.needed) > 1 else target.question
-    facts = tuple(_with_other_number(fact, rng) for fact in needed_by(target.facts, asked, all_of_it=not beginning))
-    problem = assemble(facts, asked, family=target.family)
+    facts = tuple(_with_other_number(fact, rng) for fact in facts_needed_by(target.facts, asked, all_of_it=not beginning))
+    problem = assemble_problem(facts, asked, family=target.family)
     return problem if all(1 <= value <= most for value in problem.values.values()) else None
 
 
-def needed_by(facts: Sequence[Fact], asked: str, *, all_of_it: bool = False) -> list[Fact]:
+def facts_needed_by(facts: Sequence[Fact], asked: str, *, all_of_it: bool = False) -> list[Fact]:
     """The facts that a noun rests on, in reading order."""
     found, size = {asked}, 0
     while len(found) > size:

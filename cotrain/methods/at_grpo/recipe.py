@@ -44,10 +44,10 @@ def at_grpo(
     checker_model: str | None = None,  # begins the checker; by default the reasoner's model
     checker_lr: float = 2e-4,  # learning rate of a checker with weights of its own
 ) -> Recipe:
-    own = dict(VARIANTS[variant]) | {k: v for k, v in (("group", group), ("local", local)) if v is not None}
-    if rounds < 1 or min(alpha, own["local"]) < 0.0 or alpha + own["local"] == 0.0:
+    variant_options = dict(VARIANTS[variant]) | {k: v for k, v in (("group", group), ("local", local)) if v is not None}
+    if rounds < 1 or min(alpha, variant_options["local"]) < 0.0 or alpha + variant_options["local"] == 0.0:
         raise ConfigError(
-            f"at_grpo: rounds is {rounds}, alpha {alpha} and local {own['local']}; expected at least 1 review, and "
+            f"at_grpo: rounds is {rounds}, alpha {alpha} and local {variant_options['local']}; expected at least 1 review, and "
             "weights of 0 or more that are not both 0"
         )
     shared = weights == "shared"
@@ -55,23 +55,23 @@ def at_grpo(
         raise ConfigError("at_grpo: checker_model with weights='shared', where one policy speaks for all; leave it out")
     checker = "reasoner" if shared else "checker"
     model = checker_model or run.model
-    samples = run.group_size if own["tree"] else 1
-    how: dict[str, Any] = {"rounds": rounds, "pay": "turn" if own["tree"] else "end", "alpha": alpha}
-    how |= {"local": own["local"], "group": own["group"]}
-    check_turns(samples, rounds, how["pay"])
+    samples = run.group_size if variant_options["tree"] else 1
+    options: dict[str, Any] = {"rounds": rounds, "pay": "turn" if variant_options["tree"] else "end", "alpha": alpha}
+    options |= {"local": variant_options["local"], "group": variant_options["group"]}
+    check_turns(samples, rounds, options["pay"])
     policies = {"reasoner": run.learner(), **run.start()}
     if not shared:
         policies["checker"] = run.learner(model, lr=checker_lr)
     both = ("solver", "refiner", "verifier")
 
-    def learn(policy: str, *mine: str) -> Objective:
-        others = tuple(role for role in both if role not in mine) if own["group"] == "global" else ()
+    def make_objective(policy: str, *mine: str) -> Objective:
+        others = tuple(role for role in both if role not in mine) if variant_options["group"] == "global" else ()
         by = grpo(rewards={EARNED: 1.0}, beside=others, kl=run.pull() if policy == "reasoner" else None)
         return Objective(policy=policy, on=mine[0], also=(*mine[1:], *others), by=by)
 
-    objectives = {"reasoner": learn("reasoner", "solver", "refiner"), "checker": learn(checker, "verifier")}
+    objectives = {"reasoner": make_objective("reasoner", "solver", "refiner"), "checker": make_objective(checker, "verifier")}
     return run.recipe(
-        f"{variant}-{own['group']}",
+        f"{variant}-{variant_options['group']}",
         policies=policies,
         roles={
             "solver": common_roles.solver("reasoner", run.model),
@@ -80,7 +80,7 @@ def at_grpo(
         },
         objectives=objectives,
         schedule=single(
-            take_turns, *objectives, name="team", group_size=1 if own["tree"] else None, samples=samples, **how
+            take_turns, *objectives, name="team", group_size=1 if variant_options["tree"] else None, samples=samples, **options
         ),
         evaluate=take_turns,
         options={"rounds": rounds},

@@ -47,7 +47,7 @@ def check_turns(samples: int, rounds: int, pay: str) -> None:
         )
 
 
-def key_of(group: str, task: str, turn: int, agent: str) -> str:
+def group_key(group: str, task: str, turn: int, agent: str) -> str:
     """Pool key of a turn. Raises UnknownName."""
     if group not in GROUPINGS:
         raise UnknownName("grouping of turns", group, GROUPINGS)
@@ -70,34 +70,34 @@ async def take_turns(
     team's game went on: ``team`` and ``turns``. Turns that cannot be graded fail."""
     check_turns(samples, rounds, pay)
     owed: list[tuple[Turn, float]] = []  # of all turns of a trajectory that is paid at its end: what is its own
-    say = roles.solver.many(samples, group=key_of(group, task.id, 0, REASONER), problem=task.prompt)
-    solved = [turn for turn in await say if await examine(task, roles, turn) is not None]
-    first, solution, turn = (solved[0] if solved else None), None, 0
-    while solved:
-        earned = [(s, float(CORRECT.known(s)), s.parsed.format_score) for s in solved]
-        solution, turn = _settle(earned, owed, pay, alpha, local), turn + 1
+    asking = roles.solver.many(samples, group=group_key(group, task.id, 0, REASONER), problem=task.prompt)
+    solutions = [turn for turn in await asking if await examine(task, roles, turn) is not None]
+    first, solution, turn = (solutions[0] if solutions else None), None, 0
+    while solutions:
+        scored_solutions = [(s, float(CORRECT.known(s)), s.parsed.format_score) for s in solutions]
+        solution, turn = _pay_or_owe(scored_solutions, owed, pay, alpha, local), turn + 1
         if turn > 2 * rounds or not solution.parsed.ok:
             break
         team = float(CORRECT.known(solution))
-        reviews = await review(task, roles, solution, n=samples, group=key_of(group, task.id, turn, CHECKER))
+        reviews = await review(task, roles, solution, n=samples, group=group_key(group, task.id, turn, CHECKER))
         right = [float(r.parsed.ok and r.parsed.final == CORRECT.known(solution)) for r in reviews]
-        said = _settle([(r, team, own) for r, own in zip(reviews, right, strict=True)], owed, pay, alpha, local)
+        best_review = _pay_or_owe([(r, team, own) for r, own in zip(reviews, right, strict=True)], owed, pay, alpha, local)
         turn += 1
-        if said.parsed.ok and said.parsed.final:
+        if best_review.parsed.ok and best_review.parsed.final:
             break
-        key = key_of(group, task.id, turn, REASONER)
-        asked = {"problem": task.prompt, "solution": solution.tagged, "review": said.text}
-        revised = await roles.refiner.many(samples, group=key, parent=solution, **asked)
-        solved = [r for r in revised if await examine(task, roles, r) is not None]
+        key = group_key(group, task.id, turn, REASONER)
+        refine_fields = {"problem": task.prompt, "solution": solution.tagged_text, "review": best_review.text}
+        revisions = await roles.refiner.many(samples, group=key, parent=solution, **refine_fields)
+        solutions = [r for r in revisions if await examine(task, roles, r) is not None]
     if first is None or solution is None:
         return
-    for one, own in owed:
-        one.reward(EARNED, alpha * float(CORRECT.known(solution)) + local * own)
+    for owed_turn, own in owed:
+        owed_turn.reward(EARNED, alpha * float(CORRECT.known(solution)) + local * own)
     first.note(TEAM, CORRECT.known(solution))
     first.note(TURNS, float(turn))
 
 
-def _settle(
+def _pay_or_owe(
     played: list[tuple[Turn, float, float]], owed: list[tuple[Turn, float]], pay: str, alpha: float, local: float
 ) -> Turn:
     """Pay (turn, team's score, own) now, or owe it for the end; returns the turn that goes on."""

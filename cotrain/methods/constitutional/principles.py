@@ -21,7 +21,7 @@ from cotrain.core.notes import CORRECT, FAILURE, Note
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.rollout.common_roles import parse_meta, speaks_short
 from cotrain.rollout.executor import Roles
-from cotrain.rollout.judges import shown
+from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts, examine, show_verdict
 from cotrain.rollout.role import Role, Turn
 from cotrain.text.answers import parse_solution
@@ -74,28 +74,28 @@ def question_of(problem: str) -> str:
     return re.split(r"(?<=[.?!])\s+", problem.strip())[-1]
 
 
-def _asks(problem: str, steps: tuple[str, ...], answer: str) -> tuple[str, ...]:
+def _begin_with_question(problem: str, steps: tuple[str, ...], answer: str) -> tuple[str, ...]:
     asked = question_of(problem)
     return steps if steps and steps[0].strip() == asked else (f" {asked}", *steps)
 
 
-def _concludes(problem: str, steps: tuple[str, ...], answer: str) -> tuple[str, ...]:
+def _end_with_answer(problem: str, steps: tuple[str, ...], answer: str) -> tuple[str, ...]:
     said = f"So {answer}."
     return steps if steps and steps[-1].strip() == said else (*steps, f" {said}")
 
 
-def _once(problem: str, steps: tuple[str, ...], answer: str) -> tuple[str, ...]:
+def _drop_repeats(problem: str, steps: tuple[str, ...], answer: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(steps))
 
 
 PRINCIPLES: Mapping[str, Principle] = {
-    "asks": Principle("begin with the question", _asks),
-    "concludes": Principle("end with the answer", _concludes),
-    "once": Principle("say nothing twice", _once),
+    "asks": Principle("begin with the question", _begin_with_question),
+    "concludes": Principle("end with the answer", _end_with_answer),
+    "once": Principle("say nothing twice", _drop_repeats),
 }
 
 
-def mended(name: str, problem: str, text: str) -> str:
+def mend_solution(name: str, problem: str, text: str) -> str:
     """The solution ``text`` as the principle wants it; as it is where it cannot be read."""
     read = tagged_solution(text)
     if isinstance(read, ParseFailure):
@@ -104,7 +104,7 @@ def mended(name: str, problem: str, text: str) -> str:
     return write_solution(PRINCIPLES[name].mend(problem, steps, read.answer), read.answer)
 
 
-def keeps(name: str, problem: str, text: str) -> bool:
+def keeps_principle(name: str, problem: str, text: str) -> bool:
     """Whether a solution keeps a principle; one that cannot be read keeps none."""
     read = tagged_solution(text)
     if isinstance(read, ParseFailure):
@@ -113,69 +113,69 @@ def keeps(name: str, problem: str, text: str) -> bool:
     return PRINCIPLES[name].mend(problem, steps, read.answer) == steps
 
 
-def compliance(problem: str, text: str) -> float:
-    return sum(keeps(name, problem, text) for name in PRINCIPLES) / len(PRINCIPLES)
+def share_kept(problem: str, text: str) -> float:
+    return sum(keeps_principle(name, problem, text) for name in PRINCIPLES) / len(PRINCIPLES)
 
 
-def critic(policy: str, model: str) -> Role:
+def principle_critic(policy: str, model: str) -> Role:
     """Says whether a principle is kept: fields ``problem``, ``solution``, ``principle``; parsed to a Review."""
     short = speaks_short(model)
     prompt, sampling = CRITICISE if short else CRITICISE_FULL, Sampling(max_tokens=16 if short else 256)
     return Role(policy=policy, prompt=prompt, parse=parse_meta, sampling=sampling, words=VERDICT_WORDS)
 
 
-def reviser(policy: str, model: str) -> Role:
+def principle_reviser(policy: str, model: str) -> Role:
     """Rewrites: further the field ``review``; parsed to a Solution."""
     short = speaks_short(model)
     prompt, sampling = REVISE if short else REVISE_FULL, Sampling(max_tokens=208 if short else 768)
     return Role(policy=policy, prompt=prompt, parse=parse_solution, sampling=sampling)
 
 
-def drawn(solution: Turn) -> str:
+def principle_of(solution: Turn) -> str:
     """The principle under which a solution is seen."""
     return rng_of("principle", solution.id).choice(sorted(PRINCIPLES))
 
 
-def _fields(
+def _role_fields(
     roles: Roles, role: str, task: Task, solution: Turn, name: str, text: str, **further: str
 ) -> dict[str, Any]:
     """What a role is shown of a solution, whose ``text`` may be another one than what was said."""
     told: dict[str, Any] = {"solution": text, **further}
     if "nonce" in getattr(roles, role).fields:
-        told = shown(roles.nonce(solution), **told)
+        told = guarded_fields(roles.nonce(solution), **told)
     return {"problem": task.prompt, "principle": PRINCIPLES[name].words, **told}
 
 
-async def criticise(
+async def ask_critic(
     task: Task, roles: Roles, solution: Turn, name: str, *, n: int = 1, role: str = "critic"
 ) -> list[Turn]:
     """``n`` verdicts on whether a solution keeps a principle, with the truth noted."""
-    asked = _fields(roles, role, task, solution, name, solution.tagged)
+    asked = _role_fields(roles, role, task, solution, name, solution.tagged_text)
     turns: list[Turn] = await getattr(roles, role).many(n, group=f"{solution.id}/kept", parent=solution, **asked)
     for turn in turns:
-        turn.note(CORRECT, keeps(name, task.prompt, solution.tagged))
+        turn.note(CORRECT, keeps_principle(name, task.prompt, solution.tagged_text))
         show_verdict(turn)
     return turns
 
 
 def note_kept(task: Task, solution: Turn) -> None:
-    solution.note(KEPT, compliance(task.prompt, solution.tagged))
+    solution.note(KEPT, share_kept(task.prompt, solution.tagged_text))
 
 
-async def _revised(
+async def _criticise_and_revise(
     task: Task, roles: Roles, draft: Turn, critic: str = "critic", reviser: str = "reviser"
 ) -> tuple[str, Turn]:
     """The drawn principle, and the revision that follows a critique under it."""
-    name = drawn(draft)
-    [critique] = await criticise(task, roles, draft, name, role=critic)
-    fields = _fields(roles, reviser, task, draft, name, draft.tagged, review=critique.text.strip())
+    name = principle_of(draft)
+    [critique] = await ask_critic(task, roles, draft, name, role=critic)
+    fields = _role_fields(roles, reviser, task, draft, name, draft.tagged_text, review=critique.text.strip())
     return name, await getattr(roles, reviser)(parent=draft, **fields)
 
 
 def _note_mended(task: Task, name: str, draft: Turn, revision: Turn) -> None:
     """Whether the revision keeps the principle, where the draft did not."""
-    if not keeps(name, task.prompt, draft.tagged):
-        revision.note(MENDED, keeps(name, task.prompt, revision.tagged))
+    if not keeps_principle(name, task.prompt, draft.tagged_text):
+        revision.note(MENDED, keeps_principle(name, task.prompt, revision.tagged_text))
 
 
 WRITERS = ("writer", "writer_critic", "writer_reviser")  # who drafts, criticises and revises what is learned
@@ -189,14 +189,14 @@ async def revise_oneself(task: Task, roles: Roles, *, learned: str = "revisions"
         note_kept(task, draft)
         if not draft.parsed.ok:
             continue
-        name, revision = await _revised(task, roles, draft, critic, reviser)
+        name, revision = await _criticise_and_revise(task, roles, draft, critic, reviser)
         if await examine(task, roles, revision) is None:
             continue
         note_kept(task, revision)
         _note_mended(task, name, draft, revision)
-        told = draft if learned == "drafts" else revision
-        if told.parsed.ok:
-            await roles.student(problem=task.prompt, said=roles.student.write(told.tagged))
+        learned_turn = draft if learned == "drafts" else revision
+        if learned_turn.parsed.ok:
+            await roles.student(problem=task.prompt, said=roles.student.format_solution(learned_turn.tagged_text))
 
 
 async def rehearse(task: Task, roles: Roles, *, skill: float) -> None:
@@ -206,15 +206,15 @@ async def rehearse(task: Task, roles: Roles, *, skill: float) -> None:
     for draft in await attempts(task, roles, 1, role="before"):
         if not draft.parsed.ok:
             continue
-        name, rng = drawn(draft), rng_of("shown", draft.id)
-        text = draft.tagged if rng.random() < 0.5 else mended(name, task.prompt, draft.tagged)
-        kept = keeps(name, task.prompt, text)
-        verdict = f"<final>{'CORRECT' if kept else 'INCORRECT'}</final>"
-        asked = _fields(roles, "critic_teacher", task, draft, name, text)
-        await roles.critic_teacher(**asked, kept=kept, skill=skill)
-        revised = roles.reviser_teacher.write(mended(name, task.prompt, text))
-        asked = _fields(roles, "reviser_teacher", task, draft, name, text, review=verdict)
-        await roles.reviser_teacher(**asked, said=revised)
+        name, rng = principle_of(draft), rng_of("shown", draft.id)
+        text = draft.tagged_text if rng.random() < 0.5 else mend_solution(name, task.prompt, draft.tagged_text)
+        is_kept = keeps_principle(name, task.prompt, text)
+        verdict = f"<final>{'CORRECT' if is_kept else 'INCORRECT'}</final>"
+        fields = _role_fields(roles, "critic_teacher", task, draft, name, text)
+        await roles.critic_teacher(**fields, kept=is_kept, skill=skill)
+        revision_text = roles.reviser_teacher.format_solution(mend_solution(name, task.prompt, text))
+        fields = _role_fields(roles, "reviser_teacher", task, draft, name, text, review=verdict)
+        await roles.reviser_teacher(**fields, said=revision_text)
 
 
 def say_verdict(fields: Mapping[str, Any], rng: Random) -> str:
@@ -233,7 +233,7 @@ async def solve_and_criticise(task: Task, roles: Roles) -> None:
         note_kept(task, solution)
         if not solution.parsed.ok:
             continue
-        name, revision = await _revised(task, roles, solution)
+        name, revision = await _criticise_and_revise(task, roles, solution)
         if revision.parsed.ok:
             _note_mended(task, name, solution, revision)
         else:

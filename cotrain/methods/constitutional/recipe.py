@@ -42,14 +42,14 @@ from cotrain.methods.constitutional.principles import (
     KEPT,
     MENDED,
     WRITERS,
-    critic,
-    criticise,
-    drawn,
-    keeps,
+    principle_critic,
+    ask_critic,
+    principle_of,
+    keeps_principle,
     note_kept,
     rehearse,
 )
-from cotrain.methods.constitutional.principles import reviser, revise_oneself, say, say_verdict, solve_and_criticise
+from cotrain.methods.constitutional.principles import principle_reviser, revise_oneself, say, say_verdict, solve_and_criticise
 
 
 @gives(CHOSEN.to("solver"))
@@ -59,15 +59,15 @@ async def prefer(task: Task, roles: Roles, *, samples: int = 2, votes: int = 4, 
     solutions = await attempts(task, roles, samples)
     if not solutions:
         return
-    name = drawn(solutions[0])
+    name = principle_of(solutions[0])
     readable = [s for s in solutions if s.parsed.ok]
-    said = [] if checked else await together([criticise(task, roles, s, name, n=votes) for s in readable])
+    verdicts = [] if checked else await together([ask_critic(task, roles, s, name, n=votes) for s in readable])
     worth = {s.id: 0.0 for s in solutions}
     for i, solution in enumerate(readable):
         worth[solution.id] = (
-            float(keeps(name, task.prompt, solution.tagged))
+            float(keeps_principle(name, task.prompt, solution.tagged_text))
             if checked
-            else sum(v.parsed.ok and v.parsed.final for v in said[i]) / len(said[i])
+            else sum(v.parsed.ok and v.parsed.final for v in verdicts[i]) / len(verdicts[i])
         )
     for solution in solutions:
         note_kept(task, solution)
@@ -90,8 +90,8 @@ def constitutional(
     skill: float = 0.8,  # how often the teacher judges truly; else it tosses a coin
 ) -> Recipe:
     if run.group_size < 2 or min(votes, iteration, revising) < 1:
-        found = f"group_size {run.group_size}, votes {votes}, iteration {iteration}, revising {revising}"
-        raise ConfigError(f"constitutional: {found}; expected at least 2, 1, 1 and 1")
+        settings_text = f"group_size {run.group_size}, votes {votes}, iteration {iteration}, revising {revising}"
+        raise ConfigError(f"constitutional: {settings_text}; expected at least 2, 1, 1 and 1")
     if warmup < 1 and run.model in common_roles.EMBEDDED:
         raise ConfigError(
             f"constitutional: warmup is {warmup}, and {run.model!r} cannot revise under a principle; expected 1 or more"
@@ -99,26 +99,26 @@ def constitutional(
     if not 0.0 <= skill <= 1.0:
         raise ConfigError(f"constitutional: skill is {skill}, expected a share from 0 to 1")
     solver = common_roles.solver("generator", run.model)
-    roles = {"solver": solver, "critic": critic("generator", run.model), "reviser": reviser("generator", run.model)}
+    roles = {"solver": solver, "critic": principle_critic("generator", run.model), "reviser": principle_reviser("generator", run.model)}
     roles["student"] = common_roles.solver("author", run.model)
     policies = {"generator": run.learner(), "author": program(say, tokens_of="generator")}
     objectives: dict[str, Objective] = {}
     phases, early = [], {}
     if warmup:
         policies["teacher"] = program(say_verdict, tokens_of="generator")
-        roles["critic_teacher"] = critic("teacher", run.model)
-        roles["reviser_teacher"] = reviser("author", run.model)
+        roles["critic_teacher"] = principle_critic("teacher", run.model)
+        roles["reviser_teacher"] = principle_reviser("author", run.model)
         policies["start"] = frozen(run.model)
         roles["before"] = common_roles.solver("start", run.model)
         also = ("reviser_teacher", "before")
         objectives["format"] = Objective(policy="generator", on="critic_teacher", also=also, by=Sft())
-        how = {"skill": skill}
-        phases.append(Phase(name="format", protocol=rehearse, objectives=("format",), group_size=1, options=how))
+        format_options = {"skill": skill}
+        phases.append(Phase(name="format", protocol=rehearse, objectives=("format",), group_size=1, options=format_options))
         early["format"] = warmup
     if stages != "prefer":
         policies["writer"] = snapshot(run.model, of="generator", every=revising, first=warmup)
-        made = (common_roles.solver, critic, reviser)
-        roles |= {name: make("writer", run.model) for name, make in zip(WRITERS, made, strict=True)}
+        role_makers = (common_roles.solver, principle_critic, principle_reviser)
+        roles |= {name: make("writer", run.model) for name, make in zip(WRITERS, role_makers, strict=True)}
         objectives["revise"] = Objective(policy="generator", on="student", by=Sft())
         kind = {"learned": learned}
         phases.append(Phase(name="revise", protocol=revise_oneself, objectives=("revise",), group_size=1, options=kind))

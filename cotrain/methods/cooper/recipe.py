@@ -48,17 +48,17 @@ TRIES = 3  # of the model that corrupts
 PROXY = Signal("proxy", meaning="what the reward model, or the rule, pays, in [0, 1]")
 
 
-async def ask(task: Task, roles: Roles, solution: Turn, *, reference: bool) -> Turn:
+async def ask_rater(task: Task, roles: Roles, solution: Turn, *, reference: bool) -> Turn:
     """The reward model's turn alone."""
     reference_answer = (task.answer or "") if reference else ""
-    return await roles.rater(parent=solution, problem=task.prompt, solution=solution.tagged, reference=reference_answer)
+    return await roles.rater(parent=solution, problem=task.prompt, solution=solution.tagged_text, reference=reference_answer)
 
 
-async def rate(task: Task, roles: Roles, solution: Turn, *, reference: bool = True) -> Turn:
+async def rate_solution(task: Task, roles: Roles, solution: Turn, *, reference: bool = True) -> Turn:
     """The reward model's turn on a solution; it shows its verdict and notes the truth."""
-    rating = await ask(task, roles, solution, reference=reference)
+    rating = await ask_rater(task, roles, solution, reference=reference)
     rating.show(FINAL, rating.score > 0.0)
-    rating.show(SCORE, probability(rating.score))
+    rating.show(SCORE, score_probability(rating.score))
     rating.note(CORRECT, CORRECT.known(solution))
     return rating
 
@@ -78,35 +78,35 @@ async def rated(
     """``samples`` solutions, each rated. ``pay``: ``PROXY`` from the "model" or the "rule". ``learn``: labels for the
     reward model, "" none, "pair" one pair a problem, "all" the rule's word on every solution."""
     solutions = await attempts(task, roles, samples)
-    ratings = await together([rate(task, roles, s, reference=reference) for s in solutions])
+    ratings = await together([rate_solution(task, roles, s, reference=reference) for s in solutions])
     first: tuple[Turn, Turn] | None = None
     for solution, rating in zip(solutions, ratings, strict=True):
-        seen = rng_of("overlooked", task.id, solution.id).random() >= overlooked
-        accepted = CORRECT.known(solution) and seen
-        solution.reward(PROXY, probability(rating.score) if pay == "model" else float(accepted))
+        noticed = rng_of("overlooked", task.id, solution.id).random() >= overlooked
+        accepted = CORRECT.known(solution) and noticed
+        solution.reward(PROXY, score_probability(rating.score) if pay == "model" else float(accepted))
         if learn == "all":
             rating.reward(LABEL, float(accepted))
         first = first or ((solution, rating) if accepted else None)
     if learn != "pair" or first is None:
         return
     solution, rating = first
-    wrong = await corrupted(task, roles, solution, negatives)
+    wrong = await corrupt_solution(task, roles, solution, negatives)
     if wrong is not None:
         rating.reward(LABEL, 1.0)
-        worse = await ask(task, roles, wrong, reference=reference)
+        worse = await ask_rater(task, roles, wrong, reference=reference)
         worse.reward(LABEL, 0.0)  # its truth is not noted: verdict rates are about the generator's solutions
 
 
-async def corrupted(task: Task, roles: Roles, solution: Turn, negatives: str) -> Turn | None:
+async def corrupt_solution(task: Task, roles: Roles, solution: Turn, negatives: str) -> Turn | None:
     """A wrong solution like a right one; None where the model found none in ``TRIES``."""
     for _ in range(TRIES):
         if negatives == "program":
-            wrong = await roles.corruptor(parent=solution, solution=solution.tagged, answer=task.answer)
+            wrong = await roles.corruptor(parent=solution, solution=solution.tagged_text, answer=task.answer)
         else:
             wrong = await roles.assistant(parent=solution, problem=task.prompt)
         grade = await roles.grade(task, wrong)
         wrong.note(CORRECT, grade.value)
-        if grade.value is False and "<answer>" in wrong.tagged:
+        if grade.value is False and "<answer>" in wrong.tagged_text:
             return wrong
     return None
 
@@ -116,7 +116,7 @@ def write_over(fields: Mapping[str, Any], rng: random.Random) -> str:
     return another_answer(str(fields["solution"]), str(fields["answer"]), rng)
 
 
-def probability(score: float) -> float:
+def score_probability(score: float) -> float:
     return 0.5 * (1.0 + math.tanh(0.5 * score))
 
 
@@ -133,21 +133,21 @@ def cooper(
     reference: bool = True,  # show the reward model the reference answer
     anchor: float = 0.0,  # weight of cross-entropy beside the pairs
 ) -> Recipe:
-    begun = rm_model or (common_roles.RATER if run.model in common_roles.EMBEDDED else run.model)
-    alone, online = warmup if warmup is not None else 20 * (begun == run.model), rm == "online"
-    how = {"samples": run.group_size, "overlooked": overlooked, "negatives": negatives, "reference": reference}
+    rater_model = rm_model or (common_roles.RATER if run.model in common_roles.EMBEDDED else run.model)
+    alone, online = warmup if warmup is not None else 20 * (rater_model == run.model), rm == "online"
+    options = {"samples": run.group_size, "overlooked": overlooked, "negatives": negatives, "reference": reference}
     learned = "all" if negatives == "own" else "pair"
     paying = {"pay": "rule" if rm == "rule" else "model", "learn": learned if online else ""}
     objectives = {
         "generator": Objective(policy="generator", on="solver", by=grpo(rewards={PROXY: 1.0}, kl=run.pull())),
         **({"rm": Objective(policy="rm", on="rater", by=Pairwise(anchor=anchor))} if online else {}),
     }
-    phases = [Phase(name="generator", protocol=rated, objectives=tuple(objectives), group_size=1, options=how | paying)]
+    phases = [Phase(name="generator", protocol=rated, objectives=tuple(objectives), group_size=1, options=options | paying)]
     if alone:
         objectives["rm_start"] = Objective(policy="rm", on="rater", by=Pointwise())
         phases.append(
             Phase(
-                name="rm_start", protocol=rated, objectives=("rm_start",), group_size=1, options={**how, "learn": "all"}
+                name="rm_start", protocol=rated, objectives=("rm_start",), group_size=1, options={**options, "learn": "all"}
             )
         )
     solver = common_roles.solver("generator", run.model)
@@ -155,7 +155,7 @@ def cooper(
         "cooper" if online else f"cooper-{rm}",
         policies={
             "generator": run.learner(),
-            "rm": reward_model(begun, lr=rm_lr),
+            "rm": reward_model(rater_model, lr=rm_lr),
             "start": frozen(run.model),
             "corruptor": program(write_over),
         },

@@ -22,7 +22,7 @@ from cotrain.core.signals import LABEL, Signal
 from cotrain.core.state import State
 from cotrain.functional.likelihood import binary_cross_entropy
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.samples import usable, value_of
+from cotrain.learn.samples import usable_samples, value_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class Pairwise:
         return Needs(reads=(self.label,), on_policy=False, head="reward")
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        rated, dropped = usable(batch.samples, (self.label,))
-        labels, scores = [value_of(s, self.label) for s in rated], [_score(s) for s in rated]
+        rated, dropped = usable_samples(batch.samples, (self.label,))
+        labels, scores = [value_of(s, self.label) for s in rated], [_score_of(s) for s in rated]
         groups: dict[str, list[int]] = {}
         for i, sample in enumerate(rated):
             groups.setdefault(sample.group, []).append(i)
@@ -49,32 +49,32 @@ class Pairwise:
         losses, right, pairs = 0.0, 0.0, 0
         useful = [mine for mine in groups.values() if len({labels[i] for i in mine}) > 1]
         for mine in useful:
-            found = [(a, b) for a in mine for b in mine if labels[a] > labels[b]]
-            for better, worse in found:
+            label_pairs = [(a, b) for a in mine for b in mine if labels[a] > labels[b]]
+            for better, worse in label_pairs:
                 margin = scores[better] - scores[worse]
-                share = 1.0 / (len(found) * len(useful))
+                share = 1.0 / (len(label_pairs) * len(useful))
                 pull = share / (1.0 + math.exp(min(margin, 700.0)))
                 slopes[better] = slopes.get(better, 0.0) - pull
                 slopes[worse] = slopes.get(worse, 0.0) + pull
                 losses += share * (math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0))
                 right += share * (float(margin > 0) + 0.5 * float(margin == 0))
-            pairs += len(found)
-        kept = [i for i in range(len(rated)) if i in slopes or self.anchor]
+            pairs += len(label_pairs)
+        kept_indices = [i for i in range(len(rated)) if i in slopes or self.anchor]
         samples = tuple(
             replace(rated[i], advantages=torch.tensor([slopes.get(i, 0.0)]), targets=torch.tensor([labels[i]]))
-            for i in kept
+            for i in kept_indices
         )
-        metrics = {"traces": float(len(rated)), "pairs": float(pairs), **_drift(scores)}
+        metrics = {"traces": float(len(rated)), "pairs": float(pairs), **_score_moments(scores)}
         if useful:
             metrics |= {"pair_loss": losses, "pair_accuracy": right, "groups": float(len(useful))}
-        if len(kept) < len(rated):
-            dropped["no pair"] = len(rated) - len(kept)
+        if len(kept_indices) < len(rated):
+            dropped["no pair"] = len(rated) - len(kept_indices)
         return Credit(samples=samples, metrics=metrics, dropped=dropped), state
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
-        scores, targets = _first(predictions, batch)
+        scores, targets = _scores_and_labels(predictions, batch)
         value = (batch.advantages[:, 0] * scores).sum()
         if self.anchor:
             value = value + self.anchor * binary_cross_entropy(scores, targets).sum() / normaliser.sequences
@@ -91,15 +91,15 @@ class Pointwise:
         return Needs(reads=(self.label,), on_policy=False, head="reward")
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        rated, dropped = usable(batch.samples, (self.label,))
+        rated, dropped = usable_samples(batch.samples, (self.label,))
         samples = tuple(replace(s, targets=torch.tensor([value_of(s, self.label)])) for s in rated)
-        metrics = {"traces": float(len(rated)), **_drift([_score(s) for s in rated])}
+        metrics = {"traces": float(len(rated)), **_score_moments([_score_of(s) for s in rated])}
         return Credit(samples=samples, metrics=metrics, dropped=dropped), state
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
-        scores, targets = _first(predictions, batch)
+        scores, targets = _scores_and_labels(predictions, batch)
         losses = binary_cross_entropy(scores, targets)
         hits = ((scores > 0) == (targets > 0.5)).float()
         return Loss(
@@ -108,13 +108,13 @@ class Pointwise:
         )
 
 
-def _score(sample: Sample) -> float:
+def _score_of(sample: Sample) -> float:
     if sample.score is None:
         raise ConfigError(f"role {sample.role!r} speaks; a reward model learns from a role that a reward model plays")
     return sample.score
 
 
-def _drift(scores: Sequence[float]) -> dict[str, float]:
+def _score_moments(scores: Sequence[float]) -> dict[str, float]:
     """Mean and spread of the scores."""
     if not scores:
         return {}
@@ -122,7 +122,7 @@ def _drift(scores: Sequence[float]) -> dict[str, float]:
     return {"score_mean": mean, "score_std": math.sqrt(sum((s - mean) ** 2 for s in scores) / len(scores))}
 
 
-def _first(predictions: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+def _scores_and_labels(predictions: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores and labels ``[B]``."""
     assert batch.targets is not None  # credit sets them
     return predictions[:, 0], batch.targets[:, 0]

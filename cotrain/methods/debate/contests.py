@@ -31,7 +31,7 @@ from cotrain.core.address import rng_of
 from cotrain.core.notes import CORRECT, FINAL, STEP_OK
 from cotrain.core.signals import gives
 from cotrain.core.types import Task
-from cotrain.methods.debate.debates import PAID, RIGHT_SIDE, WON, against, allowed, note_speech, pay
+from cotrain.methods.debate.debates import PAID, RIGHT_SIDE, WON, accusation_text, word_limit_text, note_speech, reward_speech
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.protocols import attempts, examine, fields_for, show_verdict
@@ -66,34 +66,34 @@ async def contest(
     """
     first = await roles.solver(problem=task.prompt)
     bobs = critic != "none" and rng_of("ply", task.id, first.id).random() < 0.5
-    more = [] if bobs or samples < 2 else await roles.solver.many(samples - 1, problem=task.prompt)
-    written = [s for s in (first, *more) if await examine(task, roles, s) is not None]
+    extra_solutions = [] if bobs or samples < 2 else await roles.solver.many(samples - 1, problem=task.prompt)
+    examined = [s for s in (first, *extra_solutions) if await examine(task, roles, s) is not None]
     if not bobs:
-        for solution in written:
+        for solution in examined:
             if not solution.parsed.ok:
                 solution.reward(PAID, unread)
-    standing = [s for s in written if s.parsed.ok and (jury or STEP_OK.of(s))]
-    sides = {s.id: critic == "consultant" and rng_of("side", task.id, s.id).random() < 0.5 for s in standing}
-    spoken: list[list[Turn | None]] = [[None] for _ in standing]
+    judged_solutions = [s for s in examined if s.parsed.ok and (jury or STEP_OK.of(s))]
+    sides = {s.id: critic == "consultant" and rng_of("side", task.id, s.id).random() < 0.5 for s in judged_solutions}
+    speeches: list[list[Turn | None]] = [[None] for _ in judged_solutions]
     if critic != "none":
         n = samples if bobs else 1
-        asked = [roles.bob.many(n, **about(task, s, sides[s.id], words)) for s in standing]
-        spoken = [list(turns) for turns in await together(asked)]
-        note_all(standing, spoken, sides)
-    pairs = [(s, turn) for s, turns in zip(standing, spoken, strict=True) for turn in turns]
-    believed = await verdicts(task, roles, pairs, sides, jury)
-    for solution, turns in zip(standing, spoken, strict=True):
-        won = [believed[(solution.id, None if turn is None else turn.id)] for turn in turns]
-        r = sum(won) / len(won)
+        requests = [roles.bob.many(n, **critic_fields(task, s, sides[s.id], words)) for s in judged_solutions]
+        speeches = [list(turns) for turns in await together(requests)]
+        note_speeches(judged_solutions, speeches, sides)
+    pairs = [(s, turn) for s, turns in zip(judged_solutions, speeches, strict=True) for turn in turns]
+    verdict_shares = await judge_verdicts(task, roles, pairs, sides, jury)
+    for solution, turns in zip(judged_solutions, speeches, strict=True):
+        outcomes = [verdict_shares[(solution.id, None if turn is None else turn.id)] for turn in turns]
+        r = sum(outcomes) / len(outcomes)
         solution.reward(WON, r)
         if not bobs:
             solution.reward(PAID, r)
-        for turn, mine in zip(turns, won, strict=True):
+        for turn, outcome in zip(turns, outcomes, strict=True):
             if turn is not None:
-                share = mine if sides[solution.id] else 1.0 - mine
+                share = outcome if sides[solution.id] else 1.0 - outcome
                 turn.reward(WON, share)
                 if bobs:
-                    pay(turn, share, words, over, unread)
+                    reward_speech(turn, share, words, over, unread)
 
 
 @gives()
@@ -103,24 +103,24 @@ async def rehearse_contest(
     """``samples`` solutions of the role ``before``, and what the role ``teacher`` names in each: for the format."""
     written = [s for s in await attempts(task, roles, samples, role="before") if s.parsed.ok]
     for side in (False, True)[: 2 if critic == "consultant" else 1]:
-        spoken = await together([roles.teacher.many(1, **about(task, s, side, words)) for s in written])
-        note_all(written, spoken, {s.id: side for s in written})
+        spoken = await together([roles.teacher.many(1, **critic_fields(task, s, side, words)) for s in written])
+        note_speeches(written, spoken, {s.id: side for s in written})
 
 
-def about(task: Task, solution: Turn, side: bool, words: int) -> dict[str, Any]:
+def critic_fields(task: Task, solution: Turn, side: bool, words: int) -> dict[str, Any]:
     """What a critic is asked."""
     return {
         "problem": task.prompt,
-        "solution": solution.tagged,
+        "solution": solution.tagged_text,
         "count": len(solution.parsed.steps),
         "asked": ASKED[side],
-        "words": allowed(words),
+        "words": word_limit_text(words),
         "group": f"{solution.id}:{ASKED[side]}",
         "parent": solution,
     }
 
 
-def note_all(solutions: Sequence[Turn], spoken: Sequence[Sequence[Turn | None]], sides: Mapping[str, bool]) -> None:
+def note_speeches(solutions: Sequence[Turn], spoken: Sequence[Sequence[Turn | None]], sides: Mapping[str, bool]) -> None:
     """What critics say, and the truth of it."""
     for solution, turns in zip(solutions, spoken, strict=True):
         for turn in turns:
@@ -132,41 +132,41 @@ def note_all(solutions: Sequence[Turn], spoken: Sequence[Sequence[Turn | None]],
 Heard = tuple[Turn, Turn | None]  # a solution, and a speech about it
 
 
-async def verdicts(
+async def judge_verdicts(
     task: Task, roles: Roles, pairs: Sequence[Heard], sides: Mapping[str, bool], jury: int
 ) -> dict[tuple[str, str | None], float]:
     """The share of the judge's verdicts that say CORRECT, of each pair; one that cannot be read is a half."""
-    steps = [_step(task, solution, turn) for solution, turn in pairs]
-    asked = []
+    steps = [_checked_step(task, solution, turn) for solution, turn in pairs]
+    requests = []
     for (solution, turn), step in zip(pairs, steps, strict=True):
-        heard = solution.tagged
+        judged_text = solution.tagged_text
         if "nonce" in roles.judge.fields:  # a model that can be told in words
-            heard += against(turn, f"It is said to be {'right' if sides[solution.id] else 'wrong'}")
-        fields = fields_for(task, roles, roles.judge, solution, heard)
+            judged_text += accusation_text(turn, f"It is said to be {'right' if sides[solution.id] else 'wrong'}")
+        fields = fields_for(task, roles, roles.judge, solution, judged_text)
         if not jury:
             fields |= {"step": step + 1, "ok": STEP_OK.known(solution)[step]}
-        asked.append(roles.judge.many(jury or 1, group=solution.id, parent=solution, **fields))
-    found = {}
-    for (solution, turn), step, said in zip(pairs, steps, await together(asked), strict=True):
-        named = step if _names(turn) else None
-        votes = [_verdict(solution, vote, named) for vote in said]
-        found[(solution.id, None if turn is None else turn.id)] = sum(votes) / len(votes)
-    return found
+        requests.append(roles.judge.many(jury or 1, group=solution.id, parent=solution, **fields))
+    vote_shares = {}
+    for (solution, turn), step, judge_turns in zip(pairs, steps, await together(requests), strict=True):
+        named_step = step if _names_step(turn) else None
+        votes = [_read_verdict(solution, vote, named_step) for vote in judge_turns]
+        vote_shares[(solution.id, None if turn is None else turn.id)] = sum(votes) / len(votes)
+    return vote_shares
 
 
-def _step(task: Task, solution: Turn, turn: Turn | None) -> int:
+def _checked_step(task: Task, solution: Turn, turn: Turn | None) -> int:
     """The step that is named, else a drawn one."""
-    if turn is not None and _names(turn):
+    if turn is not None and _names_step(turn):
         return int(turn.parsed.step)
     return rng_of("check", task.id, solution.id, "" if turn is None else turn.id).randrange(len(solution.parsed.steps))
 
 
-def _names(turn: Turn | None) -> bool:
+def _names_step(turn: Turn | None) -> bool:
     """Whether a speech names a step."""
     return turn is not None and turn.parsed.ok and turn.parsed.step is not None
 
 
-def _verdict(solution: Turn, vote: Turn, named: int | None) -> float:
+def _read_verdict(solution: Turn, vote: Turn, named: int | None) -> float:
     """One verdict, shown with its truth. Where the judge speaks of each step and one was named, its verdict on that."""
     vote.note(CORRECT, CORRECT.known(solution))
     show_verdict(vote)

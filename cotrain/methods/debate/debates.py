@@ -24,7 +24,7 @@ from cotrain.core.signals import Signal, gives
 from cotrain.core.types import ParseFailure, Task
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.judges import shown
+from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Turn
 from cotrain.text.parsers import final_answer, step_verdicts
@@ -80,7 +80,7 @@ def accuse_anything(fields: Mapping[str, Any], rng: Random) -> str:
     return f"<answer>{rng.randint(1, fields['count'])}</answer>"
 
 
-def shares(hits: Sequence[bool | None]) -> tuple[float, float]:
+def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:
     """What each of two debaters wins from a judge who checks one accusation, each as likely; ``hits``: is the step that
     a debater accuses wrong, None where it accuses nobody because it is not heard. They add up to 1."""
     checks = [float(hit) if i == 0 else 1.0 - float(hit) for i, hit in enumerate(hits) if hit is not None]
@@ -88,17 +88,17 @@ def shares(hits: Sequence[bool | None]) -> tuple[float, float]:
     return first, 1.0 - first
 
 
-def paid(won: float, words: int, limit: int, over: float) -> float:
+def speech_pay(won: float, words: int, limit: int, over: float) -> float:
     """What a speech of so many words earns that wins this share; ``limit`` 0 is none."""
     return won - (over * min(1.0, max(0, words - limit) / limit) if limit else 0.0)
 
 
-def pay(turn: Turn, won: float, limit: int, over: float, unread: float) -> None:
+def reward_speech(turn: Turn, won: float, limit: int, over: float, unread: float) -> None:
     """The signal ``paid`` of a speech."""
-    turn.reward(PAID, paid(won, turn.parsed.words, limit, over) if turn.parsed.ok else unread)
+    turn.reward(PAID, speech_pay(won, turn.parsed.words, limit, over) if turn.parsed.ok else unread)
 
 
-def allowed(limit: int) -> str:
+def word_limit_text(limit: int) -> str:
     """A word limit as a prompt says it."""
     return f"at most {limit} words" if limit else "as many words as you need"
 
@@ -128,39 +128,39 @@ async def argue(
     the role ``judge``; 0 for the judge who checks one step. ``words``: the limit of a speech, 0 for none.
     ``rehearsed``: the role ``teacher`` speaks for both, for the format.
     """
-    written = [s for s in await attempts(task, roles, drafts) if s.parsed.ok and STEP_OK.of(s) is not None]
-    right = next((s for s in written if CORRECT.known(s)), None)
-    wrong = next((s for s in written if not CORRECT.known(s)), None)
+    examined = [s for s in await attempts(task, roles, drafts) if s.parsed.ok and STEP_OK.of(s) is not None]
+    right = next((s for s in examined if CORRECT.known(s)), None)
+    wrong = next((s for s in examined if not CORRECT.known(s)), None)
     if right is None or wrong is None:
         return
     coins = rng_of("sides", task.id, right.id, wrong.id)
-    mine = [right, wrong] if coins.random() < 0.5 else [wrong, right]  # the solution of each side
-    speaker, at = int(coins.random() < 0.5), coins.randrange(turns)
-    game = Game(task=task, roles=roles, mine=mine, limit=words, who=("teacher", "teacher") if rehearsed else SIDES)
-    heard = [speaker] if consultancy else [0, 1]
+    side_solutions = [right, wrong] if coins.random() < 0.5 else [wrong, right]  # the solution of each side
+    speaker, drawn_turn = int(coins.random() < 0.5), coins.randrange(turns)
+    game = DebateGame(task=task, roles=roles, mine=side_solutions, limit=words, who=("teacher", "teacher") if rehearsed else SIDES)
+    speaking_sides = [speaker] if consultancy else [0, 1]
     line: Line = []
-    for _ in range(turns if rehearsed else at):
-        line = (await game.turn([line], heard))[0]
+    for _ in range(turns if rehearsed else drawn_turn):
+        line = (await game.play_turn([line], speaking_sides))[0]
     if rehearsed:
         return
-    alone = await together([game.ask(line, side, samples if side == speaker else 1) for side in heard])
-    spoken = dict(zip(heard, alone, strict=True))
-    for side, speeches in spoken.items():
-        game.note(speeches, side)
-    facing = spoken[1 - speaker][0] if 1 - speaker in spoken else None
-    pairs: list[Pair] = [(mine_k, facing) if speaker == 0 else (facing, mine_k) for mine_k in spoken[speaker]]
-    each = leaves if at + 1 < turns else 1
+    replies = await together([game.ask_side(line, side, samples if side == speaker else 1) for side in speaking_sides])
+    speeches_by_side = dict(zip(speaking_sides, replies, strict=True))
+    for side, speeches in speeches_by_side.items():
+        game.note_side(speeches, side)
+    opposing_speech = speeches_by_side[1 - speaker][0] if 1 - speaker in speeches_by_side else None
+    pairs: list[Pair] = [(mine_k, opposing_speech) if speaker == 0 else (opposing_speech, mine_k) for mine_k in speeches_by_side[speaker]]
+    each = leaves if drawn_turn + 1 < turns else 1
     lines = [[*line, pair] for pair in pairs for _ in range(each)]
-    for _ in range(at + 1, turns):
-        lines = await game.turn(lines, heard)
-    won = await game.judged(lines, jury)
-    means = [sum(won[i * each + j] for j in range(each)) / each for i in range(len(pairs))]  # of the first side
-    for turn, first in zip(spoken[speaker], means, strict=True):
+    for _ in range(drawn_turn + 1, turns):
+        lines = await game.play_turn(lines, speaking_sides)
+    line_shares = await game.judge_lines(lines, jury)
+    means = [sum(line_shares[i * each + j] for j in range(each)) / each for i in range(len(pairs))]  # of the first side
+    for turn, first in zip(speeches_by_side[speaker], means, strict=True):
         share = first if speaker == 0 else 1.0 - first
         turn.reward(WON, share)
-        pay(turn, share, words, over, unread)
-        turn.note(JUDGED_RIGHT, first if mine[0] is right else 1.0 - first)
-    for turn in spoken.get(1 - speaker, ()):
+        reward_speech(turn, share, words, over, unread)
+        turn.note(JUDGED_RIGHT, first if side_solutions[0] is right else 1.0 - first)
+    for turn in speeches_by_side.get(1 - speaker, ()):
         first = sum(means) / len(means)
         turn.reward(WON, first if speaker == 1 else 1.0 - first)
 
@@ -170,7 +170,7 @@ Line = list[Pair]  # what was said so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Game:
+class DebateGame:
     """A problem with two solutions, and who speaks for each."""
 
     task: Task
@@ -179,54 +179,54 @@ class Game:
     limit: int  # words of a speech, 0 for no limit
     who: tuple[str, str]  # roles
 
-    def ask(self, line: Line, side: int, n: int) -> Coroutine[Any, Any, list[Turn]]:
+    def ask_side(self, line: Line, side: int, n: int) -> Coroutine[Any, Any, list[Turn]]:
         """A side speaks ``n`` times after all that was said."""
         accused = self.mine[1 - side]
-        said: Coroutine[Any, Any, list[Turn]] = getattr(self.roles, self.who[side]).many(
+        speeches: Coroutine[Any, Any, list[Turn]] = getattr(self.roles, self.who[side]).many(
             n,
             problem=self.task.prompt,
-            mine=self.mine[side].tagged,
-            other=accused.tagged,
+            mine=self.mine[side].tagged_text,
+            other=accused.tagged_text,
             count=len(accused.parsed.steps),
-            said=" ".join(f"Mine {_step(pair[side])} Other {_step(pair[1 - side])}" for pair in line) or "nothing",
-            words=allowed(self.limit),
+            said=" ".join(f"Mine {_accused_step(pair[side])} Other {_accused_step(pair[1 - side])}" for pair in line) or "nothing",
+            words=word_limit_text(self.limit),
         )
-        return said
+        return speeches
 
-    async def turn(self, lines: Sequence[Line], heard: Sequence[int]) -> list[Line]:
+    async def play_turn(self, lines: Sequence[Line], heard: Sequence[int]) -> list[Line]:
         """These lines with one more turn, all of which are spoken at once."""
         asked = [(line, side) for line in lines for side in heard]
-        spoken = await together([self.ask(line, side, 1) for line, side in asked])
+        spoken = await together([self.ask_side(line, side, 1) for line, side in asked])
         for (_, side), speeches in zip(asked, spoken, strict=True):
-            self.note(speeches, side)
+            self.note_side(speeches, side)
         longer = []
         for i, line in enumerate(lines):
             said = dict(zip(heard, (speeches[0] for speeches in spoken[i * len(heard) :]), strict=False))
             longer.append([*line, (said.get(0), said.get(1))])
         return longer
 
-    def note(self, speeches: Sequence[Turn], side: int) -> None:
+    def note_side(self, speeches: Sequence[Turn], side: int) -> None:
         """What speeches of a side say, and the truth of it."""
         for turn in speeches:
             turn.note(RIGHT_SIDE, CORRECT.known(self.mine[side]))
             note_speech(turn, STEP_OK.known(self.mine[1 - side]))
 
-    async def judged(self, lines: Sequence[Line], jury: int) -> list[float]:
+    async def judge_lines(self, lines: Sequence[Line], jury: int) -> list[float]:
         """The share of the verdicts that the first side wins, for each line."""
         if not jury:
             ends = [line[-1] for line in lines]
-            return [shares([None if turn is None else bool(HIT.of(turn)) for turn in end])[0] for end in ends]
-        votes = await together([self.votes(line, jury) for line in lines])
+            return [debate_shares([None if turn is None else bool(HIT.of(turn)) for turn in end])[0] for end in ends]
+        votes = await together([self.ask_jury(line, jury) for line in lines])
         truth = CORRECT.known(self.mine[0])
-        return [sum(_vote(turn, truth) for turn in turns) / jury for turns in votes]
+        return [sum(_first_side_vote(turn, truth) for turn in turns) / jury for turns in votes]
 
-    def votes(self, line: Line, votes: int) -> Coroutine[Any, Any, list[Turn]]:
+    def ask_jury(self, line: Line, votes: int) -> Coroutine[Any, Any, list[Turn]]:
         """A model reads both solutions and the last speech against each."""
         ends = zip(self.mine, line[-1], strict=True)
-        texts = [solution.tagged + against(said, "The other is wrong") for solution, said in ends]
+        texts = [solution.tagged_text + accusation_text(said, "The other is wrong") for solution, said in ends]
         fields: dict[str, Any] = {"first": texts[0], "second": texts[1]}
         guarded = "nonce" in self.roles.judge.fields
-        asked: dict[str, Any] = shown(self.roles.nonce(self.mine[0]), **fields) if guarded else fields
+        asked: dict[str, Any] = guarded_fields(self.roles.nonce(self.mine[0]), **fields) if guarded else fields
         said: Coroutine[Any, Any, list[Turn]] = self.roles.judge.many(
             votes, parent=self.mine[0], problem=self.task.prompt, **asked
         )
@@ -244,7 +244,7 @@ def note_speech(turn: Turn, steps: Sequence[bool] | None) -> None:
         turn.note(HIT, turn.parsed.ok and turn.parsed.step is not None and not steps[turn.parsed.step])
 
 
-def against(turn: Turn | None, claim: str) -> str:
+def accusation_text(turn: Turn | None, claim: str) -> str:
     """An accusation in words, for a judge who reads; empty where there is none that could be read."""
     if turn is None or not turn.parsed.ok or turn.parsed.step is None:
         return ""
@@ -252,11 +252,11 @@ def against(turn: Turn | None, claim: str) -> str:
     return f"\n{claim} in step {turn.parsed.step + 1}.{argument}"
 
 
-def _step(turn: Turn | None) -> str:
+def _accused_step(turn: Turn | None) -> str:
     return str(turn.parsed.step + 1) if turn is not None and turn.parsed.ok else "-"
 
 
-def _vote(turn: Turn, truth: bool) -> float:
+def _first_side_vote(turn: Turn, truth: bool) -> float:
     """A vote for the first side as 0 or 1; one that cannot be read is a half."""
     turn.note(CORRECT, truth)
     if not turn.parsed.ok:

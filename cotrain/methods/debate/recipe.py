@@ -94,15 +94,15 @@ def debate(
     if by == "dpo" and run.group_size < 2:
         raise ConfigError(f"debate: by=dpo compares speeches, and group_size is {run.group_size}; expected at least 2")
 
-    def role(policy: str, short_prompt: str, prompt: str) -> Role:
+    def speaker_role(policy: str, short_prompt: str, prompt: str) -> Role:
         most = Sampling(max_tokens=4 * limit or MOST[not short])
         return Role(policy=policy, prompt=short_prompt if short else prompt, parse=parse_accusation, sampling=most)
 
-    def learn(on: str, *also: str) -> Objective:
+    def make_objective(on: str, *also: str) -> Objective:
         if by == "dpo":
             soft = gamma or (10.0 if consultancy else 7.0)
-            how = Preference(policy="debater", reference="before", better=PAID, betas=(beta,), soft=soft, sft=sft)
-            return Objective(policy="debater", on=on, also=also, by=how)
+            play_options = Preference(policy="debater", reference="before", better=PAID, betas=(beta,), soft=soft, sft=sft)
+            return Objective(policy="debater", on=on, also=also, by=play_options)
         return Objective(policy="debater", on=on, also=also, by=dr_grpo(rewards={PAID: 1.0}, kl=run.pull()))
 
     policies: dict[str, Policy] = {"debater": run.learner(), **(run.start() if by == "rl" else {})}
@@ -116,10 +116,10 @@ def debate(
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
     if game == "sides":
-        speaks = role("debater", *((ACCUSE, ACCUSE_FULL) if turns == 1 else (ACCUSE_ON, ACCUSE_ON_FULL)))
+        speaks = speaker_role("debater", *((ACCUSE, ACCUSE_FULL) if turns == 1 else (ACCUSE_ON, ACCUSE_ON_FULL)))
         policies["author"] = frozen(run.model)
         roles = {"solver": common_roles.solver("author", run.model), **dict.fromkeys(SIDES, speaks)}
-        objectives = {"debater": learn("alice", "bob")}
+        objectives = {"debater": make_objective("alice", "bob")}
         how |= {"drafts": drafts, "consultancy": consultancy, "turns": turns}
         options, protocol = rules | how | {"samples": run.group_size, "leaves": leaves}, argue
         first, rehearsal = {"drafts": drafts, "turns": turns, "words": limit, "rehearsed": True}, argue
@@ -128,7 +128,7 @@ def debate(
             roles["judge"] = judges.comparer("judge", run.model)
             measures += (verifying("judge"),)
     else:
-        speaks = role("debater", CRITICISE, CRITICISE_FULL)
+        speaks = speaker_role("debater", CRITICISE, CRITICISE_FULL)
         if reviews:
             speaks = replace(common_roles.verifier("debater", run.model), parse=parse_review_as_accusation)
         roles = {"solver": common_roles.solver("debater", run.model), "bob": speaks}
@@ -136,9 +136,9 @@ def debate(
             roles["judge"] = judges.judge("judge", run.model, "steps" if short else "genrm")
         else:
             policies["judge"] = program(check_step, tokens_of="debater")
-            roles["judge"] = judges.checker("judge", CHECK_STEP)
+            roles["judge"] = judges.checker_role("judge", CHECK_STEP)
         critic = "none" if rlaif else "consultant" if consultancy else "opponent"
-        objectives = {"debater": learn("solver", *(() if rlaif else ("bob",)))}
+        objectives = {"debater": make_objective("solver", *(() if rlaif else ("bob",)))}
         how |= {"critic": critic}
         options, protocol = rules | how | {"samples": run.group_size}, contest
         first, rehearsal = {"critic": critic, "words": limit, "samples": 2}, rehearse_contest
@@ -146,7 +146,7 @@ def debate(
     phases = [Phase(name="debate", protocol=protocol, objectives=tuple(objectives), group_size=1, options=options)]
     if lessons:
         policies["teacher"] = program(accuse_anything, tokens_of="debater")
-        roles["teacher"] = role("teacher", speaks.prompt, speaks.prompt)
+        roles["teacher"] = speaker_role("teacher", speaks.prompt, speaks.prompt)
         if game == "solve":  # so that the solver forgets less
             policies["start"] = frozen(run.model)
             roles["before"] = common_roles.solver("start", run.model)

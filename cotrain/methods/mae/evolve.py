@@ -27,13 +27,13 @@ from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.judges import shown
+from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.proposals import DEPTH, NEW, VALID, hint_of, is_held_out
 from cotrain.rollout.protocols import examine, show_verdict
 from cotrain.rollout.role import Role, Turn
-from cotrain.rollout.stores import MINTED, Minted, TaskPool
+from cotrain.rollout.stores import MINTED, PoolProblem, TaskPool
 from cotrain.tasks.words.problem import Problem
-from cotrain.tasks.words.reader import read_problem, signature, task_of
+from cotrain.tasks.words.reader import read_problem, problem_signature, task_of
 from cotrain.text.parsers import MAX_CHARS
 
 EARNED = Signal("earned", meaning="what a proposer, solver or judge earns, in [0, 1]")
@@ -59,7 +59,7 @@ RATE_ANSWER_FULL = "Judge the solution of the problem below: is its final answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class ParsedScore:
     """A score that could be read."""
 
     score: float  # in [0, 1]
@@ -76,26 +76,26 @@ class Scored:
         return self.score >= 0.5
 
 
-def parse_score(text: str, fields: Mapping[str, Any]) -> Scored | ParseFailure:
+def parse_score(text: str, fields: Mapping[str, Any]) -> ParsedScore | ParseFailure:
     """The last score of a text."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    found, at = list[str](), 0
+    score_texts, at = list[str](), 0
     while (start := text.find("<score>", at)) >= 0 and (at := text.find("</score>", start)) >= 0:
-        found.append(text[start + len("<score>") : at])
-    if not found:
+        score_texts.append(text[start + len("<score>") : at])
+    if not score_texts:
         return ParseFailure(reason="no score")
-    form, said = (1.0 if len(found) == 1 else 0.5), found[-1].strip()
-    if not (said.isascii() and said.isdigit()) or len(said) > 2 or not 1 <= int(said) <= HIGHEST:
+    form, last_score = (1.0 if len(score_texts) == 1 else 0.5), score_texts[-1].strip()
+    if not (last_score.isascii() and last_score.isdigit()) or len(last_score) > 2 or not 1 <= int(last_score) <= HIGHEST:
         return ParseFailure(reason="bad score", format_score=form)
-    return Scored(score=(int(said) - 1) / (HIGHEST - 1), format_score=form)
+    return ParsedScore(score=(int(last_score) - 1) / (HIGHEST - 1), format_score=form)
 
 
 def write_score(score: float) -> str:
     return f"<score>{1 + round(score * (HIGHEST - 1))}</score>"
 
 
-def rater(policy: str, model: str) -> Role:
+def question_rater(policy: str, model: str) -> Role:
     """Scores a question: field ``problem``."""
     short = speaks_short(model)
     sampling = Sampling(max_tokens=SHORT if short else 256)
@@ -104,7 +104,7 @@ def rater(policy: str, model: str) -> Role:
     )
 
 
-def judge(policy: str, model: str) -> Role:
+def answer_judge(policy: str, model: str) -> Role:
     """Scores an answer: fields ``problem`` and ``solution``."""
     short = speaks_short(model)
     sampling = Sampling(max_tokens=SHORT if short else 256)
@@ -112,7 +112,7 @@ def judge(policy: str, model: str) -> Role:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scorer:
+class TextScorer:
     """How scores are asked for and what they pay."""
 
     roles: Roles
@@ -120,40 +120,40 @@ class Scorer:
     truth: float = 0.0  # share of the truth in a judge's reward
     oracle: bool = False  # scores are the truth, where it is known
 
-    async def question(self, turn: Turn, problem: Problem | None) -> float:
+    async def score_question(self, turn: Turn, problem: Problem | None) -> float:
         """Q of a question."""
         guarded = "nonce" in self.roles.rater.fields
         fields: dict[str, Any] = {"problem": turn.text.strip()}
         if guarded:
-            fields = shown(self.roles.nonce(turn), **fields)
+            fields = guarded_fields(self.roles.nonce(turn), **fields)
         said = await self.roles.rater.many(self.votes, group=f"{turn.id}/rated", parent=turn, **fields)
-        return self._worth(said, problem is not None)
+        return self._pay_and_average(said, problem is not None)
 
-    async def answer(self, turn: Turn, text: str) -> float:
+    async def score_answer(self, turn: Turn, text: str) -> float:
         """The score of an answer to ``text``."""
         handle = self.roles.judge
-        fields: dict[str, Any] = {"solution": turn.tagged}
+        fields: dict[str, Any] = {"solution": turn.tagged_text}
         if "nonce" in handle.fields:
-            fields = shown(self.roles.nonce(turn), **fields)
+            fields = guarded_fields(self.roles.nonce(turn), **fields)
         said = await handle.many(self.votes, group=f"{turn.id}/rated", parent=turn, problem=text, **fields)
-        return self._worth(said, CORRECT.of(turn))
+        return self._pay_and_average(said, CORRECT.of(turn))
 
-    def _worth(self, said: Sequence[Turn], right: bool | None) -> float:
+    def _pay_and_average(self, said: Sequence[Turn], right: bool | None) -> float:
         for turn in said:
             form = turn.parsed.format_score if turn.parsed.ok or turn.parsed.reason == "bad score" else 0.0
             earned = form
             if right is not None:
                 turn.note(CORRECT, right)
-                near = 1.0 - abs(_score(turn) - float(right))
+                near = 1.0 - abs(_score_of(turn) - float(right))
                 earned = (1.0 - self.truth) * form + self.truth * near
             turn.reward(EARNED, earned)
             show_verdict(turn)
         if self.oracle and right is not None:
             return float(right)
-        return sum(map(_score, said)) / len(said)
+        return sum(map(_score_of, said)) / len(said)
 
 
-def _score(turn: Turn) -> float:
+def _score_of(turn: Turn) -> float:
     return float(turn.parsed.score) if turn.parsed.ok else UNREADABLE
 
 
@@ -177,46 +177,46 @@ async def evolve(
 ) -> None:
     """One question, with ``samples`` trial answers for its difficulty, and ``samples`` answers to a question of the
     pool. The proposer is shown a problem of the pool with probability ``shown_share``."""
-    scorer = Scorer(roles=roles, votes=votes, truth=truth, oracle=oracle)
-    await _propose(task, scorer, pool, samples, quality, shown_share)  # first: both ask the judge, whose calls count
-    await _solve(task, scorer, pool, samples)
+    scorer = TextScorer(roles=roles, votes=votes, truth=truth, oracle=oracle)
+    await _play_proposer(task, scorer, pool, samples, quality, shown_share)  # first: both ask the judge, whose calls count
+    await _play_solver(task, scorer, pool, samples)
 
 
-async def _propose(
-    task: Task, scorer: Scorer, pool: TaskPool, samples: int, quality: float, shown_share: float
+async def _play_proposer(
+    task: Task, scorer: TextScorer, pool: TaskPool, samples: int, quality: float, shown_share: float
 ) -> None:
     sees = rng_of("reference?", task.id, len(pool.items)).random() < shown_share
     proposal = await scorer.roles.proposer(hint=hint_of(task, pool, "problem" if sees else ""), problem=task.prompt)
     text = proposal.text.strip()
-    problem = noted(proposal, pool)
+    problem = note_proposal(proposal, pool)
     if not is_question(text):
         proposal.reward(EARNED, 0.0)
         return
-    worth = await scorer.question(proposal, problem)
-    proposal.note(QUALITY, worth)
-    if worth < quality:
-        proposal.reward(EARNED, (worth + 1.0) / 3)
+    question_score = await scorer.score_question(proposal, problem)
+    proposal.note(QUALITY, question_score)
+    if question_score < quality:
+        proposal.reward(EARNED, (question_score + 1.0) / 3)
         return
-    name = text if problem is None else signature(problem)
-    scores = await _scored(task, scorer, "trial", text, problem, samples, str(proposal.address))
+    name = text if problem is None else problem_signature(problem)
+    scores = await _solve_and_score(task, scorer, "trial", text, problem, samples, str(proposal.address))
     share = sum(scores) / max(1, len(scores))
     if not is_held_out(text):
         proposal.show(MINTED, (text, "" if problem is None else str(problem.answer), name, share))
-    proposal.reward(EARNED, (worth + 1.0 - share + 1.0) / 3)
+    proposal.reward(EARNED, (question_score + 1.0 - share + 1.0) / 3)
 
 
-async def _solve(task: Task, scorer: Scorer, pool: TaskPool, samples: int) -> None:
-    drawn: Minted | None = pool.draw(rng_of("from the pool", task.id, len(pool.items)))
+async def _play_solver(task: Task, scorer: TextScorer, pool: TaskPool, samples: int) -> None:
+    drawn: PoolProblem | None = pool.draw_problem(rng_of("from the pool", task.id, len(pool.items)))
     if drawn is None:
         return
     read = read_problem(drawn.problem)
     problem = None if isinstance(read, ParseFailure) else read
-    await _scored(task, scorer, "solver", drawn.problem, problem, samples, None, paid=True)
+    await _solve_and_score(task, scorer, "solver", drawn.problem, problem, samples, None, paid=True)
 
 
-async def _scored(
+async def _solve_and_score(
     task: Task,
-    scorer: Scorer,
+    scorer: TextScorer,
     role: str,
     text: str,
     problem: Problem | None,
@@ -228,19 +228,19 @@ async def _scored(
     """Answers to a question and their scores; what the program knows of them is noted."""
     turns = await getattr(scorer.roles, role).many(samples, group=group, problem=text)
     if problem is not None:
-        asked = task_of(problem, f"{task.id}/proposed")
-        turns = [turn for turn in turns if await examine(asked, scorer.roles, turn) is not None]
+        proposed_task = task_of(problem, f"{task.id}/proposed")
+        turns = [turn for turn in turns if await examine(proposed_task, scorer.roles, turn) is not None]
     else:
         for turn in turns:
             turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
-    scores: list[float] = await together([scorer.answer(turn, text) for turn in turns])
+    scores: list[float] = await together([scorer.score_answer(turn, text) for turn in turns])
     for turn, score in zip(turns, scores, strict=True):
         if paid:
             turn.reward(EARNED, 0.5 * score + 0.5 * turn.parsed.format_score)
     return scores
 
 
-def noted(proposal: Turn, pool: TaskPool | None) -> Problem | None:
+def note_proposal(proposal: Turn, pool: TaskPool | None) -> Problem | None:
     """What the program knows of a proposal."""
     read = read_problem(proposal.text.strip())
     problem = None if isinstance(read, ParseFailure) else read
@@ -250,11 +250,11 @@ def noted(proposal: Turn, pool: TaskPool | None) -> Problem | None:
     else:
         proposal.note(DEPTH, float(len(read.needed)))
         if pool is not None:
-            proposal.note(NEW, signature(read) not in pool.signatures)
+            proposal.note(NEW, problem_signature(read) not in pool.signatures)
     return problem
 
 
-def spoiled(text: str, rng: Random) -> str:
+def drop_sentence(text: str, rng: Random) -> str:
     """A problem without one of its sentences, so that it has no answer, or asks for what nobody defined."""
     parts = re.findall(r"[^.?]+[.?]", text)
     cut = rng.randrange(len(parts))
@@ -266,10 +266,10 @@ async def rehearse(task: Task, roles: Roles, *, pool: TaskPool, skill: float = 0
     answer of the role ``before``, who solves as the model did at its start. With probability ``skill`` its scores are
     the truth, else they are drawn."""
     turn = await roles.author(hint=hint_of(task, pool, "problem"), problem=task.prompt)
-    read = read_problem(task.prompt)
-    if not isinstance(read, ParseFailure):
-        turn.show(MINTED, (task.prompt, str(read.answer), signature(read), 1.0))
-    broken = spoiled(task.prompt, rng_of("spoiled", task.id))
+    parsed_problem = read_problem(task.prompt)
+    if not isinstance(parsed_problem, ParseFailure):
+        turn.show(MINTED, (task.prompt, str(parsed_problem.answer), problem_signature(parsed_problem), 1.0))
+    broken = drop_sentence(task.prompt, rng_of("spoiled", task.id))
     await roles.rater_teacher(problem=task.prompt, score=1.0, skill=skill)
     await roles.rater_teacher(
         problem=broken, score=float(not isinstance(read_problem(broken), ParseFailure)), skill=skill
@@ -277,7 +277,7 @@ async def rehearse(task: Task, roles: Roles, *, pool: TaskPool, skill: float = 0
     solution = await roles.before(problem=task.prompt)
     if await examine(task, roles, solution) is not None:
         score = float(CORRECT.known(solution))
-        await roles.judge_teacher(problem=task.prompt, solution=solution.tagged, score=score, skill=skill)
+        await roles.judge_teacher(problem=task.prompt, solution=solution.tagged_text, score=score, skill=skill)
 
 
 def say_score(fields: Mapping[str, Any], rng: Random) -> str:
@@ -289,11 +289,11 @@ def say_score(fields: Mapping[str, Any], rng: Random) -> str:
 @gives(EARNED.to("judge"), EARNED.to("rater"))
 async def examine_all(task: Task, roles: Roles, *, votes: int = 1) -> None:
     """To measure: the solver and the judge of its answer on the task, one proposal and the rater of it."""
-    scorer = Scorer(roles=roles, votes=votes)
+    scorer = TextScorer(roles=roles, votes=votes)
     solution = await roles.solver(problem=task.prompt)
     if await examine(task, roles, solution) is not None:
-        await scorer.answer(solution, task.prompt)
+        await scorer.score_answer(solution, task.prompt)
     proposal = await roles.proposer(hint="", problem=task.prompt)
-    problem = noted(proposal, None)
+    problem = note_proposal(proposal, None)
     if proposal.text.strip():
-        await scorer.question(proposal, problem)
+        await scorer.score_question(proposal, problem)

@@ -23,8 +23,8 @@ from typing import Any, Literal
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
 from cotrain import alternate, common_roles, frozen, noting, program, recipe, reinforce_pp, solving, verifying
-from cotrain.methods.mae.evolve import EARNED, evolve, examine_all, judge as answer_judge
-from cotrain.methods.mae.evolve import rater, rehearse, say_score
+from cotrain.methods.mae.evolve import EARNED, evolve, examine_all, answer_judge as answer_judge
+from cotrain.methods.mae.evolve import question_rater, rehearse, say_score
 from cotrain.rollout.proposals import VALID, write_problem
 from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems
@@ -65,22 +65,22 @@ def mae(
     )
     solver = common_roles.solver("generator", run.model)
     roles = {"solver": solver, "trial": solver, "proposer": writes}
-    roles |= {"judge": answer_judge(scorer, run.model), "rater": rater(scorer, run.model)}
+    roles |= {"judge": answer_judge(scorer, run.model), "rater": question_rater(scorer, run.model)}
     policies = {"generator": run.learner(), **run.start()}
 
-    def learn(on: str, *also: str) -> Objective:
+    def make_objective(on: str, *also: str) -> Objective:
         by = reinforce_pp(rewards={EARNED: 1.0}, entropy=entropy, kl=run.pull())
         return Objective(policy="generator", on=on, also=also, by=by)
 
-    objectives = {"generator": learn("solver"), "proposer": learn("proposer")}
+    objectives = {"generator": make_objective("solver"), "proposer": make_objective("proposer")}
     if judge == "frozen":
         policies["judge"] = run.learner() if warmup else frozen(run.model)
     else:
-        objectives["judge"] = learn("judge", "rater")
-    how: dict[str, Any] = {"samples": run.group_size, "votes": votes, "quality": quality, "shown_share": shown}
-    how |= {"truth": truth, "oracle": judge == "oracle"}
+        objectives["judge"] = make_objective("judge", "rater")
+    options: dict[str, Any] = {"samples": run.group_size, "votes": votes, "quality": quality, "shown_share": shown}
+    options |= {"truth": truth, "oracle": judge == "oracle"}
     phases = [
-        Phase(name="play", protocol=evolve, objectives=tuple(objectives), group_size=1, options=how, stores=("pool",))
+        Phase(name="play", protocol=evolve, objectives=tuple(objectives), group_size=1, options=options, stores=("pool",))
     ]
     if warmup:
         policies["author"] = program(write_problem, tokens_of="generator")
@@ -89,7 +89,7 @@ def mae(
         policies["teacher"] = program(say_score, tokens_of=scorer)
         roles["author"] = Role(policy="author", prompt=writes.prompt, sampling=writes.sampling)
         roles["judge_teacher"] = answer_judge("teacher", run.model)
-        roles["rater_teacher"] = rater("teacher", run.model)
+        roles["rater_teacher"] = question_rater("teacher", run.model)
         objectives["format"] = Objective(policy="generator", on="author", also=("before",), by=Sft())
         objectives["scores"] = Objective(policy=scorer, on="judge_teacher", also=("rater_teacher",), by=Sft())
         phases.append(

@@ -18,7 +18,7 @@ from typing import Any
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Grade, StepVerdicts, Task
-from cotrain.tasks.words.oracle import integer
+from cotrain.tasks.words.oracle import parse_integer
 from cotrain.text.parsers import final_answer
 
 SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}  # of 100 buckets
@@ -26,7 +26,7 @@ ATTEMPTS = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halved:
+class HalvesGrader:
     """Grades an answer, and knows who sees what."""
 
     seen: tuple[tuple[int, ...], tuple[int, ...]]
@@ -39,7 +39,7 @@ class Halved:
         return ", ".join(map(str, self.seen[agent]))
 
     def grade(self, task: Task, text: str) -> Grade:
-        said = integer((final_answer(text) or "").strip())
+        said = parse_integer((final_answer(text) or "").strip())
         return Grade(value=False, reason="no answer") if said is None else Grade(value=said == self.total)
 
     def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
@@ -59,7 +59,7 @@ class Halves:
         return "halves"
 
     @property
-    def floor(self) -> float:
+    def guessing_accuracy(self) -> float:
         """Share of right answers of an agent that is told nothing and guesses best."""
         sums = Counter(map(sum, product(range(1, self.largest + 1), repeat=self.count)))
         return max(sums.values()) / self.largest**self.count
@@ -71,8 +71,8 @@ class Halves:
         for attempt in range(ATTEMPTS):
             rng = rng_of("halves", split, index, attempt)
             numbers = tuple(1 + int(rng.random() * self.largest) for _ in range(2 * self.count))
-            grader = Halved(seen=(numbers[: self.count], numbers[self.count :]))
-            if self.small or zlib.crc32(str(numbers).encode()) % 100 in SPLITS[split]:
+            grader = HalvesGrader(seen=(numbers[: self.count], numbers[self.count :]))
+            if self.is_small or zlib.crc32(str(numbers).encode()) % 100 in SPLITS[split]:
                 break
         prompt = f"{grader.view(0)} | {grader.view(1)}"
         return Task(
@@ -85,7 +85,7 @@ class Halves:
         )
 
     @property
-    def small(self) -> bool:
+    def is_small(self) -> bool:
         """So few combinations that nothing can be held out: all splits have all of them."""
         return self.largest ** (2 * self.count) < 1000
 
@@ -98,8 +98,8 @@ class Halves:
         return {"kind": "halves", "settings": {"count": self.count, "largest": self.largest}}
 
 
-def halved(task: Task) -> Halved:
+def halves_grader_of(task: Task) -> HalvesGrader:
     """Who sees what. Raises ConfigError for a task that is not of this source."""
-    if not isinstance(task.grader, Halved):
+    if not isinstance(task.grader, HalvesGrader):
         raise ConfigError(f"task {task.id} is not seen by halves; expected --tasks halves")
     return task.grader

@@ -42,6 +42,6 @@ def answer_returns(
     return found
 
 
-def backed_up(reward: float, child: Sequence[float], gamma: float) -> float:
+def backed_up_return(reward: float, child: Sequence[float], gamma: float) -> float:
     """The return of a joint action: its reward, and γ times the mean of its child node's; () where the game ends."""
     return reward + (gamma * sum(child) / len(child) if child else 0.0)

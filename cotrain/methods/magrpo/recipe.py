@@ -35,7 +35,7 @@ from cotrain.methods.magrpo.teams import (
     JOINT,
     TELLS,
     cooperate,
-    members,
+    team_roles,
     rehearse,
     teacher,
     together_and_apart,
@@ -78,10 +78,10 @@ def magrpo(
             policy=agent, on=agent, also=(f"{agent}_answer",), by=by(rewards={JOINT: 1.0}, kl=run.pull())
         )
     same = {agent: agent for agent in AGENTS}
-    roles = members(same, run.model) | members(same, run.model, "silent_")
-    roles |= members(dict(zip(AGENTS, reversed(AGENTS), strict=True)), run.model, "swapped_")
-    how: dict[str, Any] = {"sees": sees, "silent": silent}
-    options = how | {"samples": run.group_size, "pairing": pairing, "gamma": gamma, "threshold": threshold}
+    roles = team_roles(same, run.model) | team_roles(same, run.model, "silent_")
+    roles |= team_roles(dict(zip(AGENTS, reversed(AGENTS), strict=True)), run.model, "swapped_")
+    view_options: dict[str, Any] = {"sees": sees, "silent": silent}
+    options = view_options | {"samples": run.group_size, "pairing": pairing, "gamma": gamma, "threshold": threshold}
     phases = [Phase(name="team", protocol=cooperate, objectives=AGENTS, group_size=1, options=options)]
     if warmup:
         for agent in AGENTS:
@@ -90,8 +90,8 @@ def magrpo(
             taught[f"format_{agent}"] = Objective(
                 policy=agent, on=f"teacher_{agent}", also=(f"teacher_{agent}_answer",), by=Sft()
             )
-        roles |= members({agent: f"teacher_{agent}" for agent in AGENTS}, run.model, "teacher_")
-        phases.append(Phase(name="format", protocol=rehearse, objectives=tuple(taught), group_size=1, options=how))
+        roles |= team_roles({agent: f"teacher_{agent}" for agent in AGENTS}, run.model, "teacher_")
+        phases.append(Phase(name="format", protocol=rehearse, objectives=tuple(taught), group_size=1, options=view_options))
     answers = [f"{prefix}{agent}_answer" for prefix in ("", "silent_", "swapped_") for agent in AGENTS]
     return run.recipe(
         f"magrpo-{pairing}",
@@ -100,7 +100,7 @@ def magrpo(
         objectives=objectives | taught,
         schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
         evaluate=together_and_apart,
-        options=how,
+        options=view_options,
         measures=(
             *(noting(name, CORRECT) for name in answers),
             *(noting(f"{prefix}alice_answer", BOTH) for prefix in ("", "silent_", "swapped_")),

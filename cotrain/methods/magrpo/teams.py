@@ -22,8 +22,8 @@ from typing import Any
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import ParseFailure, Sampling, Task
-from cotrain.methods.magrpo.halves import Halved, halved
-from cotrain.methods.magrpo.joint import answer_returns, backed_up, joint_actions
+from cotrain.methods.magrpo.halves import HalvesGrader, halves_grader_of
+from cotrain.methods.magrpo.joint import answer_returns, backed_up_return, joint_actions
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
@@ -48,7 +48,7 @@ Write the sum of all numbers, alone, in one pair of tags: <answer> ... </answer>
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sum:
+class ParsedSum:
     """An answer that could be read."""
 
     answer: str
@@ -59,12 +59,12 @@ class Sum:
         return True
 
 
-def parse_sum(text: str, fields: Mapping[str, Any]) -> Sum | ParseFailure:
+def parse_sum(text: str, fields: Mapping[str, Any]) -> ParsedSum | ParseFailure:
     said = final_answer(text)
-    return ParseFailure(reason="no answer") if said is None else Sum(answer=said)
+    return ParseFailure(reason="no answer") if said is None else ParsedSum(answer=said)
 
 
-def members(policies: Mapping[str, str], model: str, prefix: str = "") -> dict[str, Role]:
+def team_roles(policies: Mapping[str, str], model: str, prefix: str = "") -> dict[str, Role]:
     """The four roles, with a ``prefix`` to their names; ``policies``: of each agent."""
     short = speaks_short(model)
     prompts = (MESSAGE, ANSWERED) if short else (MESSAGE_FULL, ANSWERED_FULL)
@@ -77,7 +77,7 @@ def members(policies: Mapping[str, str], model: str, prefix: str = "") -> dict[s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TeamGame:
     """What is the same at all nodes of one game."""
 
     task: Task
@@ -89,11 +89,11 @@ class Table:
     prefix: str
 
     @property
-    def judge(self) -> Halved:
-        return halved(self.task)
+    def halves_grader(self) -> HalvesGrader:
+        return halves_grader_of(self.task)
 
-    def view(self, agent: int) -> str:
-        return self.judge.view(agent) if self.sees == "half" else f"{self.judge.view(0)}, {self.judge.view(1)}"
+    def visible_numbers(self, agent: int) -> str:
+        return self.halves_grader.view(agent) if self.sees == "half" else f"{self.halves_grader.view(0)}, {self.halves_grader.view(1)}"
 
 
 @gives(*(JOINT.to(name) for agent in AGENTS for name in (agent, f"{agent}_answer")))
@@ -110,7 +110,7 @@ async def cooperate(
 ) -> None:
     """The tree above, to be learned from. ``sees`` "all": both see all numbers, the ceiling; ``silent``: nobody hears
     anything, the floor."""
-    table = Table(
+    table = TeamGame(
         task=task,
         roles=roles,
         samples=samples,
@@ -119,67 +119,67 @@ async def cooperate(
         silent=silent,
         prefix="",
     )
-    said = await _messages(table)
+    messages = await _ask_messages(table)
     returns = [0.0] * len(table.joint)  # messages have no reward of their own
     if threshold is None or not sum(returns) / len(returns) > threshold:
-        nodes = [_answers(table, [said[i][k] for i, k in enumerate(places)]) for places in table.joint]
-        for j, (answers, rewards) in enumerate(await _rewarded(table, nodes)):
-            _pay(table, answers, rewards)
-            returns[j] = backed_up(0.0, rewards, gamma)
-    _pay(table, said, returns)
+        nodes = [_ask_answers(table, [messages[i][k] for i, k in enumerate(places)]) for places in table.joint]
+        for j, (answers, rewards) in enumerate(await _reward_nodes(table, nodes)):
+            _pay_returns(table, answers, rewards)
+            returns[j] = backed_up_return(0.0, rewards, gamma)
+    _pay_returns(table, messages, returns)
 
 
 async def together_and_apart(task: Task, roles: Roles, *, sees: str = "half", silent: bool = False) -> None:
     """To measure, without rewards: the team as it is trained; without messages; and with the two policies in each
     other's seat. The roles have the prefixes "", "silent_" and "swapped_"."""
     for prefix, mute in (("", silent), ("silent_", True), ("swapped_", silent)):
-        table = Table(task=task, roles=roles, samples=1, joint=((0, 0),), sees=sees, silent=mute, prefix=prefix)
-        said = await _messages(table)
-        await _rewarded(table, [_answers(table, [turns[0] for turns in said])])
+        table = TeamGame(task=task, roles=roles, samples=1, joint=((0, 0),), sees=sees, silent=mute, prefix=prefix)
+        said = await _ask_messages(table)
+        await _reward_nodes(table, [_ask_answers(table, [turns[0] for turns in said])])
 
 
-async def _messages(table: Table) -> list[list[Turn]]:
+async def _ask_messages(table: TeamGame) -> list[list[Turn]]:
     names = [f"{table.prefix}{agent}" for agent in AGENTS]
-    asked = [getattr(table.roles, name).many(table.samples, seen=table.view(i)) for i, name in enumerate(names)]
+    asked = [getattr(table.roles, name).many(table.samples, seen=table.visible_numbers(i)) for i, name in enumerate(names)]
     said: list[list[Turn]] = await together(asked)
     for i, turns in enumerate(said):
         for turn in turns:
-            turn.note(TELLS, turn.text.strip() == str(sum(table.judge.seen[i])))
+            turn.note(TELLS, turn.text.strip() == str(sum(table.halves_grader.seen[i])))
     return said
 
 
-def _answers(table: Table, said: Sequence[Turn]) -> Coroutine[Any, Any, list[list[Turn]]]:
+def _ask_answers(table: TeamGame, said: Sequence[Turn]) -> Coroutine[Any, Any, list[list[Turn]]]:
     """Both agents' answers at one node, asked at once; the node's name is that of its messages."""
     node, asked = "+".join(turn.id for turn in said), []
     for i, agent in enumerate(AGENTS):
         mine, other = (said[k].text.strip() or "nothing" for k in (i, 1 - i))
-        fields = {"seen": table.view(i), "said": mine, "heard": "nothing" if table.silent else other}
+        fields = {"seen": table.visible_numbers(i), "said": mine, "heard": "nothing" if table.silent else other}
         role = getattr(table.roles, f"{table.prefix}{agent}_answer")
         asked.append(role.many(table.samples, group=f"{node}/{agent}", **fields))
     return together(asked)
 
 
-async def _rewarded(
-    table: Table, nodes: Sequence[Coroutine[Any, Any, list[list[Turn]]]]
+async def _reward_nodes(
+    table: TeamGame, nodes: Sequence[Coroutine[Any, Any, list[list[Turn]]]]
 ) -> list[tuple[list[list[Turn]], list[float]]]:
     """Of each node the answers of both agents, and the reward of every joint action of them. An answer that could not
     be graded fails and counts as wrong for its partner."""
     found = []
     for answers in await together(list(nodes)):
-        right = [[await _right(table, turn) for turn in turns] for turns in answers]
+        right = [[await _grade_turn(table, turn) for turn in turns] for turns in answers]
         for k, turn in enumerate(answers[0]):
             turn.note(BOTH, right[0][k] and right[1][k])
         found.append((answers, [sum(right[i][k] for i, k in enumerate(places)) / 2 for places in table.joint]))
     return found
 
 
-def _pay(table: Table, turns: Sequence[Sequence[Turn]], returns: Sequence[float]) -> None:
+def _pay_returns(table: TeamGame, turns: Sequence[Sequence[Turn]], returns: Sequence[float]) -> None:
     for mine, values in zip(turns, answer_returns(table.joint, returns, 2, table.samples), strict=True):
         for turn, value in zip(mine, values, strict=True):
             turn.reward(JOINT, value)
 
 
-async def _right(table: Table, turn: Turn) -> bool:
+async def _grade_turn(table: TeamGame, turn: Turn) -> bool:
     grade = await table.roles.grade(table.task, turn)
     if grade.value is None:
         turn.fail(grade.reason or "ungraded")
@@ -194,12 +194,12 @@ async def _right(table: Table, turn: Turn) -> bool:
 
 async def rehearse(task: Task, roles: Roles, *, sees: str = "half", silent: bool = False) -> None:
     """Programs play the four roles, for the format to be learned: roles ``teacher_alice`` and so on."""
-    table = Table(task=task, roles=roles, samples=1, joint=((0, 0),), sees=sees, silent=silent, prefix="teacher_")
-    judge, said = table.judge, []
+    table = TeamGame(task=task, roles=roles, samples=1, joint=((0, 0),), sees=sees, silent=silent, prefix="teacher_")
+    judge, said = table.halves_grader, []
     for i, agent in enumerate(AGENTS):
-        said.append(await getattr(roles, f"teacher_{agent}")(seen=table.view(i), numbers=judge.seen[i]))
+        said.append(await getattr(roles, f"teacher_{agent}")(seen=table.visible_numbers(i), numbers=judge.seen[i]))
     for i, agent in enumerate(AGENTS):
-        fields = {"seen": table.view(i), "said": said[i].text, "heard": "nothing" if silent else said[1 - i].text}
+        fields = {"seen": table.visible_numbers(i), "said": said[i].text, "heard": "nothing" if silent else said[1 - i].text}
         await getattr(roles, f"teacher_{agent}_answer")(total=judge.total, **fields)
 
 

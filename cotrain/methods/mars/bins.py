@@ -12,13 +12,13 @@ def first_fit_decreasing(sizes: Sequence[float], capacity: float) -> list[list[i
     if not capacity > 0.0:
         raise ValueError(f"first_fit_decreasing: capacity {capacity} must be positive")
     bins: list[list[int]] = []
-    room: list[float] = []
+    room_left: list[float] = []
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        place = next((b for b, left in enumerate(room) if sizes[index] <= left), None)
-        if place is None:
-            place = len(bins)
+        bin_index = next((b for b, left in enumerate(room_left) if sizes[index] <= left), None)
+        if bin_index is None:
+            bin_index = len(bins)
             bins.append([])
-            room.append(capacity)
-        bins[place].append(index)
-        room[place] -= sizes[index]
+            room_left.append(capacity)
+        bins[bin_index].append(index)
+        room_left[bin_index] -= sizes[index]
     return [sorted(mine) for mine in bins]

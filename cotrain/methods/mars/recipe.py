@@ -50,22 +50,22 @@ async def research(
     calls: list[Turn] = []
     if plan:
         calls.append(await roles.planner(question=question))
-        found = search(task, calls[0], facts, noise)
+        documents = search_documents(task, calls[0], facts, noise)
     else:
-        found = search_corpus.documents(task.prompt, rng_of("documents", task.id), noise=noise)
-    said = list(found)
+        documents = search_corpus.scatter_facts(task.prompt, rng_of("documents", task.id), noise=noise)
+    texts = list(documents)
     if digest:
-        packed = first_fit_decreasing([len(document) for document in found], bin_size)
-        bins = ["\n".join(found[i] for i in chosen) for chosen in packed]
+        packed = first_fit_decreasing([len(document) for document in documents], bin_size)
+        bins = ["\n".join(documents[i] for i in chosen) for chosen in packed]
         digester = roles.digester
         digests = await together(
-            [digester(group=digester.whole_group, documents=shown, purpose=question) for shown in bins]
+            [digester(group=digester.whole_group, documents=bin_text, purpose=question) for bin_text in bins]
         )
         for shown, turn in zip(bins, digests, strict=True):
-            weigh(turn, shown, facts)
+            note_digest(turn, shown, facts)
         calls += digests
-        said = [text for turn in digests if (text := turn.text.strip()) != NOTHING]
-    context = " ".join([*said, question])
+        texts = [text for turn in digests if (text := turn.text.strip()) != NOTHING]
+    context = " ".join([*texts, question])
     solution = await roles.solver(group=roles.solver.whole_group, problem=context)  # whatever each trajectory has found
     correct = await examine(task, roles, solution)
     if correct is None:
@@ -75,23 +75,23 @@ async def research(
         turn.reward(OUTCOME, float(correct))
 
 
-def search(task: Task, plan: Turn, facts: tuple[str, ...], noise: float) -> tuple[str, ...]:
+def search_documents(task: Task, plan: Turn, facts: tuple[str, ...], noise: float) -> tuple[str, ...]:
     """What the tool returns; the same for all members of a group that ask the same."""
     query = plan.parsed.text if plan.parsed.ok else ""
     plan.show(*(QUERY, query) if query else (FAILURE, plan.parsed.reason))
-    found = search_corpus.search(task.prompt, query, rng_of("documents", task.id, query), noise=noise)
+    found = search_corpus.search_documents(task.prompt, query, rng_of("documents", task.id, query), noise=noise)
     plan.note(FOUND, all(any(fact in document for document in found) for fact in facts))
     return found
 
 
-def weigh(digest: Turn, shown: str, facts: tuple[str, ...]) -> None:
+def note_digest(digest: Turn, shown: str, facts: tuple[str, ...]) -> None:
     """Note how much of what matters a digest holds, and how much of it matters; each where there is any."""
     wanted = {fact for fact in facts if fact in shown}
-    said = search_corpus.sentences(digest.text)
+    sentences = search_corpus.split_sentences(digest.text)
     if wanted:
         digest.note(RECALL, sum(fact in digest.text for fact in wanted) / len(wanted))
-    if said and digest.text.strip() != NOTHING:
-        digest.note(PRECISION, sum(sentence in wanted for sentence in said) / len(said))
+    if sentences and digest.text.strip() != NOTHING:
+        digest.note(PRECISION, sum(sentence in wanted for sentence in sentences) / len(sentences))
 
 
 @recipe(model="embedded-digest")
@@ -110,12 +110,12 @@ def mars(
         raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
     trained, digest = system1 == "trained", system1 != "none"
     plain: tuple[After, ...] = (drop_flat_groups,)
-    drawn: tuple[After, ...] = (*plain, Subsample(size=run.group_size, by=sampling)) if balance else plain
+    after: tuple[After, ...] = (*plain, Subsample(size=run.group_size, by=sampling)) if balance else plain
     also = (*(["planner"] if plan else []), *(["digester"] if trained and not decoupled else []))
-    reason = grpo(rewards={OUTCOME: 1.0}, kl=run.pull(), after=plain if decoupled else drawn)
+    reason = grpo(rewards={OUTCOME: 1.0}, kl=run.pull(), after=plain if decoupled else after)
     objectives = {"system2": Objective(policy="model", on="solver", also=also, by=reason)}
     if trained and decoupled:
-        digesting = grpo(rewards={OUTCOME: 1.0}, kl=run.pull(), after=drawn)
+        digesting = grpo(rewards={OUTCOME: 1.0}, kl=run.pull(), after=after)
         objectives["system1"] = Objective(policy="model", on="digester", by=digesting)
     policies = {"model": run.learner(), **run.start()}
     if system1 == "frozen":
@@ -125,13 +125,13 @@ def mars(
         roles["planner"] = common_roles.planner("model", run.model)
     if digest:
         roles["digester"] = common_roles.digester("model" if trained else "start", run.model)
-    shown: dict[str, Any] = {"bin_size": bin_size, "noise": noise, "plan": plan, "digest": digest}
+    options: dict[str, Any] = {"bin_size": bin_size, "noise": noise, "plan": plan, "digest": digest}
     return run.recipe(
         "mars" if trained else f"mars-{system1}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(research, *objectives, name="both", **shown),
+        schedule=single(research, *objectives, name="both", **options),
         evaluate=research,
-        options=shown,
+        options=options,
     )

@@ -24,9 +24,9 @@ from cotrain.methods.mars.bins import first_fit_decreasing
 from cotrain.tasks.words import search_corpus
 from cotrain.tasks.words.corpus import (
     Start,
-    _conversation,
-    _flip,
-    _problem,
+    _as_conversation,
+    _flip_probability,
+    _training_problem,
     final_verdict,
     review_text,
     reviewed_solution,
@@ -36,7 +36,7 @@ from cotrain.tasks.words.oracle import read_steps
 from cotrain.tasks.words.problem import Fact, Problem, compute, solution_text, step_text
 from cotrain.tasks.words.source import WordProblems
 from cotrain.tasks.words.wording import NOUNS
-from cotrain.text.prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK, SOLVE, fill
+from cotrain.text.prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK, SOLVE, fill_template
 
 NOTHING = "Nothing."  # the digest of documents that hold nothing of use
 BIN = (2, 5)  # documents in a bin to be digested
@@ -51,17 +51,17 @@ Conversation = list[dict[str, str]]
 def refine_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:
     """A solution, right half of the time, and a review of it; the solution is revised as the review says."""
     rng = rng_of("words", "refine", seed, index)
-    problem = _problem(source, rng)
+    problem = _training_problem(source, rng)
     attempt = reviewed_solution(problem, rng, habits)
-    flip = _flip(start)
+    flip = _flip_probability(start)
     verdicts = tuple(ok != (rng.random() < flip) for ok in attempt.judgement.ok)
     final = final_verdict(problem, read_steps(problem, attempt.steps), verdicts, attempt.answer)
     review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
-    shown = fill(REFINE, problem=problem.text, solution=attempt.text, review=review)
-    return _conversation(shown, revised(problem, attempt, verdicts, final))
+    shown = fill_template(REFINE, problem=problem.text, solution=attempt.text, review=review)
+    return _as_conversation(shown, revise_solution(problem, attempt, verdicts, final))
 
 
-def revised(problem: Problem, attempt: Attempt, verdicts: Sequence[bool], final: bool) -> str:
+def revise_solution(problem: Problem, attempt: Attempt, verdicts: Sequence[bool], final: bool) -> str:
     """The solution with every step that ``verdicts`` [K] calls wrong worked out anew, or left out if nothing needs it.
 
     A step called right is copied, or taken up with the new numbers if it rests on one that has changed. If ``final``
@@ -109,7 +109,7 @@ def revised(problem: Problem, attempt: Attempt, verdicts: Sequence[bool], final:
 def meta_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:
     """A review, half of the time with one or two verdicts on steps turned round, and whether all of them are right."""
     rng = rng_of("words", "meta", seed, index)
-    problem = _problem(source, rng)
+    problem = _training_problem(source, rng)
     attempt = reviewed_solution(problem, rng, habits)
     right = attempt.judgement.ok
     sound = rng.random() < 0.5
@@ -117,50 +117,50 @@ def meta_conversation(source: WordProblems, habits: Habits, start: Start, seed: 
     verdicts = tuple(ok != (i in wrong) for i, ok in enumerate(right))
     final = final_verdict(problem, read_steps(problem, attempt.steps), verdicts, attempt.answer)
     review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
-    said = sound != (rng.random() < _flip(start))
-    shown = fill(META, problem=problem.text, solution=attempt.text, review=review)
-    return _conversation(shown, f"<final>{'CORRECT' if said else 'INCORRECT'}</final>")
+    verdict = sound != (rng.random() < _flip_probability(start))
+    prompt = fill_template(META, problem=problem.text, solution=attempt.text, review=review)
+    return _as_conversation(prompt, f"<final>{'CORRECT' if verdict else 'INCORRECT'}</final>")
 
 
 def self_check_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:
     """A solver with these habits, and its own review."""
     rng = rng_of("words", "self check", seed, index)
-    problem = _problem(source, rng)
+    problem = _training_problem(source, rng)
     attempt = with_habits(problem, habits, rng)
-    flip = _flip(start)
+    flip = _flip_probability(start)
     verdicts = tuple(ok != (rng.random() < flip) for ok in attempt.judgement.ok)
     final = final_verdict(problem, read_steps(problem, attempt.steps), verdicts, attempt.answer)
     if start == "format":
         final = rng.random() < 0.5
     review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
-    return _conversation(fill(SELF_CHECK, problem=problem.text), attempt.text + review)
+    return _as_conversation(fill_template(SELF_CHECK, problem=problem.text), attempt.text + review)
 
 
 def plan_conversation(source: WordProblems, seed: int, index: int) -> Conversation:
     """A question, answered by a search for what it asks for."""
-    problem = _problem(source, rng_of("words", "plan", seed, index))
+    problem = _training_problem(source, rng_of("words", "plan", seed, index))
     _, question = search_corpus.facts_and_question(problem.text)
-    return _conversation(fill(PLAN, question=question), f"<search> {problem.question}</search>")
+    return _as_conversation(fill_template(PLAN, question=question), f"<search> {problem.question}</search>")
 
 
 def digest_conversation(source: WordProblems, missed: float, seed: int, index: int) -> Conversation:
     """Some of the documents that a search finds. Read for a question (even indexes), what matters are the problem's
     facts; read for a list of nouns, it is every sentence with one of them."""
     rng = rng_of("words", "digest", seed, index)
-    problem = _problem(source, rng)
+    problem = _training_problem(source, rng)
     facts, question = search_corpus.facts_and_question(problem.text)
-    found = search_corpus.search(problem.text, problem.question if rng.random() < 0.9 else "nothing", rng)
-    found = found[: BIN[0] + int(rng.random() * (BIN[1] - BIN[0] + 1))]
-    said = [sentence for document in found for sentence in search_corpus.sentences(document)]
+    found_documents = search_corpus.search_documents(problem.text, problem.question if rng.random() < 0.9 else "nothing", rng)
+    found_documents = found_documents[: BIN[0] + int(rng.random() * (BIN[1] - BIN[0] + 1))]
+    all_sentences = [sentence for document in found_documents for sentence in search_corpus.split_sentences(document)]
     if index % 2 == 0:
-        purpose, wanted = question, set(facts)
+        purpose, relevant = question, set(facts)
     else:
-        named = sorted(search_corpus.words(" ".join(said)) & set(NOUNS))
-        nouns = rng.sample(named, min(len(named), 2 + int(rng.random() * 3)))
+        named_nouns = sorted(search_corpus.long_words(" ".join(all_sentences)) & set(NOUNS))
+        nouns = rng.sample(named_nouns, min(len(named_nouns), 2 + int(rng.random() * 3)))
         purpose = f"Facts about {', '.join(nouns)}."
-        wanted = {s for s in said if not search_corpus.words(s).isdisjoint(nouns)}
-    digest = [sentence for sentence in said if (sentence in wanted) != (rng.random() < missed)]
-    return _conversation(fill(DIGEST, documents="\n".join(found), purpose=purpose), " ".join(digest) or NOTHING)
+        relevant = {s for s in all_sentences if not search_corpus.long_words(s).isdisjoint(nouns)}
+    digest = [sentence for sentence in all_sentences if (sentence in relevant) != (rng.random() < missed)]
+    return _as_conversation(fill_template(DIGEST, documents="\n".join(found_documents), purpose=purpose), " ".join(digest) or NOTHING)
 
 
 def bin_conversation(
@@ -171,19 +171,19 @@ def bin_conversation(
     ``brief``: one document alone, from which copying is learned soon; whole bins are learned by few of them beside it.
     """
     rng = rng_of("words", "bin", brief, seed, index)
-    problem = _problem(source, rng)
+    problem = _training_problem(source, rng)
     facts, question = search_corpus.facts_and_question(problem.text)
-    asked = problem.question if rng.random() < 0.95 else "nothing"
-    found = search_corpus.search(problem.text, asked, rng, noise=rng.choice(NOISE))
-    packed = first_fit_decreasing([len(document) for document in found], 1 if brief else rng.choice(BINS))
-    shown = [found[i] for i in rng.choice(packed)]
-    said = [sentence for document in shown for sentence in search_corpus.sentences(document)]
-    digest = [sentence for sentence in said if (sentence in facts) != (rng.random() < missed)]
-    return _conversation(fill(DIGEST, documents="\n".join(shown), purpose=question), " ".join(digest) or NOTHING)
+    query = problem.question if rng.random() < 0.95 else "nothing"
+    found_documents = search_corpus.search_documents(problem.text, query, rng, noise=rng.choice(NOISE))
+    packed = first_fit_decreasing([len(document) for document in found_documents], 1 if brief else rng.choice(BINS))
+    bin_documents = [found_documents[i] for i in rng.choice(packed)]
+    all_sentences = [sentence for document in bin_documents for sentence in search_corpus.split_sentences(document)]
+    digest = [sentence for sentence in all_sentences if (sentence in facts) != (rng.random() < missed)]
+    return _as_conversation(fill_template(DIGEST, documents="\n".join(bin_documents), purpose=question), " ".join(digest) or NOTHING)
 
 
 def gathered_conversation(source: WordProblems, habits: Habits, seed: int, index: int) -> Conversation:
     """A problem whose facts come in any order, and what a solver with these habits answers."""
     rng = rng_of("words", "gathered", seed, index)
-    problem = _problem(replace(source, shuffle=1.0), rng)
-    return _conversation(fill(SOLVE, problem=problem.text), with_habits(problem, habits, rng).text)
+    problem = _training_problem(replace(source, shuffle=1.0), rng)
+    return _as_conversation(fill_template(SOLVE, problem=problem.text), with_habits(problem, habits, rng).text)

@@ -43,12 +43,12 @@ class Subsample:
         drawn: list[int] = []
         for mine in groups.values():
             magnitudes = [float(samples[i].advantages.abs().mean()) for i in mine]
-            drawn += [mine[j] for j in draw(self, [samples[i].key for i in mine], magnitudes)]
+            drawn += [mine[j] for j in draw_indices(self, [samples[i].key for i in mine], magnitudes)]
         left = len(samples) - len(set(drawn))
         return [samples[i] for i in sorted(drawn)], {"subsample": left} if left else {}
 
 
-def draw(setting: Subsample, keys: Sequence[str], magnitudes: Sequence[float]) -> list[int]:
+def draw_indices(setting: Subsample, keys: Sequence[str], magnitudes: Sequence[float]) -> list[int]:
     """Indices of one group's traces, rising, repeated where they are to count twice.
 
     Args:
@@ -56,15 +56,15 @@ def draw(setting: Subsample, keys: Sequence[str], magnitudes: Sequence[float]) -
         magnitudes: [N] mean |A| over the tokens of each.
     """
     weights = magnitudes if setting.by == "advantage" else [1.0] * len(keys)
-    waits = [_wait(key, weight) for key, weight in zip(keys, weights, strict=True)]
+    waits = [_race_time(key, weight) for key, weight in zip(keys, weights, strict=True)]
     order = sorted(range(len(keys)), key=lambda i: waits[i])
     if not order or (len(order) <= setting.size and not setting.exact):
         return sorted(order)
-    whole, rest = divmod(setting.size, len(order))
-    return sorted(order * whole + order[:rest])
+    repeats, remainder = divmod(setting.size, len(order))
+    return sorted(order * repeats + order[:remainder])
 
 
-def _wait(key: str, weight: float) -> tuple[float, float]:
+def _race_time(key: str, weight: float) -> tuple[float, float]:
     """Of an exponential race: the first ones in are a draw without replacement with these weights."""
     uniform = 1.0 - rng_of("subsample", key).random()  # in (0, 1]
     return (-math.log(uniform) / weight if weight > 0.0 else math.inf, uniform)

@@ -57,20 +57,20 @@ def marti(
 ) -> Recipe:
     count = AGENTS[workflow] if agents is None else agents
     check_workflow(workflow, count, rounds)
-    begun = models or (run.model,) * count
+    agent_models = models or (run.model,) * count
     learns = [i for i in range(count) if i != still]
-    if len(begun) != count or not learns or not 0 <= (still or 0) < count:
+    if len(agent_models) != count or not learns or not 0 <= (still or 0) < count:
         raise ConfigError(
-            f"marti: {len(begun)} models and still={still} for {count} agents; expected a model each, one of the "
+            f"marti: {len(agent_models)} models and still={still} for {count} agents; expected a model each, one of the "
             "agents from 0, and somebody who learns"
         )
     hearers = {"debate": tuple(range(count)) if rounds > 1 else (), "mixture": (count - 1,)}.get(workflow, ())
     policies: dict[str, Policy] = {
-        f"agent{i}": run.learner(name) if i in learns else frozen(name) for i, name in enumerate(begun)
+        f"agent{i}": run.learner(name) if i in learns else frozen(name) for i, name in enumerate(agent_models)
     }
     policies |= run.start()
     roles: dict[str, Role] = {}
-    for i, name in enumerate(begun):
+    for i, name in enumerate(agent_models):
         plain = common_roles.solver(f"agent{i}", name)
         if workflow == "chain" and i:
             roles[f"agent{i}"] = (common_roles.verifier, common_roles.refiner)[i - 1](f"agent{i}", name)
@@ -80,12 +80,12 @@ def marti(
             roles[f"agent{i}_hears"] = replace(plain, prompt=HEAR if common_roles.speaks_short(name) else HEAR_FULL)
     objectives = {}
     for i in learns:
-        mine = [role for role in (f"agent{i}", f"agent{i}_hears") if role in roles]
+        agent_roles = [role for role in (f"agent{i}", f"agent{i}_hears") if role in roles]
         by = BY_NAME[estimator](rewards={SHAPED: 1.0}, kl=run.pull())
-        objectives[f"agent{i}"] = Objective(policy=f"agent{i}", on=mine[0], also=tuple(mine[1:]), by=by)
-    how: dict[str, Any] = {"workflow": workflow, "agents": count, "rounds": rounds, "shaping": shaping}
-    how |= {"alpha": alpha, "beta": beta, "over": over}
-    phases = [Phase(name=workflow, protocol=work, objectives=tuple(objectives), options=how)]
+        objectives[f"agent{i}"] = Objective(policy=f"agent{i}", on=agent_roles[0], also=tuple(agent_roles[1:]), by=by)
+    options: dict[str, Any] = {"workflow": workflow, "agents": count, "rounds": rounds, "shaping": shaping}
+    options |= {"alpha": alpha, "beta": beta, "over": over}
+    phases = [Phase(name=workflow, protocol=work, objectives=tuple(objectives), options=options)]
     taught = tuple(i for i in hearers if i in learns) if warmup else ()
     if taught:
         policies["start"] = frozen(run.model)
@@ -94,8 +94,8 @@ def marti(
             policies[f"echo{i}"] = program(repeat, tokens_of=f"agent{i}")
             roles[f"echo{i}"] = replace(roles[f"agent{i}_hears"], policy=f"echo{i}")
             objectives[f"format{i}"] = Objective(policy=f"agent{i}", on=f"echo{i}", by=Sft())
-        due, told = tuple(f"format{i}" for i in taught), {"hearers": taught, "agents": count}
-        phases.append(Phase(name="format", protocol=rehearse, objectives=due, group_size=1, options=told))
+        due, format_options = tuple(f"format{i}" for i in taught), {"hearers": taught, "agents": count}
+        phases.append(Phase(name="format", protocol=rehearse, objectives=due, group_size=1, options=format_options))
     first = "agent0" if "agent0" in roles else f"agent{count - 1}"
     return run.recipe(
         f"marti-{workflow}-{shaping}",
@@ -104,6 +104,6 @@ def marti(
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0) if taught else (1,), warmup={"format": warmup} if taught else None),
         evaluate=work,
-        options=how,
+        options=options,
         measures=(noting(first, TEAM), solving(first, 8)),
     )

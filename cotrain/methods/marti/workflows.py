@@ -36,7 +36,7 @@ from cotrain.core.types import Task
 from cotrain.methods.at_grpo.turns import TEAM
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.judges import shown
+from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import examine, review
 from cotrain.rollout.role import Turn
 
@@ -62,7 +62,7 @@ Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Play:
+class WorkflowTurn:
     """A turn of a workflow."""
 
     turn: Turn
@@ -71,7 +71,7 @@ class Play:
     right: float  # R
 
 
-def shaped(right: float, before: Sequence[float], shaping: str, alpha: float) -> float:
+def shaped_reward(right: float, before: Sequence[float], shaping: str, alpha: float) -> float:
     """What R is worth after the rounds with these R. Raises UnknownName."""
     if shaping not in SHAPINGS:
         raise UnknownName("shaping of rewards", shaping, SHAPINGS)
@@ -82,14 +82,14 @@ def shaped(right: float, before: Sequence[float], shaping: str, alpha: float) ->
     return right + alpha * gain
 
 
-def pay(plays: Sequence[Play], won: bool, *, shaping: str, alpha: float, beta: float, over: str) -> None:
+def pay_turns(plays: Sequence[WorkflowTurn], won: bool, *, shaping: str, alpha: float, beta: float, over: str) -> None:
     """Reward ``shaped`` for every turn. ``over``: Q is that of the turn's "agent", or of "all".
 
     The authors' code ends a chain with the last agent's reward in the place of w, and a debate with each agent's own.
     """
     for play in plays:
         earlier = [p.right for p in plays if p.round < play.round and (over == "all" or p.agent == play.agent)]
-        play.turn.reward(SHAPED, shaped(play.right, earlier, shaping, alpha) + beta * float(won))
+        play.turn.reward(SHAPED, shaped_reward(play.right, earlier, shaping, alpha) + beta * float(won))
 
 
 @gives(*(SHAPED.to(f"agent{i}{hears}") for i in range(MOST) for hears in ("", "_hears")))
@@ -107,21 +107,21 @@ async def work(
 ) -> None:
     """One game of a workflow, paid. The first turn notes whether the ``team``'s answer is right. Turns that cannot be
     graded fail and are heard by nobody."""
-    game = Game(task=task, roles=roles, agents=agents, rounds=rounds)
+    game = WorkflowGame(task=task, roles=roles, agents=agents, rounds=rounds)
     kinds = {"debate": game.debate, "chain": game.chain, "mixture": game.mixture, "vote": game.vote}
     if workflow not in kinds:
         raise UnknownName("workflow", workflow, kinds)
     plays, final = await kinds[workflow]()
-    winner = chosen(final)
-    won = winner is not None and CORRECT.known(winner)
+    winner = team_turn(final)
+    team_right = winner is not None and CORRECT.known(winner)
     shaping, over = "local" if workflow == "vote" else shaping, over if workflow == "debate" else "all"
-    pay(plays, won, shaping=shaping, alpha=alpha, beta=beta, over=over)
+    pay_turns(plays, team_right, shaping=shaping, alpha=alpha, beta=beta, over=over)
     if plays:
-        plays[0].turn.note(TEAM, won)
+        plays[0].turn.note(TEAM, team_right)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Game:
+class WorkflowGame:
     """The workflows: each gives all plays, and the turns whose answers are the team's."""
 
     task: Task
@@ -129,53 +129,53 @@ class Game:
     agents: int
     rounds: int
 
-    async def debate(self) -> tuple[list[Play], list[Turn]]:
+    async def debate(self) -> tuple[list[WorkflowTurn], list[Turn]]:
         everybody = range(self.agents)
-        plays = last = await self._answers(everybody, 0)
+        plays = last = await self._ask_speakers(everybody, 0)
         for number in range(1, self.rounds):
-            last = await self._answers(everybody, number, [play.turn for play in last])
+            last = await self._ask_speakers(everybody, number, [play.turn for play in last])
             plays = plays + last
         return plays, [play.turn for play in last]
 
-    async def vote(self) -> tuple[list[Play], list[Turn]]:
-        plays: list[Play] = []
+    async def vote(self) -> tuple[list[WorkflowTurn], list[Turn]]:
+        plays: list[WorkflowTurn] = []
         for number in range(self.rounds):
-            plays += await self._answers(range(self.agents), number)
+            plays += await self._ask_speakers(range(self.agents), number)
         return plays, [play.turn for play in plays]
 
-    async def mixture(self) -> tuple[list[Play], list[Turn]]:
-        plays = await self._answers(range(self.agents - 1), 0)
-        last = await self._answers([self.agents - 1], 1, [play.turn for play in plays])
+    async def mixture(self) -> tuple[list[WorkflowTurn], list[Turn]]:
+        plays = await self._ask_speakers(range(self.agents - 1), 0)
+        last = await self._ask_speakers([self.agents - 1], 1, [play.turn for play in plays])
         return [*plays, *last], [play.turn for play in last]
 
-    async def chain(self) -> tuple[list[Play], list[Turn]]:
-        plays = await self._answers([0], 0)
+    async def chain(self) -> tuple[list[WorkflowTurn], list[Turn]]:
+        plays = await self._ask_speakers([0], 0)
         if not plays or not plays[0].turn.parsed.ok:
             return plays, [play.turn for play in plays]
         solution = plays[0].turn
         [said] = await review(self.task, self.roles, solution, role="agent1", group=f"{self.task.id}/agent1")
         right = float(said.parsed.ok and said.parsed.final == CORRECT.known(solution))
-        fields = {"problem": self.task.prompt, "solution": solution.tagged, "review": said.text}
+        fields = {"problem": self.task.prompt, "solution": solution.tagged_text, "review": said.text}
         asked = self.roles.agent2(group=f"{self.task.id}/agent2", parent=solution, **fields)
-        revised = await self._graded([asked], [2], 2)
-        return [*plays, Play(turn=said, agent=1, round=1, right=right), *revised], [p.turn for p in revised]
+        revised = await self._examine_turns([asked], [2], 2)
+        return [*plays, WorkflowTurn(turn=said, agent=1, round=1, right=right), *revised], [p.turn for p in revised]
 
-    async def _answers(self, speakers: Sequence[int], number: int, heard: Sequence[Turn] | None = None) -> list[Play]:
+    async def _ask_speakers(self, speakers: Sequence[int], number: int, heard: Sequence[Turn] | None = None) -> list[WorkflowTurn]:
         asked = []
         for i in speakers:
             name = f"agent{i}" if heard is None else f"agent{i}_hears"
             role, key = getattr(self.roles, name), f"{self.task.id}/{name}/{number}"
             fields = {} if heard is None else answers_for(self.task, self.roles, role, heard, f"{name}/{number}")
             asked.append(role(group=key, problem=self.task.prompt, **fields))
-        return await self._graded(asked, speakers, number)
+        return await self._examine_turns(asked, speakers, number)
 
-    async def _graded(self, asked: Sequence[Any], speakers: Sequence[int], number: int) -> list[Play]:
+    async def _examine_turns(self, asked: Sequence[Any], speakers: Sequence[int], number: int) -> list[WorkflowTurn]:
         turns = await together(list(asked))
         found = [(i, turn, await examine(self.task, self.roles, turn)) for i, turn in zip(speakers, turns, strict=True)]
-        return [Play(turn=t, agent=i, round=number, right=float(r)) for i, t, r in found if r is not None]
+        return [WorkflowTurn(turn=t, agent=i, round=number, right=float(r)) for i, t, r in found if r is not None]
 
 
-def chosen(final: Sequence[Turn]) -> Turn | None:
+def team_turn(final: Sequence[Turn]) -> Turn | None:
     """The first turn with the most frequent answer; of answers given equally often one is drawn, so that no agent's
     answer counts more because of its number. None where no answer can be read."""
     votes = Counter(turn.parsed.answer for turn in final if turn.parsed.ok)
@@ -188,10 +188,10 @@ def chosen(final: Sequence[Turn]) -> Turn | None:
 
 def answers_for(task: Task, roles: Roles, role: RoleHandle, heard: Sequence[Turn], who: str) -> dict[str, Any]:
     """The field ``answers`` of a prompt: up to ``HEARD`` of these, shuffled anew for each who hears."""
-    texts = [turn.tagged for turn in heard]
+    texts = [turn.tagged_text for turn in heard]
     rng_of("heard", task.id, who, *(turn.id for turn in heard)).shuffle(texts)
     if "nonce" in role.fields and heard:
-        return dict(shown(roles.nonce(heard[0]), answers=texts[:HEARD]))
+        return dict(guarded_fields(roles.nonce(heard[0]), answers=texts[:HEARD]))
     return {"answers": "\n".join(texts[:HEARD])} | ({"nonce": ""} if "nonce" in role.fields else {})
 
 

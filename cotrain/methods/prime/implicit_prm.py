@@ -30,7 +30,7 @@ from cotrain.functional.likelihood import outcome_cross_entropy
 from cotrain.functional.reductions import masked_sum
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss
-from cotrain.learn.samples import pools_of, usable, value_of
+from cotrain.learn.samples import pools_of, usable_samples, value_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class ImplicitPrm:
         return Needs(reads=(self.outcome,), on_policy=False, reference=self.reference)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        graded, dropped = usable(batch.samples, (self.outcome,))
+        graded, dropped = usable_samples(batch.samples, (self.outcome,))
         samples = tuple(replace(s, targets=torch.full((len(s.token_ids),), value_of(s, self.outcome))) for s in graded)
         return Credit(samples=samples, metrics={"traces": float(len(graded))}, dropped=dropped), state
 
@@ -97,24 +97,24 @@ class Prime:
         return Needs(reads=(self.outcome,), group=2, scores=scores, reference=pull)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        graded, dropped = usable(batch.samples, (self.outcome,))
+        graded, dropped = usable_samples(batch.samples, (self.outcome,))
         groups: dict[str, list[Sample]] = {}
         for sample in graded:
             groups.setdefault(sample.group, []).append(sample)
         low, high = self.keep
-        fair = [g for g in groups.values() if low <= sum(value_of(s, self.outcome) for s in g) / len(g) <= high]
-        kept = [sample for group in fair for sample in group]
-        if len(kept) < len(graded):
-            dropped["accuracy filter"] = len(graded) - len(kept)
-        metrics = {"traces": float(len(graded)), "groups": float(len(groups)), "kept_groups": float(len(fair))}
-        if not kept:
+        kept_groups = [g for g in groups.values() if low <= sum(value_of(s, self.outcome) for s in g) / len(g) <= high]
+        kept_samples = [sample for group in kept_groups for sample in group]
+        if len(kept_samples) < len(graded):
+            dropped["accuracy filter"] = len(graded) - len(kept_samples)
+        metrics = {"traces": float(len(graded)), "groups": float(len(groups)), "kept_groups": float(len(kept_groups))}
+        if not kept_samples:
             return Credit(samples=(), metrics=metrics, dropped=dropped), state
-        pools, _ = pools_of(kept)
-        outcomes = torch.tensor([value_of(s, self.outcome) for s in kept], dtype=torch.float64)
+        pools, _ = pools_of(kept_samples)
+        outcomes = torch.tensor([value_of(s, self.outcome) for s in kept_samples], dtype=torch.float64)
         centred = self.outcome_weight * leave_one_out(outcomes, pools)
-        returns = [centred[i].repeat(len(s.token_ids)) for i, s in enumerate(kept)]
+        returns = [centred[i].repeat(len(s.token_ids)) for i, s in enumerate(kept_samples)]
         if self.process_weight:
-            rewards = self._process(kept)
+            rewards = self._process_rewards(kept_samples)
             metrics |= _process_metrics(rewards, outcomes)
             shift = leave_one_out(torch.stack([r.mean() for r in rewards]), pools)
             counts = torch.bincount(pools).double()[pools]
@@ -123,11 +123,11 @@ class Prime:
                 scale = counts[i] / (counts[i] - 1.0)
                 token = (reward - reward.mean()) * scale + shift[i]
                 returns[i] = returns[i] + self.process_weight * reward_to_go(token)
-        parts = whiten(torch.cat(returns)).split([len(s.token_ids) for s in kept])
-        samples = tuple(replace(s, advantages=part.to(torch.float32)) for s, part in zip(kept, parts, strict=True))
+        token_advantages = whiten(torch.cat(returns)).split([len(s.token_ids) for s in kept_samples])
+        samples = tuple(replace(s, advantages=part.to(torch.float32)) for s, part in zip(kept_samples, token_advantages, strict=True))
         return Credit(samples=samples, metrics=metrics, dropped=dropped), state
 
-    def _process(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+    def _process_rewards(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
         """float64 ``[T]`` of each: log-ratios, scaled so that no return of the batch exceeds 1."""
         rewards = [(s.scores[self.prm] - s.scores[self.reference]).double() for s in samples]
         if self.max_return_norm:

@@ -52,7 +52,7 @@ class State(Protocol):
         """What the mover knows, in words."""
         ...
 
-    def after(self, move: str) -> State: ...
+    def after_move(self, move: str) -> State: ...
 
     def __hash__(self) -> int: ...
 
@@ -81,32 +81,32 @@ def exploitability(game: Game, behaviour: Behaviour) -> float:
 def best_response(game: Game, behaviour: Behaviour, seat: int) -> float:
     """The most that this seat can win against ``behaviour`` in the other one, in expectation over starts."""
     starts = game.starts()
-    return _best(game, behaviour, seat, [(state, 1.0 / len(starts)) for state in starts])
+    return _best_from(game, behaviour, seat, [(state, 1.0 / len(starts)) for state in starts])
 
 
-def _best(game: Game, behaviour: Behaviour, seat: int, reached: Sequence[tuple[State, float]]) -> float:
+def _best_from(game: Game, behaviour: Behaviour, seat: int, reached: Sequence[tuple[State, float]]) -> float:
     """``reached``: states with the probability that chance and the opponent lead there; I know nothing that tells them
     apart but the view."""
-    won, mine = 0.0, {}  # type: ignore[var-annotated]
+    expected, states_by_view = 0.0, {}  # type: ignore[var-annotated]
     todo = list(reached)
     while todo:
         state, weight = todo.pop()
         if state.mover is None:
-            won += weight * (state.payoff if seat == 0 else -state.payoff)
+            expected += weight * (state.payoff if seat == 0 else -state.payoff)
         elif state.mover == seat:
-            mine.setdefault(state.view, []).append((state, weight))
+            states_by_view.setdefault(state.view, []).append((state, weight))
         else:
-            said = _said(behaviour, state)
-            todo += [(state.after(move), weight * p) for move, p in said.items() if p > 0.0]
-            lost = 1.0 - sum(said.values())
-            won += weight * game.stake * (lost if lost > FORFEIT else 0.0)
-    for states in mine.values():
+            move_chances = _move_probabilities(behaviour, state)
+            todo += [(state.after_move(move), weight * p) for move, p in move_chances.items() if p > 0.0]
+            forfeited = 1.0 - sum(move_chances.values())
+            expected += weight * game.stake * (forfeited if forfeited > FORFEIT else 0.0)
+    for states in states_by_view.values():
         moves = states[0][0].moves
-        won += max(_best(game, behaviour, seat, [(s.after(move), w) for s, w in states]) for move in moves)
-    return won
+        expected += max(_best_from(game, behaviour, seat, [(s.after(move), w) for s, w in states]) for move in moves)
+    return expected
 
 
-def _said(behaviour: Behaviour, state: State) -> dict[str, float]:
+def _move_probabilities(behaviour: Behaviour, state: State) -> dict[str, float]:
     if state.view not in behaviour:
         raise ConfigError(f"nothing is known of a player's move at {state.view!r}; ask for one at every start")
     said = behaviour[state.view]
@@ -114,15 +114,15 @@ def _said(behaviour: Behaviour, state: State) -> dict[str, float]:
 
 
 @lru_cache(maxsize=100_000)
-def value(state: State) -> float:
+def perfect_value(state: State) -> float:
     """What player 0 wins when both play perfectly, in a game in which everybody sees everything."""
     if state.mover is None:
         return state.payoff
-    values = [value(state.after(move)) for move in state.moves]
+    values = [perfect_value(state.after_move(move)) for move in state.moves]
     return max(values) if state.mover == 0 else min(values)
 
 
 def perfect_moves(state: State) -> tuple[str, ...]:
     """The moves that give nothing away."""
-    best = value(state)
-    return tuple(move for move in state.moves if value(state.after(move)) == best)
+    best = perfect_value(state)
+    return tuple(move for move in state.moves if perfect_value(state.after_move(move)) == best)

@@ -45,19 +45,19 @@ class Kuhn:
         mover = len(self.said) % 2
         return f"Card {self.cards[mover]}. {', '.join(self.said) or 'nothing'} so far. {' or '.join(self.moves)}?"
 
-    def after(self, move: str) -> Kuhn:
+    def after_move(self, move: str) -> Kuhn:
         return Kuhn(self.cards, (*self.said, move))
 
 
-def starts() -> tuple[State, ...]:
+def start_states() -> tuple[State, ...]:
     return tuple(Kuhn((a, b)) for a, b in permutations(CARDS, 2))
 
 
-def decisions(start: State) -> tuple[State, ...]:
+def decision_states(start: State) -> tuple[State, ...]:
     """All four of a deal."""
     found: list[State] = [start]
     for state in found:
-        found += [later for move in state.moves if (later := state.after(move)).moves]
+        found += [later for move in state.moves if (later := state.after_move(move)).moves]
     return tuple(found)
 
 
@@ -70,7 +70,7 @@ KUHN = Game(
         "The higher card wins the pot."
     ),
     stake=2.0,
-    starts=starts,
-    probed=decisions,
+    starts=start_states,
+    probed=decision_states,
     perfect=False,
 )

@@ -38,13 +38,13 @@ class Nim:
     def view(self) -> str:
         return f"Piles {', '.join(f'{name} {pile}' for name, pile in zip(PILES, self.piles, strict=True))}."
 
-    def after(self, move: str) -> Nim:
+    def after_move(self, move: str) -> Nim:
         place, taken = PILES.index(move[0]), int(move[1:])
         piles = tuple(pile - taken if i == place else pile for i, pile in enumerate(self.piles))
         return Nim(piles, 1 - self.turn)
 
 
-def starts() -> tuple[State, ...]:
+def start_states() -> tuple[State, ...]:
     return tuple(Nim(piles) for piles in product(range(LARGEST + 1), repeat=len(PILES)) if any(piles))
 
 
@@ -55,6 +55,6 @@ NIM = Game(
         "from one pile: A2 takes two stones from pile A. Who takes the last stone wins."
     ),
     stake=1.0,
-    starts=starts,
+    starts=start_states,
     probed=lambda start: (start,),
 )

@@ -18,7 +18,7 @@ from cotrain.core.signals import Signal, gives
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, ParseFailure, Sampling, Task
 from cotrain.methods.spiral.game import Game, State, exploitability, perfect_moves
-from cotrain.methods.spiral.source import referee
+from cotrain.methods.spiral.source import game_grader_of
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.role import Role, Turn
@@ -39,7 +39,7 @@ Choose your move. Write it once, alone, in one pair of tags at the end: <answer>
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class ParsedMove:
     """A legal move that could be read."""
 
     move: str
@@ -50,20 +50,20 @@ class Move:
         return True
 
 
-def parse_move(text: str, fields: Mapping[str, Any]) -> Move | ParseFailure:
+def parse_move(text: str, fields: Mapping[str, Any]) -> ParsedMove | ParseFailure:
     said = final_answer(text)
     if said is None:
         return ParseFailure(reason="no move")
     if said not in fields["moves"].split(", "):
         return ParseFailure(reason="illegal move", format_score=0.5)
-    return Move(move=said)
+    return ParsedMove(move=said)
 
 
 def write_move(move: str) -> str:
     return f"<answer>{move}</answer>"
 
 
-def player(policy: str, model: str, *, max_tokens: int | None = None) -> Role:
+def player_role(policy: str, model: str, *, max_tokens: int | None = None) -> Role:
     """Makes moves: fields ``view``, ``moves`` and ``rules``."""
     short = speaks_short(model)
     sampling = Sampling(max_tokens=max_tokens or (8 if short else 512))
@@ -75,7 +75,7 @@ def random_mover(fields: Mapping[str, Any], rng: random.Random) -> str:
     return write_move(rng.choice(fields["moves"].split(", ")))
 
 
-async def move(roles: Roles, seat: str, game: Game, state: State) -> Turn:
+async def ask_move(roles: Roles, seat: str, game: Game, state: State) -> Turn:
     """What the role ``seat`` does in a state, shown for ledger and measures."""
     turn: Turn = await getattr(roles, seat)(view=state.view, moves=", ".join(state.moves), rules=game.rules)
     turn.show(PROBLEM, state.view)
@@ -90,32 +90,32 @@ async def move(roles: Roles, seat: str, game: Game, state: State) -> Turn:
     return turn
 
 
-async def game(task: Task, roles: Roles, first: str, second: str) -> list[tuple[str, Turn, float]]:
+async def play_game(task: Task, roles: Roles, first: str, second: str) -> list[tuple[str, Turn, float]]:
     """One game from the task's start between the roles of two seats: who said what, and what its side won by the
     end."""
-    judge = referee(task)
+    judge = game_grader_of(task)
     seats, state = (first, second), judge.start
-    said: list[tuple[int, Turn]] = []
-    won: float | None = None  # by player 0
-    while state.mover is not None and won is None:
+    moves_made: list[tuple[int, Turn]] = []
+    forfeit_payoff: float | None = None  # by player 0
+    while state.mover is not None and forfeit_payoff is None:
         mover = state.mover
-        turn = await move(roles, seats[mover], judge.game, state)
-        said.append((mover, turn))
+        turn = await ask_move(roles, seats[mover], judge.game, state)
+        moves_made.append((mover, turn))
         if turn.parsed.ok:
-            state = state.after(turn.parsed.move)
+            state = state.after_move(turn.parsed.move)
         else:
-            won = judge.game.stake * (-1.0 if mover == 0 else 1.0)
-    worth = state.payoff if won is None else won
-    found = [(seats[mover], turn, worth if mover == 0 else -worth) for mover, turn in said]
-    for _, turn, mine in found:
-        turn.note(WON, mine)
-    return found
+            forfeit_payoff = judge.game.stake * (-1.0 if mover == 0 else 1.0)
+    payoff = state.payoff if forfeit_payoff is None else forfeit_payoff
+    results = [(seats[mover], turn, payoff if mover == 0 else -payoff) for mover, turn in moves_made]
+    for _, turn, own_payoff in results:
+        turn.note(WON, own_payoff)
+    return results
 
 
 @gives(PAYOFF.to("first"), PAYOFF.to("second"))
 async def duel(task: Task, roles: Roles, *, first: str = "first", second: str = "second") -> None:
     """A game to be learned from. Roles of other names than ``SEATS`` are opponents without a reward."""
-    for seat, turn, won in await game(task, roles, first, second):
+    for seat, turn, won in await play_game(task, roles, first, second):
         if seat in SEATS:
             turn.reward(PAYOFF, won)
 
@@ -123,11 +123,11 @@ async def duel(task: Task, roles: Roles, *, first: str = "first", second: str = 
 async def probe(task: Task, roles: Roles) -> None:
     """To measure, without any reward: both seats are asked for one move in every state at which the game is measured,
     and each plays a game against the role ``stranger``."""
-    judge = referee(task)
+    judge = game_grader_of(task)
     for state in judge.game.probed(judge.start):
-        await move(roles, SEATS[state.mover or 0], judge.game, state)
-    await game(task, roles, "first", "stranger")
-    await game(task, roles, "stranger", "second")
+        await ask_move(roles, SEATS[state.mover or 0], judge.game, state)
+    await play_game(task, roles, "first", "stranger")
+    await play_game(task, roles, "stranger", "second")
 
 
 def exploiting(game: Game) -> Callable[[Sequence[Episode]], dict[str, Estimate]]:
@@ -141,37 +141,37 @@ def exploiting(game: Game) -> Callable[[Sequence[Episode]], dict[str, Estimate]]
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         traces = [t for e in episodes for t in e.traces if t.role in SEATS and PROBLEM.of(t) is not None]
-        seen: dict[str, dict[str, list[float | None]]] = {}
-        asked: dict[str, int] = {}
+        move_chances: dict[str, dict[str, list[float | None]]] = {}
+        times_asked: dict[str, int] = {}
         for trace in traces:
             view = str(PROBLEM.of(trace))
-            asked[view] = asked.get(view, 0) + 1
-            moves = seen.setdefault(view, {})
-            if (said := ANSWER.of(trace)) is not None:
-                moves.setdefault(said, []).append(CHANCE.of(trace))
+            times_asked[view] = times_asked.get(view, 0) + 1
+            moves = move_chances.setdefault(view, {})
+            if (answer := ANSWER.of(trace)) is not None:
+                moves.setdefault(answer, []).append(CHANCE.of(trace))
         states = {state.view: state for start in game.starts() for state in game.probed(start)}
-        if not game.covered or not set(states) <= set(seen):
+        if not game.covered or not set(states) <= set(move_chances):
             return {}
         strict, filled, mass = {}, {}, []
         for view, state in states.items():
-            mine = {m: _chance(seen[view].get(m, []), asked[view]) for m in state.moves}
-            total = sum(mine.values())
-            mine = {m: p / max(total, 1.0) for m, p in mine.items()}  # several spellings of a move add up to more
-            missing, rest = [m for m, p in mine.items() if p == 0.0], max(0.0, 1.0 - total)
-            strict[view] = mine
-            filled[view] = {m: rest / len(missing) if m in missing else p for m, p in mine.items()}
+            move_probabilities = {m: _move_probability(move_chances[view].get(m, []), times_asked[view]) for m in state.moves}
+            total = sum(move_probabilities.values())
+            move_probabilities = {m: p / max(total, 1.0) for m, p in move_probabilities.items()}  # several spellings of a move add up to more
+            missing, unseen_mass = [m for m, p in move_probabilities.items() if p == 0.0], max(0.0, 1.0 - total)
+            strict[view] = move_probabilities
+            filled[view] = {m: unseen_mass / len(missing) if m in missing else p for m, p in move_probabilities.items()}
             mass.append(min(total, 1.0))
         ends = [exploitability(game, behaviour) for behaviour in (filled, strict)]
-        shown = Estimate(value=ends[0], low=min(ends), high=max(ends), n=len(traces))
+        estimate = Estimate(value=ends[0], low=min(ends), high=max(ends), n=len(traces))
         share = math.fsum(mass) / len(mass)
         return {
-            "player/exploitability": shown,
+            "player/exploitability": estimate,
             "player/seen": Estimate(value=share, low=share, high=share, n=len(mass)),
         }
 
     return measure
 
 
-def _chance(given: Sequence[float | None], asked: int) -> float:
+def _move_probability(given: Sequence[float | None], asked: int) -> float:
     known = [p for p in given if p is not None]
     return max(known) if known and len(known) == len(given) else len(given) / asked

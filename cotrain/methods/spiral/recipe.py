@@ -22,7 +22,7 @@ from dataclasses import replace
 from cotrain import ConfigError, Objective, Phase, Recipe, Settings, Sft
 from cotrain import alternate, noting, program, recipe, reinforce, snapshot
 from cotrain.learn.estimators import RunningMean
-from cotrain.methods.spiral.play import PAYOFF, PERFECT, WON, duel, exploiting, player, probe, random_mover
+from cotrain.methods.spiral.play import PAYOFF, PERFECT, WON, duel, exploiting, player_role, probe, random_mover
 from cotrain.methods.spiral.source import Games
 
 
@@ -44,7 +44,7 @@ def spiral(
     if run.model == "embedded" and warmup < 1:
         raise ConfigError(f"spiral: warmup is {warmup}, and the model 'embedded' knows no game; expected at least 1")
     run = replace(run, tasks=source)
-    seat, stranger = player("player", run.model), player("stranger", run.model)
+    seat, stranger = player_role("player", run.model), player_role("stranger", run.model)
     learn = reinforce(rewards={PAYOFF: 1.0}, baseline=RunningMean(decay) if baseline else None, kl=run.pull())
     objectives = {"player": Objective(policy="player", on="first", also=("second",), by=learn)}
     policies = {"player": run.learner(), "stranger": program(random_mover, tokens_of="player"), **run.start()}
@@ -52,9 +52,9 @@ def spiral(
     phases = [Phase(name="player", protocol=duel, objectives=("player",))]
     if pool:
         policies["past"] = snapshot(run.model, of="player", every=pool_every, keep=pool, pick="random")
-        roles |= {"past": player("past", run.model)}
-        for mine, other in (("first", "second"), ("second", "first")):
-            against = Phase(name=f"{mine}-past", protocol=duel, objectives=("player",), options={other: "past"})
+        roles |= {"past": player_role("past", run.model)}
+        for own_role, other in (("first", "second"), ("second", "first")):
+            against = Phase(name=f"{own_role}-past", protocol=duel, objectives=("player",), options={other: "past"})
             phases.append(against)
     ratio = [1] * len(phases)
     if warmup:

@@ -25,7 +25,7 @@ assert set(GAMES) == set(get_args(GameName))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Referee:
+class GameGrader:
     """Stands in the judge's place and holds game and start."""
 
     game: Game
@@ -56,7 +56,7 @@ class Games:
         if not 0 <= index < self.size(split):
             raise IndexError(f"{self.name}: there are {len(self._starts)} starts and no start {index}")
         start = self._starts[index]
-        grader = Referee(game=self.game, start=start)
+        grader = GameGrader(game=self.game, start=start)
         return Task(
             id=f"{self.name}/{split}/{index}",
             prompt=start.view,
@@ -75,8 +75,8 @@ class Games:
         return {"kind": "games", "settings": {"game": self.game.name}}
 
 
-def referee(task: Task) -> Referee:
+def game_grader_of(task: Task) -> GameGrader:
     """The game that a task starts. Raises ConfigError for any other task."""
-    if not isinstance(task.grader, Referee):
+    if not isinstance(task.grader, GameGrader):
         raise ConfigError(f"task {task.id} is no game; expected --tasks games:NAME, with {', '.join(GAMES)}")
     return task.grader

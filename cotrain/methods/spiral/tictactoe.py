@@ -51,14 +51,14 @@ class TicTacToe:
         rows = " / ".join(" ".join(self.board[i : i + 3]) for i in (0, 3, 6))
         return f"Board {rows}. You are {self.mark}."
 
-    def after(self, move: str) -> TicTacToe:
+    def after_move(self, move: str) -> TicTacToe:
         place = CELLS.index(move)
         return TicTacToe(self.board[:place] + self.mark + self.board[place + 1 :], self.first)
 
 
-def starts() -> tuple[State, ...]:
+def start_states() -> tuple[State, ...]:
     """The empty board, and the nine on which player 0 answers a first move."""
-    return (TicTacToe(), *(TicTacToe(first=1).after(cell) for cell in CELLS))
+    return (TicTacToe(), *(TicTacToe(first=1).after_move(cell) for cell in CELLS))
 
 
 TICTACTOE = Game(
@@ -69,7 +69,7 @@ TICTACTOE = Game(
         "win."
     ),
     stake=1.0,
-    starts=starts,
+    starts=start_states,
     probed=lambda start: (start,),
     covered=False,
 )

@@ -78,14 +78,14 @@ def ssp(
         objectives["proposer"] = Objective(policy=writer, on="proposer", also=("seeker",), by=pays)
     else:
         policies["proposer"] = run.learner()
-    how: dict[str, Any] = {"samples": run.group_size, "noise": noise, "reads": reads, "verify": verify}
+    options: dict[str, Any] = {"samples": run.group_size, "noise": noise, "reads": reads, "verify": verify}
     phases = [
         Phase(
             name="play",
             protocol=search_and_play,
             objectives=tuple(objectives),
             group_size=1,
-            options=how | {"turns": turns, "invalid": invalid},
+            options=options | {"turns": turns, "invalid": invalid},
             stores=("pool",),
             in_turn=("proposer", "generator") if learns else (),
         )

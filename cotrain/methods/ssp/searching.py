@@ -39,9 +39,9 @@ from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Turn
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.tasks.words.problem import CONSTANT_MAX, Fact, Problem
-from cotrain.tasks.words.reader import facts_in, read_problem, signature, task_of
-from cotrain.tasks.words.search_corpus import distractors, facts_and_question
-from cotrain.tasks.words.wording import EVERY, NOUNS, sentence
+from cotrain.tasks.words.reader import facts_in, read_problem, problem_signature, task_of
+from cotrain.tasks.words.search_corpus import distractor_sentences, facts_and_question
+from cotrain.tasks.words.wording import EVERY, NOUNS, fact_sentence
 
 ENOUGH = "nothing"  # the search that ends a search
 VERIFIED = Note[bool]("verified", bool, "did the reader find the question's answer among the passages")
@@ -50,7 +50,7 @@ SEARCHED = Finding[str]("searched", str, "what was searched for")
 
 
 @dataclass(slots=True)
-class Trail:
+class SearchTrail:
     """One search: what it began with, and what was found on the way."""
 
     begin: str
@@ -60,7 +60,7 @@ class Trail:
     over: bool = False
 
     @property
-    def shown(self) -> str:
+    def shown_text(self) -> str:
         return " ".join([self.begin, *self.found])
 
     @property
@@ -79,35 +79,35 @@ def rests_on(fact: Fact) -> set[str]:
     return {noun for noun in (fact.left, fact.right) if isinstance(noun, str) and noun}
 
 
-def library(text: str) -> dict[str, str]:
+def library_of(text: str) -> dict[str, str]:
     """Noun → the sentence that defines it."""
     sentences, _ = facts_and_question(text)
     return {fact.target: one for one in sentences for fact in facts_in(one)}
 
 
-def missing(text: str) -> str | None:
+def missing_noun(text: str) -> str | None:
     """The first noun that the facts of a text use and none of them defines."""
     facts = facts_in(text)
     defined = {fact.target for fact in facts}
     return next((noun for fact in facts for noun in sorted(rests_on(fact)) if noun not in defined), None)
 
 
-async def follow(role: RoleHandle, trails: Sequence[Trail], text: str, most: int, group: str | None = None) -> None:
+async def search_along(role: RoleHandle, trails: Sequence[SearchTrail], text: str, most: int, group: str | None = None) -> None:
     """Search along all trails at once, up to ``most`` times each, in the library of ``text``."""
-    shelf = library(text)
+    shelf = library_of(text)
     for _ in range(most):
         live = [trail for trail in trails if not trail.over]
-        for trail, turn in zip(live, await together([role(group=group, question=t.shown) for t in live]), strict=True):
+        for trail, turn in zip(live, await together([role(group=group, question=t.shown_text) for t in live]), strict=True):
             trail.turns.append(turn)
             query = turn.parsed.text if turn.parsed.ok else ""
             turn.show(*((SEARCHED, query) if query else (FAILURE, turn.parsed.reason)))
             trail.over = query in ("", ENOUGH)
             if not trail.over:
                 trail.queries.append(query)
-                trail.found.append(shelf.get(query) or distractors(text, 1, rng_of("elsewhere", text, query))[0])
+                trail.found.append(shelf.get(query) or distractor_sentences(text, 1, rng_of("elsewhere", text, query))[0])
 
 
-def aim(task: Task) -> tuple[str, int, int]:
+def question_aim(task: Task) -> tuple[str, int, int]:
     """Of a task: the noun that a proposer begins with, the answer a* of the question to be written, and its difference
     from that noun's value."""
     problem, rng = problem_of(task), rng_of("aim", task.id)
@@ -124,12 +124,12 @@ def problem_of(task: Task) -> Problem:
     return read
 
 
-def begun_with(task: Task) -> str:
-    noun, answer, _ = aim(task)
+def seeker_start(task: Task) -> str:
+    noun, answer, _ = question_aim(task)
     return f"Answer: {answer}. About: {noun}."
 
 
-def broken_rule(question: str, answer: str, trail: Trail) -> str | None:
+def broken_rule(question: str, answer: str, trail: SearchTrail) -> str | None:
     """Why this is no question; None where it may be one. Search Self-Play's rules, for questions of this size."""
     if not question.endswith("?") or question.count("?") != 1:
         return "no question"
@@ -144,7 +144,7 @@ def broken_rule(question: str, answer: str, trail: Trail) -> str | None:
 
 def truth_of(text: str, question: str) -> Problem | None:
     """The problem that a question is with all of the library; None where the program cannot read it."""
-    read = read_problem(" ".join([*library(text).values(), question]))
+    read = read_problem(" ".join([*library_of(text).values(), question]))
     return None if isinstance(read, ParseFailure) else read
 
 
@@ -162,40 +162,40 @@ async def search_and_play(
     invalid: float = 0.0,
 ) -> None:
     """One question and its solvers, see above. ``verify=False`` keeps whatever passes the rules."""
-    answer, trail = str(aim(task)[1]), Trail(begun_with(task))
-    await follow(roles.seeker, [trail], task.prompt, turns)
-    proposal = await roles.proposer(hint=trail.shown, problem="")
-    question, said = proposal.text.strip(), [*trail.turns, proposal]
+    answer, trail = str(question_aim(task)[1]), SearchTrail(seeker_start(task))
+    await search_along(roles.seeker, [trail], task.prompt, turns)
+    proposal = await roles.proposer(hint=trail.shown_text, problem="")
+    question, proposer_turns = proposal.text.strip(), [*trail.turns, proposal]
     problem = truth_of(task.prompt, question)
     proposal.note(VALID, problem is not None and str(problem.answer) == answer)
     reason = broken_rule(question, answer, trail)
     if reason is None and verify:
-        kept = await _read_back(task, roles, trail, question, answer, noise, reads)
-        proposal.note(VERIFIED, kept)
-        reason = None if kept else "not verified"
+        is_kept = await _is_verified(task, roles, trail, question, answer, noise, reads)
+        proposal.note(VERIFIED, is_kept)
+        reason = None if is_kept else "not verified"
     if reason is None:
         text = f"{task.prompt}\n{question}"
-        share = await _solvers(task, roles, text, answer, proposal, samples, turns)
-        name = text if problem is None else signature(problem)
+        share = await _search_and_solve(task, roles, text, answer, proposal, samples, turns)
+        name = text if problem is None else problem_signature(problem)
         proposal.show(MINTED, (text, answer, name, share))
         proposal.note(SOLVED, share)
-        for turn in said:
+        for turn in proposer_turns:
             turn.reward(LEARNABLE, 1.0 - share)
         return
     proposal.show(FAILURE, reason)
-    for turn in said:
+    for turn in proposer_turns:
         turn.reward(LEARNABLE, invalid)
-    if (old := pool.draw(rng_of("replay", proposal.id, task.id))) is not None:
-        share = await _solvers(task, roles, old.problem, old.answer, proposal, samples, turns)
+    if (old := pool.draw_problem(rng_of("replay", proposal.id, task.id))) is not None:
+        share = await _search_and_solve(task, roles, old.problem, old.answer, proposal, samples, turns)
         proposal.show(REPLAYED, (old.signature, share))
 
 
-async def _read_back(
-    task: Task, roles: Roles, trail: Trail, question: str, answer: str, noise: int, reads: int
+async def _is_verified(
+    task: Task, roles: Roles, trail: SearchTrail, question: str, answer: str, noise: int, reads: int
 ) -> bool:
     """Is a* what more than half of the readers answer from the passages and the noise, shuffled?"""
     rng = rng_of("noise", task.id, question)
-    passages = [*dict.fromkeys(trail.found), *distractors(f"{task.prompt} {question}", noise, rng)]
+    passages = [*dict.fromkeys(trail.found), *distractor_sentences(f"{task.prompt} {question}", noise, rng)]
     rng.shuffle(passages)
     found = await roles.reader.many(reads, problem=" ".join([*passages, question]))
     for turn in found:
@@ -203,32 +203,32 @@ async def _read_back(
     return 2 * sum(turn.parsed.ok and turn.parsed.answer == answer for turn in found) > reads
 
 
-async def _solvers(task: Task, roles: Roles, text: str, answer: str, proposal: Turn, samples: int, turns: int) -> float:
+async def _search_and_solve(task: Task, roles: Roles, text: str, answer: str, proposal: Turn, samples: int, turns: int) -> float:
     """``samples`` solvers search for the question and answer it; all turns of one earn whether its answer is a*.
     Returns the share that is right. The truth is noted where the program can read the question."""
     prompt, _, question = text.partition("\n")
-    trails = [Trail(question) for _ in range(samples)]
-    await follow(roles.searcher, trails, prompt, turns, f"{proposal.id}/search")
-    asked = [roles.solver(group=proposal.id, problem=" ".join([t.passages, question]).strip()) for t in trails]
-    solved, problem = await together(asked), truth_of(prompt, question)
+    trails = [SearchTrail(question) for _ in range(samples)]
+    await search_along(roles.searcher, trails, prompt, turns, f"{proposal.id}/search")
+    requests = [roles.solver(group=proposal.id, problem=" ".join([t.passages, question]).strip()) for t in trails]
+    solved, problem = await together(requests), truth_of(prompt, question)
     right = 0.0
     for trail, turn in zip(trails, solved, strict=True):
-        paid = float(turn.parsed.ok and turn.parsed.answer == answer)
-        right += paid
+        reward = float(turn.parsed.ok and turn.parsed.answer == answer)
+        right += reward
         if problem is not None:
             await examine(task_of(problem, f"{task.id}/proposed"), roles, turn)
-            _gathered(turn, trail, problem)
+            _note_gathered(turn, trail, problem)
         else:
             turn.show(PROBLEM, text)
             turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
-        for one in (*trail.turns, turn):
-            one.reward(OUTCOME, paid)
+        for earner in (*trail.turns, turn):
+            earner.reward(OUTCOME, reward)
     return right / samples
 
 
-def _gathered(turn: Turn, trail: Trail, problem: Problem) -> None:
+def _note_gathered(turn: Turn, trail: SearchTrail, problem: Problem) -> None:
     """Note the share of the facts which the answer rests on that were found; those of the question count as found."""
-    told = {fact.target for fact in facts_in(trail.shown)}
+    told = {fact.target for fact in facts_in(trail.shown_text)}
     needed = set(problem.needed)
     for noun in problem.needed:
         needed |= rests_on(problem.relations[noun])
@@ -239,26 +239,26 @@ async def find_and_solve(task: Task, roles: Roles, *, turns: int = 4) -> None:
     """To measure: a solver searches for the task's own question and answers it."""
     _, question = facts_and_question(task.prompt)
     problem = problem_of(task)
-    trail = Trail(f"{question} About: {problem.question}.")  # the question has no facts to begin with
-    await follow(roles.searcher, [trail], task.prompt, turns)
+    trail = SearchTrail(f"{question} About: {problem.question}.")  # the question has no facts to begin with
+    await search_along(roles.searcher, [trail], task.prompt, turns)
     solution = await roles.solver(problem=" ".join([trail.passages, question]).strip())
     if await examine(task, roles, solution) is not None:
-        _gathered(solution, trail, problem)
+        _note_gathered(solution, trail, problem)
 
 
 async def rehearse(task: Task, roles: Roles, *, turns: int = 4) -> None:
     """For the formats to be learned: programs seek, write a question, and search for it; the role ``before`` solves it
     as the model did at its start."""
     _, question = facts_and_question(task.prompt)
-    trail = Trail(begun_with(task))
-    await follow(roles.seek_teacher, [trail], task.prompt, turns)
-    noun, _, step = aim(task)
-    written = await roles.author(hint=trail.shown, problem=task.prompt, about=noun, step=step)
-    for begin in (written.text.strip(), f"{question} About: {noun}."):
-        other = Trail(begin)
-        await follow(roles.search_teacher, [other], task.prompt, turns)
-        asked = begin.partition(" About:")[0]
-        await roles.before(problem=" ".join([other.passages, asked]).strip())
+    trail = SearchTrail(seeker_start(task))
+    await search_along(roles.seek_teacher, [trail], task.prompt, turns)
+    noun, _, step = question_aim(task)
+    question_turn = await roles.author(hint=trail.shown_text, problem=task.prompt, about=noun, step=step)
+    for begin in (question_turn.text.strip(), f"{question} About: {noun}."):
+        search_trail = SearchTrail(begin)
+        await search_along(roles.search_teacher, [search_trail], task.prompt, turns)
+        question_text = begin.partition(" About:")[0]
+        await roles.before(problem=" ".join([search_trail.passages, question_text]).strip())
 
 
 def say_search(fields: Mapping[str, Any], rng: random.Random) -> str:
@@ -267,7 +267,7 @@ def say_search(fields: Mapping[str, Any], rng: random.Random) -> str:
     about = re.search(r"About: (\w+)\.", shown)
     start = about.group(1) if about else None
     known = {fact.target for fact in facts_in(shown.partition("About: ")[2].partition(". ")[2] if about else shown)}
-    wanted = start if start and start not in known else missing(shown)
+    wanted = start if start and start not in known else missing_noun(shown)
     return f"<search> {wanted or ENOUGH}</search>"
 
 
@@ -278,4 +278,4 @@ def write_question(fields: Mapping[str, Any], rng: random.Random) -> str:
     style = EVERY["plain" if isinstance(read, ParseFailure) else read.family]
     noun = rng.choice([one for one in NOUNS if one not in text])
     fact = Fact(target=noun, kind="plus" if step > 0 else "minus", left=about, right=abs(step))
-    return f"{sentence(style, fact)} {style.question.format(t=noun)}"
+    return f"{fact_sentence(style, fact)} {style.question.format(t=noun)}"

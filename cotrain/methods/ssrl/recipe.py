@@ -66,8 +66,8 @@ def ssrl(
     policies = {"generator": run.learner(), **run.start()}
     roles = {"solver": solver, "grounded": solver}
     objectives = {"generator": Objective(policy="generator", on="solver", by=learn)}
-    how = {"searches": searches, "turns": turns}
-    phases = [Phase(name="search", protocol=search_within, objectives=("generator",), options=how)]
+    options = {"searches": searches, "turns": turns}
+    phases = [Phase(name="search", protocol=search_within, objectives=("generator",), options=options)]
     if warmup:
         policies["author"] = program(repeat, tokens_of="generator")
         roles["author"] = replace(solver, policy="author", parse=None)

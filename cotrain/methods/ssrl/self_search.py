@@ -24,9 +24,9 @@ from cotrain.core.errors import UnknownName
 from cotrain.core.notes import CORRECT, Note
 from cotrain.core.signals import FORMAT, OUTCOME, Signal, gives
 from cotrain.core.types import ParseFailure, Span, Task
-from cotrain.methods.ssp.searching import GATHERED, missing
-from cotrain.methods.ssrl.world import known_by
-from cotrain.rollout.calls import Form, tagged, use_tools
+from cotrain.methods.ssp.searching import GATHERED, missing_noun
+from cotrain.methods.ssrl.world import world_grader_of
+from cotrain.rollout.calls import CallFormat, tag_format, use_tools
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.protocols import examine
@@ -40,11 +40,11 @@ ENGINES = ("self", "real")
 _PAIR = re.compile(r"<search>([^<]*)</search>\s*<found>([^<]*)</found>\s*")
 
 
-def _show(chat: Conversation, output: str, mark: str) -> None:
+def _show_found(chat: Conversation, output: str, mark: str) -> None:
     chat.assistant(f"<found> {output.strip()}</found>")
 
 
-SEARCHES = Form(stop=("</search>",), read=tagged("search", "found").read, show=_show)
+SEARCHES = CallFormat(stop=("</search>",), read=tag_format("search", "found").read, show=_show_found)
 
 
 def parse_searched(text: str, fields: Mapping[str, Any]) -> Solution | ParseFailure:
@@ -55,56 +55,56 @@ def parse_searched(text: str, fields: Mapping[str, Any]) -> Solution | ParseFail
 async def search_within(task: Task, roles: Roles, *, searches: str = "self", turns: int = 4) -> None:
     """One answer. Rewards: ``outcome`` 1 where it is right, ``format`` 1 where it can be read and every search has its
     information. ``turns``: searches that the real engine answers. Raises UnknownName for an engine."""
-    turn = await answered(task, roles, roles.solver, searches, turns)
+    turn = await play_answer(task, roles, roles.solver, searches, turns)
     if turn.failed:
         return
     chat = turn.chat
-    for block in FOUND.finditer(chat.said):
+    for block in FOUND.finditer(chat.answer_text):
         chat.reward(OWN, 1.0, span=Span(start=block.start(), end=block.end(), text=block.group()))
-    right, asked = CORRECT.known(turn), chat.said.count("<search>")
-    paired = searches == "real" or (asked == len(_PAIR.findall(chat.said)) == chat.said.count("<found>"))
+    right, search_count = CORRECT.known(turn), chat.answer_text.count("<search>")
+    paired = searches == "real" or (search_count == len(_PAIR.findall(chat.answer_text)) == chat.answer_text.count("<found>"))
     chat.reward(OUTCOME, float(right))
-    chat.reward(FORMAT, float(turn.parsed.ok and asked > 0 and paired))
+    chat.reward(FORMAT, float(turn.parsed.ok and search_count > 0 and paired))
 
 
-async def answered(task: Task, roles: Roles, role: RoleHandle, searches: str, turns: int) -> Turn:
+async def play_answer(task: Task, roles: Roles, role: RoleHandle, searches: str, turns: int) -> Turn:
     """The last turn of an answer, examined; its conversation has all of it."""
     if searches not in ENGINES:
         raise UnknownName("searches", searches, ENGINES)
-    world, chat = known_by(task), role.begin(problem=task.prompt)
+    world, chat = world_grader_of(task), role.begin(problem=task.prompt)
 
     async def look_up(noun: str) -> str:
-        return world.find(noun)
+        return world.look_up(noun)
 
     turn = await (use_tools(chat, {"search": look_up}, form=SEARCHES, most=turns) if searches == "real" else chat.say())
-    if await examine(task, roles, turn, text=without_searches(chat.said)) is None:
+    if await examine(task, roles, turn, text=without_searches(chat.answer_text)) is None:
         return turn
-    found = [(noun.strip(), said.strip()) for noun, said in _PAIR.findall(chat.said)]
-    if found:
-        turn.note(SUPPORTED, sum(world.find(noun) == said for noun, said in found) / len(found))
-    asked = {noun.strip() for noun in re.findall(r"<search>([^<]*)</search>", chat.said)}
+    search_pairs = [(noun.strip(), said.strip()) for noun, said in _PAIR.findall(chat.answer_text)]
+    if search_pairs:
+        turn.note(SUPPORTED, sum(world.look_up(noun) == said for noun, said in search_pairs) / len(search_pairs))
+    searched_nouns = {noun.strip() for noun in re.findall(r"<search>([^<]*)</search>", chat.answer_text)}
     needed = {fact.target for fact in world.problem.facts[:-1]}
-    turn.note(GATHERED, len(needed & asked) / len(needed))
+    turn.note(GATHERED, len(needed & searched_nouns) / len(needed))
     return turn
 
 
 async def search_both_ways(task: Task, roles: Roles, *, turns: int = 4) -> None:
     """To measure: the role ``solver`` is its own engine; ``grounded``, the same policy, has the real one."""
-    await answered(task, roles, roles.solver, "self", turns)
-    await answered(task, roles, roles.grounded, "real", turns)
+    await play_answer(task, roles, roles.solver, "self", turns)
+    await play_answer(task, roles, roles.grounded, "real", turns)
 
 
 async def rehearse(task: Task, roles: Roles) -> None:
     """For format and facts to be learned: a program writes the whole answer, information included."""
-    await roles.author(problem=task.prompt, said=written(task))
+    await roles.author(problem=task.prompt, said=write_answer(task))
 
 
-def written(task: Task) -> str:
+def write_answer(task: Task) -> str:
     """The answer of one that looks up whatever is missing, and then works it out."""
-    world, shown, said = known_by(task), task.prompt, ""
-    while (noun := missing(shown)) is not None:
-        shown += f" {world.find(noun)}"
-        said += f"<search> {noun}</search><found> {world.find(noun)}</found>"
+    world, shown, said = world_grader_of(task), task.prompt, ""
+    while (noun := missing_noun(shown)) is not None:
+        shown += f" {world.look_up(noun)}"
+        said += f"<search> {noun}</search><found> {world.look_up(noun)}</found>"
     return said + write_solution(world.problem.steps, str(world.problem.answer))
 
 

@@ -20,9 +20,9 @@ from typing import Any
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Task
-from cotrain.tasks.words.problem import CONSTANT_MAX, GIVEN_MAX, Fact, Problem, assemble
-from cotrain.tasks.words.source import ATTEMPTS, BUCKETS, WordGrader, bucket
-from cotrain.tasks.words.wording import NOUNS, PLAIN, sentence
+from cotrain.tasks.words.problem import CONSTANT_MAX, GIVEN_MAX, Fact, Problem, assemble_problem
+from cotrain.tasks.words.source import ATTEMPTS, BUCKETS, WordGrader, text_bucket
+from cotrain.tasks.words.wording import NOUNS, PLAIN, fact_sentence
 
 SPLITS = ("train", "validation", "test")
 MOST = 99  # the largest value of a question's answer
@@ -35,7 +35,7 @@ class WorldGrader(WordGrader):
 
     library: Mapping[str, str]  # noun → the sentence about it
 
-    def find(self, noun: str) -> str:
+    def look_up(self, noun: str) -> str:
         """What a search engine answers."""
         return self.library.get(noun.strip(), UNKNOWN)
 
@@ -59,12 +59,12 @@ class World:
     @property
     def facts(self) -> tuple[Fact, ...]:
         """All that is known, each fact behind the one that it rests on."""
-        return _facts(self.nouns, self.derived, self.seed)
+        return _draw_facts(self.nouns, self.derived, self.seed)
 
     @property
     def library(self) -> dict[str, str]:
         """Noun → the sentence about it."""
-        return {fact.target: sentence(PLAIN, fact) for fact in self.facts}
+        return {fact.target: fact_sentence(PLAIN, fact) for fact in self.facts}
 
     def get(self, split: str, index: int) -> Task:
         """The same task for the same (split, index), always; ``prompt`` is the question alone. Raises UnknownName for a
@@ -73,11 +73,11 @@ class World:
         if index < 0:
             raise IndexError(f"world: index {index} of split {split!r} is negative; indices start at 0")
         for attempt in range(ATTEMPTS):
-            problem = self._asked(split, index, attempt)
+            problem = self._draw_question(split, index, attempt)
             if problem is None:
                 continue
-            prompt = f"{sentence(PLAIN, problem.facts[-1])} {PLAIN.question.format(t=problem.question)}"
-            if bucket(prompt) in BUCKETS[split]:
+            prompt = f"{fact_sentence(PLAIN, problem.facts[-1])} {PLAIN.question.format(t=problem.question)}"
+            if text_bucket(prompt) in BUCKETS[split]:
                 return Task(
                     id=f"world/{split}/{index}",
                     prompt=prompt,
@@ -97,10 +97,10 @@ class World:
     def describe(self) -> dict[str, Any]:
         return {"kind": self.name, "settings": {k: v for k, v in asdict(self).items() if k != "name"}}
 
-    def _asked(self, split: str, index: int, attempt: int) -> Problem | None:
+    def _draw_question(self, split: str, index: int, attempt: int) -> Problem | None:
         """The needed facts of the world and the question's own, last; None where a value is out of range."""
-        rng, known = rng_of("world", self.seed, split, index, attempt), {fact.target for fact in self.facts}
-        target = rng.choice([noun for noun in NOUNS if noun not in known])
+        rng, known_nouns = rng_of("world", self.seed, split, index, attempt), {fact.target for fact in self.facts}
+        target = rng.choice([noun for noun in NOUNS if noun not in known_nouns])
         left, other = rng.sample([fact.target for fact in self.facts], 2)
         kind = rng.choice(("plus", "minus", "sum", "difference"))
         right = other if kind in ("sum", "difference") else 2 + int(rng.random() * (CONSTANT_MAX - 1))
@@ -108,12 +108,12 @@ class World:
         for fact in reversed(self.facts):
             needed |= {fact.left} if fact.target in needed else set()
         facts = (*(fact for fact in self.facts if fact.target in needed), new)
-        problem = assemble(facts, target, family=PLAIN.name)
+        problem = assemble_problem(facts, target, family=PLAIN.name)
         return problem if 1 <= problem.answer <= MOST else None
 
 
 @lru_cache(maxsize=64)
-def _facts(nouns: int, derived: int, seed: int) -> tuple[Fact, ...]:
+def _draw_facts(nouns: int, derived: int, seed: int) -> tuple[Fact, ...]:
     rng = rng_of("world", seed)
     found: list[Fact] = []
     for place, noun in enumerate(rng.sample(NOUNS, nouns)):
@@ -127,7 +127,7 @@ def _facts(nouns: int, derived: int, seed: int) -> tuple[Fact, ...]:
     return tuple(found)
 
 
-def known_by(task: Task) -> WorldGrader:
+def world_grader_of(task: Task) -> WorldGrader:
     """The world of a task. Raises ConfigError for a task that is not of this source."""
     if not isinstance(task.grader, WorldGrader):
         raise ConfigError(f"task {task.id} asks about no world; expected --tasks world")

@@ -22,12 +22,12 @@ import random
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
-from cotrain.tasks.words.corrupt import Attempt, Habits, another_answer, clean, slip, with_errors, with_habits
-from cotrain.tasks.words.oracle import StepReading, integer, read_steps
+from cotrain.tasks.words.corrupt import Attempt, Habits, another_answer, clean_attempt, slipped_number, with_errors, with_habits
+from cotrain.tasks.words.oracle import StepReading, parse_integer, read_steps
 from cotrain.tasks.words.problem import Problem, compute
 from cotrain.tasks.words.source import WordProblems
 from cotrain.text.parsers import final_answer
-from cotrain.text.prompts import RATE, REVIEW, SOLVE, fill
+from cotrain.text.prompts import RATE, REVIEW, SOLVE, fill_template
 
 Start = str | tuple[str, float]  # "format", "clean", or ("noisy", probability of flipping a step verdict)
 OPERATION_WEIGHTS = (6, 12, 17, 18, 17, 14, 9, 7)  # of 1..8 operations in pretraining text
@@ -60,9 +60,9 @@ def pretraining_text(source: WordProblems, seed: int, index: int) -> str:
 def solver_conversation(source: WordProblems, habits: Habits, seed: int, index: int) -> list[dict[str, str]]:
     """A problem and what a solver with these habits answers, as chat messages."""
     rng = rng_of("words", "solver", seed, index)
-    problem = _problem(source, rng)
+    problem = _training_problem(source, rng)
     attempt = with_habits(problem, habits, rng)
-    return _conversation(fill(SOLVE, problem=problem.text), attempt.text)
+    return _as_conversation(fill_template(SOLVE, problem=problem.text), attempt.text)
 
 
 def review_conversation(
@@ -75,16 +75,16 @@ def review_conversation(
     always right. The derivations are right in all of them. Raises ConfigError for another start.
     """
     rng = rng_of("words", "review", seed, index)
-    problem = _problem(source, rng)
+    problem = _training_problem(source, rng)
     attempt = reviewed_solution(problem, rng, habits)
     readings = read_steps(problem, attempt.steps)
-    flip = _flip(start)
+    flip = _flip_probability(start)
     verdicts = tuple(ok != (rng.random() < flip) for ok in attempt.judgement.ok)
     final = final_verdict(problem, readings, verdicts, attempt.answer)
     if start == "format":
         final = rng.random() < 0.5
     review = _write_review(problem, readings, verdicts, final, ("CORRECT", "INCORRECT"))
-    return _conversation(fill(REVIEW, problem=problem.text, solution=attempt.text), review)
+    return _as_conversation(fill_template(REVIEW, problem=problem.text, solution=attempt.text), review)
 
 
 def rate_conversation(
@@ -97,7 +97,7 @@ def rate_conversation(
     learned soon.
     """
     rng = rng_of("words", "rate", brief, seed, index)
-    problem = _problem(source, rng)
+    problem = _training_problem(source, rng)
     text = problem.solution
     if rng.random() >= 0.4:
         text = rng.choice(
@@ -108,11 +108,11 @@ def rate_conversation(
             )
         )
     right = final_answer(text) == str(problem.answer)
-    asked = problem.text
+    problem_text = problem.text
     if brief:
-        asked, text = "", text[text.rfind("<answer>") :]
-    shown = fill(RATE, problem=asked, solution=text, reference=str(problem.answer))
-    return _conversation(shown, RATED[not right])
+        problem_text, text = "", text[text.rfind("<answer>") :]
+    prompt = fill_template(RATE, problem=problem_text, solution=text, reference=str(problem.answer))
+    return _as_conversation(prompt, RATED[not right])
 
 
 def practice_conversation(source: WordProblems, seed: int, index: int, *, broad: bool) -> list[dict[str, str]]:
@@ -125,15 +125,15 @@ def practice_conversation(source: WordProblems, seed: int, index: int, *, broad:
     if broad:
         problem = source.training_problem(rng, _OPERATIONS[int(rng.random() * len(_OPERATIONS))])
     else:
-        problem = _problem(source, rng)
+        problem = _training_problem(source, rng)
     if index % 2:
-        return _conversation(fill(SOLVE, problem=problem.text), problem.solution)
+        return _as_conversation(fill_template(SOLVE, problem=problem.text), problem.solution)
     attempt = reviewed_solution(problem, rng)
     readings = read_steps(problem, attempt.steps)
     final = final_verdict(problem, readings, attempt.judgement.ok, attempt.answer)
     words = ("true", "false") if broad else ("CORRECT", "INCORRECT")
     checks = _write_review(problem, readings, attempt.judgement.ok, final, words)
-    return _conversation(fill(CHECK, problem=problem.text, solution=attempt.text), checks)
+    return _as_conversation(fill_template(CHECK, problem=problem.text, solution=attempt.text), checks)
 
 
 def review_text(
@@ -160,13 +160,13 @@ def final_verdict(problem: Problem, readings: tuple[StepReading, ...], verdicts:
     step = readings[-1].step if readings else None
     if step is None or step.target != problem.question:
         return False
-    return all(verdicts) and integer(answer) == step.result
+    return all(verdicts) and parse_integer(answer) == step.result
 
 
 def reviewed_solution(problem: Problem, rng: random.Random, habits: Habits = ERRORS) -> Attempt:
     """A solution to be reviewed: right half of the time, else with errors in one or two steps."""
     if rng.random() < 0.5:
-        return clean(problem)
+        return clean_attempt(problem)
     return with_errors(problem, 1 if rng.random() < 0.6 else 2, habits, rng)
 
 
@@ -191,7 +191,7 @@ def arithmetic_text(rng: random.Random, modulus: int | None = None) -> str:
             elif operator == "+" and left % 10 + right % 10 >= 10 and rng.random() < 0.3:
                 result -= 10
             else:
-                result = slip(result, rng)
+                result = slipped_number(result, rng)
         word = "true" if result == right_result else "false"
         statements.append(f"{left}{operator}{right}={result} {word}")
     return " ".join(statements)
@@ -222,7 +222,7 @@ def _write_review(
     return "".join(blocks) + f"<final>{yes if final else no}</final>"
 
 
-def _flip(start: Start) -> float:
+def _flip_probability(start: Start) -> float:
     """Probability that a step's verdict is turned round."""
     if start == "format":
         return 0.5
@@ -233,10 +233,10 @@ def _flip(start: Start) -> float:
     raise ConfigError(f"words: review start is {start!r}, expected 'format', 'clean' or ('noisy', p) with p in 0..1")
 
 
-def _problem(source: WordProblems, rng: random.Random) -> Problem:
+def _training_problem(source: WordProblems, rng: random.Random) -> Problem:
     low, high = source.operations
     return source.training_problem(rng, low + int(rng.random() * (high - low + 1)))
 
 
-def _conversation(user: str, assistant: str) -> list[dict[str, str]]:
+def _as_conversation(user: str, assistant: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]

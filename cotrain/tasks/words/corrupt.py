@@ -67,7 +67,7 @@ class Attempt:
 Choice = Callable[[int, Fact, int, int], str | None]  # (position, fact, left value, right value) → kind of error
 
 
-def clean(problem: Problem) -> Attempt:
+def clean_attempt(problem: Problem) -> Attempt:
     """The exact solution."""
     count = len(problem.needed)
     judgement = StepVerdicts(ok=(True,) * count, reasons=("",) * count)
@@ -77,13 +77,13 @@ def clean(problem: Problem) -> Attempt:
 def with_habits(problem: Problem, habits: Habits, rng: random.Random) -> Attempt:
     """What a solver with these habits writes; often right."""
 
-    def choose(position: int, fact: Fact, left: int, right: int) -> str | None:
-        for habit in triggered(problem, fact, left, right):
+    def choose_error(position: int, fact: Fact, left: int, right: int) -> str | None:
+        for habit in triggered_habits(problem, fact, left, right):
             if rng.random() < habits.systematic:
                 return habit
         return random_kind(habits, rng) if rng.random() < habits.random else None
 
-    return _write(problem, choose, rng)
+    return _write_attempt(problem, choose_error, rng)
 
 
 def with_errors(problem: Problem, count: int, habits: Habits, rng: random.Random) -> Attempt:
@@ -95,15 +95,15 @@ def with_errors(problem: Problem, count: int, habits: Habits, rng: random.Random
     while True:
         where = set(rng.sample(range(len(problem.needed)), min(count, len(problem.needed))))
 
-        def choose(position: int, fact: Fact, left: int, right: int, where: set[int] = where) -> str | None:
+        def choose_error(position: int, fact: Fact, left: int, right: int, where: set[int] = where) -> str | None:
             if position not in where:
                 return None
-            habits_here = triggered(problem, fact, left, right)
+            habits_here = triggered_habits(problem, fact, left, right)
             if habits_here and rng.random() < habits.systematic:
                 return rng.choice(habits_here)
             return random_kind(habits, rng)
 
-        attempt = _write(problem, choose, rng)
+        attempt = _write_attempt(problem, choose_error, rng)
         if not all(attempt.judgement.ok) or attempt.answer != str(problem.answer):
             return attempt
 
@@ -118,7 +118,7 @@ def another_answer(text: str, answer: str, rng: random.Random) -> str:
     return text[:last] + re.sub(rf"(?<![0-9]){re.escape(answer)}(?![0-9])", wrong, text[last:])
 
 
-def triggered(problem: Problem, fact: Fact, left: int, right: int) -> tuple[str, ...]:
+def triggered_habits(problem: Problem, fact: Fact, left: int, right: int) -> tuple[str, ...]:
     """The systematic habits whose trigger this step has."""
     found: tuple[str, ...] = ()
     if fact.operator == "+" and left >= 0 and right >= 0 and left % 10 + right % 10 >= 10:
@@ -140,7 +140,7 @@ def random_kind(habits: Habits, rng: random.Random) -> str:
     return "swap" if draw < habits.premise + habits.relation + habits.structure + habits.swap else "slip"
 
 
-def slip(value: int, rng: random.Random) -> int:
+def slipped_number(value: int, rng: random.Random) -> int:
     """A number that is easily mistaken for this one: off by 1, 2 or 10, or with two neighbouring digits swapped."""
     draw = rng.random()
     digits = str(abs(value))
@@ -154,7 +154,7 @@ def slip(value: int, rng: random.Random) -> int:
     return value - size if down else value + size
 
 
-def _write(problem: Problem, choose: Choice, rng: random.Random) -> Attempt:
+def _write_attempt(problem: Problem, choose: Choice, rng: random.Random) -> Attempt:
     """Walk through the right steps, put in the errors that ``choose`` asks for, go on from what was claimed."""
     known = dict(problem.given)  # values as claimed so far
     steps: list[str] = []
@@ -162,27 +162,27 @@ def _write(problem: Problem, choose: Choice, rng: random.Random) -> Attempt:
     spoilt = False
     for position, noun in enumerate(problem.needed):
         fact = problem.relations[noun]
-        line = _Line(fact=fact, left=_value(problem, known, fact.left), right=_value(problem, known, fact.right))
+        line = _StepLine(fact=fact, left=_operand_value(problem, known, fact.left), right=_operand_value(problem, known, fact.right))
         kind = choose(position, fact, line.left, line.right)
         spoilt = spoilt or kind is not None
         if kind == "skip" and (steps or noun != problem.question):
             continue
-        if kind == "unneeded" and (extra := _unneeded(problem, known)) is not None:
+        if kind == "unneeded" and (extra := _unneeded_line(problem, known)) is not None:
             known[extra.fact.target] = extra.result(problem)
             steps.append(extra.text(known[extra.fact.target]))
         elif kind == "unneeded" and steps:
             steps.append(steps[-1])  # nothing superfluous to work out: say the last step again
         elif kind is not None:
-            line = _wrong(problem, kind, line, known, rng)
+            line = _wrong_line(problem, kind, line, known, rng)
         known[noun] = answer = line.result(problem)
         steps.append(line.text(answer))
     if not spoilt:
-        return clean(problem)
+        return clean_attempt(problem)
     return Attempt(steps=tuple(steps), answer=str(answer), judgement=grade_steps(problem, tuple(steps)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class _StepLine:
     """A step about to be written."""
 
     fact: Fact  # what the solver takes the relation to be
@@ -199,33 +199,33 @@ class _Line:
         return f" {fact.target}={fact.expression}={self.left}{fact.operator}{self.right}={result} {fact.target}"
 
 
-def _value(problem: Problem, known: Mapping[str, int], operand: str | int) -> int:
+def _operand_value(problem: Problem, known: Mapping[str, int], operand: str | int) -> int:
     """The value a solver puts in: the known one, or for a quantity it left out, that of what the quantity rests on."""
     while isinstance(operand, str) and operand not in known:
         operand = problem.relations[operand].left
     return known[operand] if isinstance(operand, str) else operand
 
 
-def _unneeded(problem: Problem, known: Mapping[str, int]) -> _Line | None:
+def _unneeded_line(problem: Problem, known: Mapping[str, int]) -> _StepLine | None:
     """A right step for a quantity that the question does not need, if there is one that can be worked out now."""
     for noun, fact in problem.relations.items():
         operands = [operand for operand in (fact.left, fact.right) if isinstance(operand, str)]
         if noun not in problem.needed and noun not in known and all(operand in known for operand in operands):
-            return _Line(fact=fact, left=_value(problem, known, fact.left), right=_value(problem, known, fact.right))
+            return _StepLine(fact=fact, left=_operand_value(problem, known, fact.left), right=_operand_value(problem, known, fact.right))
     return None
 
 
-def _wrong(problem: Problem, kind: str, line: _Line, known: Mapping[str, int], rng: random.Random) -> _Line:
+def _wrong_line(problem: Problem, kind: str, line: _StepLine, known: Mapping[str, int], rng: random.Random) -> _StepLine:
     """The line with an error of this kind; a slip where the kind would not change the result."""
     right_result = line.result(problem)
     for attempt in range(TRIES):
-        wrong = _changed(kind if attempt < TRIES // 2 else "slip", line, known, rng)
+        wrong = _change_line(kind if attempt < TRIES // 2 else "slip", line, known, rng)
         if wrong.result(problem) != right_result:
             return wrong
     return replace(line, offset=1)
 
 
-def _changed(kind: str, line: _Line, known: Mapping[str, int], rng: random.Random) -> _Line:
+def _change_line(kind: str, line: _StepLine, known: Mapping[str, int], rng: random.Random) -> _StepLine:
     fact = line.fact
     if kind == "carry":
         return replace(line, offset=-10)
@@ -234,7 +234,7 @@ def _changed(kind: str, line: _Line, known: Mapping[str, int], rng: random.Rando
     if kind == "premise":
         on_left = isinstance(fact.right, int) or rng.random() < 0.5
         value = line.left if on_left else line.right
-        value = rng.choice(list(known.values())) if rng.random() < 0.5 else slip(value, rng)
+        value = rng.choice(list(known.values())) if rng.random() < 0.5 else slipped_number(value, rng)
         return replace(line, left=value) if on_left else replace(line, right=value)
     if kind == "swap" and isinstance(fact.right, str):
         return replace(line, left=line.right, right=line.left)
@@ -248,4 +248,4 @@ def _changed(kind: str, line: _Line, known: Mapping[str, int], rng: random.Rando
             return replace(line, fact=replace(fact, left=other), left=known[other])
         return replace(line, fact=replace(fact, right=other), right=known[other])
     exact = compute(fact.operator, line.left, line.right, None)
-    return replace(line, offset=slip(exact, rng) - exact)
+    return replace(line, offset=slipped_number(exact, rng) - exact)

@@ -43,7 +43,7 @@ class Step:
     result: int
 
 
-def integer(text: str) -> int | None:
+def parse_integer(text: str) -> int | None:
     """``text`` as an integer written canonically (no sign +, no leading zero, no -0), else None."""
     digits = text[1:] if text.startswith("-") else text
     if not (digits.isascii() and digits.isdigit()) or len(digits) > DIGITS:
@@ -53,13 +53,13 @@ def integer(text: str) -> int | None:
     return int(text)
 
 
-def _noun(text: str) -> str | None:
+def _parse_noun(text: str) -> str | None:
     """The noun in `` noun``: one space, then lower-case ASCII letters."""
     word = text[1:]
     return word if text[:1] == " " and word.isascii() and word.isalpha() and word.islower() else None
 
 
-def _split(text: str) -> tuple[str, str, str] | None:
+def _split_operation(text: str) -> tuple[str, str, str] | None:
     """``left OP right`` at the first operator that is not the sign of the left side."""
     for position in range(1, len(text)):
         if text[position] in OPERATORS:
@@ -73,12 +73,12 @@ def parse_step(text: str) -> Step | None:
     if len(parts) != 4:
         return None
     number, space, again = parts[3].partition(" ")
-    target, result = _noun(parts[0]), integer(number)
-    relation, numbers = _split(parts[1]), _split(parts[2])
+    target, result = _parse_noun(parts[0]), parse_integer(number)
+    relation, numbers = _split_operation(parts[1]), _split_operation(parts[2])
     if target is None or space + again != parts[0] or result is None or relation is None or numbers is None:
         return None
-    operands = [_noun(side) or (integer(side) if side[:1] != "-" else None) for side in (relation[0], relation[2])]
-    values = [integer(side) for side in (numbers[0], numbers[2])]
+    operands = [_parse_noun(side) or (parse_integer(side) if side[:1] != "-" else None) for side in (relation[0], relation[2])]
+    values = [parse_integer(side) for side in (numbers[0], numbers[2])]
     left, right = operands
     left_value, right_value = values
     if left is None or right is None or left_value is None or right_value is None:
@@ -95,7 +95,7 @@ def parse_step(text: str) -> Step | None:
     )
 
 
-def agrees(fact: Fact, step: Step) -> bool:
+def states_fact(fact: Fact, step: Step) -> bool:
     """Does the step write the relation that the fact states?"""
     if step.operator != fact.operator:
         return False
@@ -104,7 +104,7 @@ def agrees(fact: Fact, step: Step) -> bool:
     return step.operator in "+*" and (step.right, step.left) == (fact.left, fact.right)
 
 
-def _reason(problem: Problem, step: Step, claimed: Mapping[str, int], seen: set[str]) -> str:
+def _wrong_reason(problem: Problem, step: Step, claimed: Mapping[str, int], seen: set[str]) -> str:
     fact = problem.relations.get(step.target)
     if fact is None:
         return "relation"
@@ -112,7 +112,7 @@ def _reason(problem: Problem, step: Step, claimed: Mapping[str, int], seen: set[
         return "repeated"
     if step.target not in problem.needed:
         return "unneeded"
-    if not agrees(fact, step):
+    if not states_fact(fact, step):
         return "relation"
     for operand, value in ((step.left, step.left_value), (step.right, step.right_value)):
         if value != (operand if isinstance(operand, int) else claimed.get(operand)):
@@ -140,9 +140,9 @@ def read_steps(problem: Problem, steps: tuple[str, ...]) -> tuple[StepReading, .
     readings = []
     for text in steps:
         step = parse_step(text)
-        reason = "malformed" if step is None else _reason(problem, step, claimed, seen)
+        reason = "malformed" if step is None else _wrong_reason(problem, step, claimed, seen)
         claim = text.rpartition("=")[2].partition(" ")[0]
-        claim = claim if integer(claim) is not None else ""
+        claim = claim if parse_integer(claim) is not None else ""
         readings.append(StepReading(step=step, claim=claim, reason=reason, known=dict(claimed)))
         if step is not None and step.target in problem.relations:
             claimed[step.target] = step.result

@@ -17,12 +17,12 @@ from __future__ import annotations
 import random
 
 from cotrain.core.address import rng_of
-from cotrain.tasks.words.corpus import _conversation, _write_review, final_verdict
-from cotrain.tasks.words.corrupt import Attempt, Habits, clean, with_errors
+from cotrain.tasks.words.corpus import _as_conversation, _write_review, final_verdict
+from cotrain.tasks.words.corrupt import Attempt, Habits, clean_attempt, with_errors
 from cotrain.tasks.words.oracle import read_steps
 from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.source import WordProblems
-from cotrain.text.prompts import REVIEW, SOLVE, fill
+from cotrain.text.prompts import REVIEW, SOLVE, fill_template
 
 OF_SKILL = Habits(random=0.0, systematic=0.0, premise=0.55, relation=0.2, structure=0.05)  # the rest are slips
 SWAPPED = Habits(random=0.0, systematic=0.0, premise=0.25, relation=0.1, structure=0.05, swap=0.5)  # the rest are slips
@@ -34,8 +34,8 @@ Conversation = list[dict[str, str]]
 def solve_practice(source: WordProblems, stage: str, seed: int, index: int, rise: int = 0) -> Conversation:
     """A problem and its exact solution; ``stage`` names the draw, so that no two stages see the same problems."""
     rng = rng_of("words", stage, "solve", seed, index)
-    problem = _problem(source, rng, index, rise)
-    return _conversation(fill(SOLVE, problem=problem.text), problem.solution)
+    problem = _practice_problem(source, rng, index, rise)
+    return _as_conversation(fill_template(SOLVE, problem=problem.text), problem.solution)
 
 
 def check_practice(
@@ -43,25 +43,25 @@ def check_practice(
 ) -> Conversation:
     """A problem, a solution that is right half of the time, and the true verdict on each step and on the answer."""
     rng = rng_of("words", stage, "check", seed, index)
-    problem = _problem(source, rng, index, rise)
+    problem = _practice_problem(source, rng, index, rise)
     attempt = checked_solution(problem, rng, errors)
     readings, right = read_steps(problem, attempt.steps), attempt.judgement.ok
     final = final_verdict(problem, readings, right, attempt.answer)
     review = _write_review(problem, readings, right, final, ("CORRECT", "INCORRECT"))
-    return _conversation(fill(REVIEW, problem=problem.text, solution=attempt.text), review)
+    return _as_conversation(fill_template(REVIEW, problem=problem.text, solution=attempt.text), review)
 
 
 def checked_solution(problem: Problem, rng: random.Random, errors: Habits = OF_SKILL) -> Attempt:
     """A solution to be checked: right half of the time, else with one to three errors of skill."""
-    return clean(problem) if rng.random() < 0.5 else with_errors(problem, rng.choice(COUNTS), errors, rng)
+    return clean_attempt(problem) if rng.random() < 0.5 else with_errors(problem, rng.choice(COUNTS), errors, rng)
 
 
-def longest(source: WordProblems, index: int, rise: int) -> int:
+def most_operations(source: WordProblems, index: int, rise: int) -> int:
     """Most steps of a problem at this index: the fewest and one, and one more after every ``rise`` indexes (0: all)."""
     low, high = source.operations
     return high if rise == 0 else min(high, low + 1 + index // rise)
 
 
-def _problem(source: WordProblems, rng: random.Random, index: int, rise: int) -> Problem:
-    low, high = source.operations[0], longest(source, index, rise)
+def _practice_problem(source: WordProblems, rng: random.Random, index: int, rise: int) -> Problem:
+    low, high = source.operations[0], most_operations(source, index, rise)
     return source.training_problem(rng, low + int(rng.random() * (high - low + 1)))

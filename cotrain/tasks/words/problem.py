@@ -91,7 +91,7 @@ def compute(operator: str, left: int, right: int, modulus: int | None) -> int:
     return value if modulus is None else value % modulus
 
 
-def assemble(facts: tuple[Fact, ...], question: str, *, family: str, modulus: int | None = None) -> Problem:
+def assemble_problem(facts: tuple[Fact, ...], question: str, *, family: str, modulus: int | None = None) -> Problem:
     """Work out values and solution order, and put the facts into words.
 
     The solution takes, again and again, the first fact in reading order whose operands are known. Raises ConfigError
@@ -121,7 +121,7 @@ def assemble(facts: tuple[Fact, ...], question: str, *, family: str, modulus: in
             needed.add(relations[noun].left)
             needed.add(relations[noun].right)  # type: ignore[arg-type]  # a constant is no noun and does no harm
     return Problem(
-        text=wording.render(wording.family(family), facts, question, modulus),
+        text=wording.render_problem(wording.family_named(family), facts, question, modulus),
         family=family,
         facts=facts,
         question=question,
@@ -150,32 +150,32 @@ class _Draft:
         self.open: list[str] = []
         self.closed: list[str] = []
 
-    def between(self, low: int, high: int) -> int:
+    def draw_between(self, low: int, high: int) -> int:
         return low + int(self.random() * (high - low + 1))
 
-    def pick(self, nouns: list[str]) -> str:
+    def pick_noun(self, nouns: list[str]) -> str:
         return nouns[int(self.random() * len(nouns))]
 
-    def give(self) -> str:
+    def add_given(self) -> str:
         """State a new given quantity."""
         top = self.max_value if self.modulus is None else self.modulus - 1
         noun = self.nouns.pop()
-        value = self.between(2, min(GIVEN_MAX, top))
+        value = self.draw_between(2, min(GIVEN_MAX, top))
         self.facts.append(Fact(target=noun, kind="given", right=value))
         self.values[noun] = value
         self.givens.append(noun)
         return noun
 
-    def known(self, other: str = "") -> str:
+    def known_quantity(self, other: str = "") -> str:
         """A quantity that may be used without closing an open one: mostly a new given, else one used before."""
         used = self.givens + self.closed
         if used and self.random() < 0.3:
-            noun = self.pick(used)
+            noun = self.pick_noun(used)
             if noun != other:
                 return noun
-        return self.give()
+        return self.add_given()
 
-    def with_constant(self, left: str, kind: str) -> int | None:
+    def constant_in_range(self, left: str, kind: str) -> int | None:
         """A constant with which ``left kind constant`` stays in range, if there is one."""
         value = self.values[left]
         limit = FACTOR_MAX if kind == "times" else CONSTANT_MAX
@@ -187,9 +187,9 @@ class _Draft:
             limit = min(limit, value - 1)
         else:
             limit = min(limit, self.max_value // value)
-        return self.between(2, limit) if limit >= 2 else None
+        return self.draw_between(2, limit) if limit >= 2 else None
 
-    def define(self, kind: str, left: str, right: str | int) -> str:
+    def add_derived(self, kind: str, left: str, right: str | int) -> str:
         """State a derived quantity; what it uses is open no longer."""
         operand = right if isinstance(right, int) else self.values[right]
         noun = self.nouns.pop()
@@ -202,18 +202,18 @@ class _Draft:
         self.open.append(noun)
         return noun
 
-    def combine(self, one: str, two: str) -> str:
+    def add_combination(self, one: str, two: str) -> str:
         """``one + two`` or their difference, whichever stays in range."""
         a, b = self.values[one], self.values[two]
         if self.modulus is not None:
-            return self.define("sum" if self.random() < 0.5 else "difference", one, two)
+            return self.add_derived("sum" if self.random() < 0.5 else "difference", one, two)
         if a + b <= self.max_value and (a == b or self.random() < 0.55):
-            return self.define("sum", one, two)
+            return self.add_derived("sum", one, two)
         if a == b:
             raise _Stuck
-        return self.define("difference", *((one, two) if a > b else (two, one)))
+        return self.add_derived("difference", *((one, two) if a > b else (two, one)))
 
-    def step(self, left_over: int) -> None:
+    def add_step(self, left_over: int) -> None:
         """Add one operation, with ``left_over`` still to come after it."""
         count = len(self.open)
         least = max(0, count - left_over)  # how many open quantities this step must use
@@ -221,52 +221,52 @@ class _Draft:
         use = 2 if draw < 0.45 and count >= 2 else 1 if draw < 0.85 else 0
         use = min(max(use, least), count)
         if use == 2:
-            one = self.pick(self.open)
-            self.combine(one, self.pick([noun for noun in self.open if noun != one]))
+            one = self.pick_noun(self.open)
+            self.add_combination(one, self.pick_noun([noun for noun in self.open if noun != one]))
             return
-        left = self.known() if use == 0 else self.open[-1] if self.random() < 0.5 else self.pick(self.open)
+        left = self.known_quantity() if use == 0 else self.open[-1] if self.random() < 0.5 else self.pick_noun(self.open)
         if self.random() < 0.35:
-            self.combine(*((left, self.known(left)) if self.random() < 0.7 else (self.known(left), left)))
+            self.add_combination(*((left, self.known_quantity(left)) if self.random() < 0.7 else (self.known_quantity(left), left)))
             return
         first = int(self.random() * 3)
         for turn in range(3):
             kind = ("plus", "minus", "times")[(first + turn) % 3]
-            constant = self.with_constant(left, kind)
+            constant = self.constant_in_range(left, kind)
             if constant is not None:
-                self.define(kind, left, constant)
+                self.add_derived(kind, left, constant)
                 return
         raise _Stuck
 
-    def cancelling(self, left_over: int) -> bool:
+    def add_cancelling(self, left_over: int) -> bool:
         """``u = x + y; z = u - y``: z is right whatever y is. True if it fits with ``left_over`` steps to come."""
         if len(self.open) - 1 > left_over + 1:
             return False
-        y = self.pick(self.open)
+        y = self.pick_noun(self.open)
         others = [noun for noun in self.open if noun != y]
-        x = self.pick(others) if others else self.give()
+        x = self.pick_noun(others) if others else self.add_given()
         if self.modulus is None and self.values[x] + self.values[y] > self.max_value:
             raise _Stuck
-        u = self.define("sum", x, y)
-        self.define("difference", u, y)
+        u = self.add_derived("sum", x, y)
+        self.add_derived("difference", u, y)
         self.closed = [noun for noun in self.closed if noun not in (y, u)]  # nothing else may rest on them
         return True
 
-    def distract(self) -> None:
+    def add_distractor(self) -> None:
         """A fact that the question does not need: a given one, rarely a derived one."""
         if self.random() < 0.9:
-            self.give()
-            self.facts.insert(self.between(0, len(self.facts) - 1), self.facts.pop())
+            self.add_given()
+            self.facts.insert(self.draw_between(0, len(self.facts) - 1), self.facts.pop())
             return
-        left = self.pick(list(self.values))
+        left = self.pick_noun(list(self.values))
         kind = ("plus", "minus")[int(self.random() * 2)]
-        constant = self.with_constant(left, kind)
+        constant = self.constant_in_range(left, kind)
         if constant is not None:
-            self.define(kind, left, constant)
+            self.add_derived(kind, left, constant)
             defined = next(i for i, fact in enumerate(self.facts) if fact.target == left)
-            self.facts.insert(self.between(defined + 1, len(self.facts) - 1), self.facts.pop())
+            self.facts.insert(self.draw_between(defined + 1, len(self.facts) - 1), self.facts.pop())
 
 
-def draw(
+def draw_problem(
     rng: random.Random,
     operations: int,
     *,
@@ -281,19 +281,19 @@ def draw(
     motif = 1 + int(rng.random() * (operations - 2)) if operations >= 3 and rng.random() < cancel else -1
     while True:
         draft = _Draft(rng, modulus, max_value)
-        done = 0
+        steps_done = 0
         try:
-            while done < operations:
-                if done == motif and draft.cancelling(operations - done - 2):
-                    done += 2
+            while steps_done < operations:
+                if steps_done == motif and draft.add_cancelling(operations - steps_done - 2):
+                    steps_done += 2
                 else:
-                    draft.step(operations - done - 1)
-                    done += 1
+                    draft.add_step(operations - steps_done - 1)
+                    steps_done += 1
         except _Stuck:
             continue
         question = draft.open[-1]
-        for _ in range(draft.between(*distractors)):
-            draft.distract()
+        for _ in range(draft.draw_between(*distractors)):
+            draft.add_distractor()
         if rng.random() < shuffle:
             rng.shuffle(draft.facts)
-        return assemble(tuple(draft.facts), question, family=family, modulus=modulus)
+        return assemble_problem(tuple(draft.facts), question, family=family, modulus=modulus)

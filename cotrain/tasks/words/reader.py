@@ -21,7 +21,7 @@ from functools import cache
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Task
-from cotrain.tasks.words.problem import Fact, Problem, assemble
+from cotrain.tasks.words.problem import Fact, Problem, assemble_problem
 from cotrain.tasks.words.source import LONGEST, WordGrader
 from cotrain.tasks.words.wording import EVERY, NOUNS, Family
 
@@ -32,7 +32,7 @@ _SENTENCE = re.compile(r"[^.?]+[.?]")
 
 
 @cache
-def _patterns(style: Family) -> tuple[tuple[str, re.Pattern[str]], ...]:
+def _sentence_patterns(style: Family) -> tuple[tuple[str, re.Pattern[str]], ...]:
     noun, found = "|".join(NOUNS), []
     for kind in KINDS:
         pattern = re.escape(getattr(style, kind)).replace(r"\{", "{").replace(r"\}", "}")
@@ -46,38 +46,38 @@ def read_problem(text: str, *, max_value: int = 99) -> Problem | ParseFailure:
     """The problem that a text is."""
     if len(text) > CHARACTERS:
         return ParseFailure(reason="too long")
-    sentences = _sentences(text)
+    sentences = _split_sentences(text)
     if not sentences or " ".join(sentences) != text.strip():
         return ParseFailure(reason="not read")
     for style in EVERY.values():
-        read = [_read(style, sentence) for sentence in sentences]
+        read = [_match_sentence(style, sentence) for sentence in sentences]
         if all(read):
-            return _worked_out([one for one in read if one], style, max_value)
+            return _work_out([one for one in read if one], style, max_value)
     return ParseFailure(reason="not read")
 
 
 def facts_in(text: str) -> tuple[Fact, ...]:
     """The facts among the sentences of a text, each in any wording; other sentences are passed over."""
     found = []
-    for sentence in _sentences(text):
-        said = next((read for style in EVERY.values() if (read := _read(style, sentence)) is not None), None)
+    for sentence in _split_sentences(text):
+        said = next((read for style in EVERY.values() if (read := _match_sentence(style, sentence)) is not None), None)
         if said is not None and said[0] != "question":
-            found.append(_fact(*said))
+            found.append(_fact_from_parts(*said))
     return tuple(found)
 
 
-def signature(problem: Problem) -> str:
+def problem_signature(problem: Problem) -> str:
     """What makes two problems one: their facts, with nouns by the order in which they appear, in any wording."""
     names: dict[str, int] = {}
 
-    def named(part: str | int) -> str:
+    def noun_number(part: str | int) -> str:
         return str(part) if isinstance(part, int) else f"n{names.setdefault(part, len(names))}" if part else ""
 
-    facts = [f"{named(f.target)}={f.kind}({named(f.left)},{named(f.right)})" for f in problem.facts]
-    return ";".join([*facts, named(problem.question)])
+    facts = [f"{noun_number(f.target)}={f.kind}({noun_number(f.left)},{noun_number(f.right)})" for f in problem.facts]
+    return ";".join([*facts, noun_number(problem.question)])
 
 
-def shape(problem: Problem) -> str:
+def operation_string(problem: Problem) -> str:
     """The operations of its solution: problems of one shape differ in nouns and numbers alone."""
     return "".join(problem.relations[noun].operator for noun in problem.needed)
 
@@ -94,35 +94,35 @@ def task_of(problem: Problem, name: str) -> Task:
     )
 
 
-def _sentences(text: str) -> list[str]:
+def _split_sentences(text: str) -> list[str]:
     """What ends with a full stop or a question mark; behind the last one nothing is looked at."""
     end = max(text.rfind("."), text.rfind("?")) + 1
     return [part.strip() for part in _SENTENCE.findall(text[:end])]
 
 
-def _read(style: Family, sentence: str) -> tuple[str, dict[str, str]] | None:
-    for kind, pattern in _patterns(style):
+def _match_sentence(style: Family, sentence: str) -> tuple[str, dict[str, str]] | None:
+    for kind, pattern in _sentence_patterns(style):
         if (match := pattern.fullmatch(sentence)) is not None:
             return kind, match.groupdict()
     return None
 
 
-def _worked_out(read: list[tuple[str, dict[str, str]]], style: Family, max_value: int) -> Problem | ParseFailure:
-    *before, (last, asked) = read
+def _work_out(parsed_sentences: list[tuple[str, dict[str, str]]], style: Family, max_value: int) -> Problem | ParseFailure:
+    *before, (last, question_parts) = parsed_sentences
     if last != "question" or any(kind == "question" for kind, _ in before):
         return ParseFailure(reason="no question")
-    facts = tuple(_fact(kind, parts) for kind, parts in before)
+    facts = tuple(_fact_from_parts(kind, parts) for kind, parts in before)
     nouns = [fact.target for fact in facts]
     if len(facts) > FACTS or sum(fact.kind != "given" for fact in facts) > LONGEST:
         return ParseFailure(reason="too long")
     if len(set(nouns)) < len(nouns):
         return ParseFailure(reason="defined twice")
-    if any(fact.kind == "given" and fact.target == asked["t"] for fact in facts):
+    if any(fact.kind == "given" and fact.target == question_parts["t"] for fact in facts):
         return ParseFailure(reason="asks for a given")
-    if asked["t"] not in nouns:
+    if question_parts["t"] not in nouns:
         return ParseFailure(reason="undefined")
     try:
-        problem = assemble(facts, asked["t"], family=style.name)
+        problem = assemble_problem(facts, question_parts["t"], family=style.name)
     except ConfigError:
         return ParseFailure(reason="undefined")
     if not all(1 <= value <= max_value for value in problem.values.values()):
@@ -130,7 +130,7 @@ def _worked_out(read: list[tuple[str, dict[str, str]]], style: Family, max_value
     return problem
 
 
-def _fact(kind: str, parts: dict[str, str]) -> Fact:
+def _fact_from_parts(kind: str, parts: dict[str, str]) -> Fact:
     if kind == "given":
         return Fact(target=parts["t"], kind=kind, right=int(parts["c"]))
     right: str | int = int(parts["c"]) if parts.get("c") else parts["y"]

@@ -15,56 +15,56 @@ import random
 import re
 
 from cotrain.tasks.words.problem import CONSTANT_MAX, FACTOR_MAX, GIVEN_MAX, OPERATOR, Fact
-from cotrain.tasks.words.wording import FAMILIES, NOUNS, sentence
+from cotrain.tasks.words.wording import FAMILIES, NOUNS, fact_sentence
 
 _SENTENCE = re.compile(r"(?<=[.?!])\s+")
 
 
-def sentences(text: str) -> tuple[str, ...]:
+def split_sentences(text: str) -> tuple[str, ...]:
     """A text cut after each full stop, question or exclamation mark that a space follows."""
     return tuple(part for part in _SENTENCE.split(text.strip()) if part)
 
 
 def facts_and_question(text: str) -> tuple[tuple[str, ...], str]:
     """All sentences of a problem but the last, and the last, which asks."""
-    *facts, question = sentences(text) or ("",)
+    *facts, question = split_sentences(text) or ("",)
     return tuple(facts), question
 
 
-def words(text: str) -> frozenset[str]:
+def long_words(text: str) -> frozenset[str]:
     """Its words in lower case, those of two letters and less left out."""
     return frozenset(re.findall(r"[^\W\d_]{3,}", text.lower()))
 
 
-def search(text: str, query: str, rng: random.Random, *, noise: float = 1.0) -> tuple[str, ...]:
+def search_documents(text: str, query: str, rng: random.Random, *, noise: float = 1.0) -> tuple[str, ...]:
     """Documents that the first word of ``query`` finds: about the facts of the problem if it occurs in them.
 
     ``noise``: irrelevant sentences for each one about the subject. An empty query finds nothing.
     """
     asked = re.findall(r"[^\W\d_]{3,}", query.lower())[:1]
     facts, _ = facts_and_question(text)
-    return documents(text, rng, noise=noise, about=asked[0] in words(" ".join(facts))) if asked else ()
+    return scatter_facts(text, rng, noise=noise, about=asked[0] in long_words(" ".join(facts))) if asked else ()
 
 
-def documents(text: str, rng: random.Random, *, noise: float = 1.0, about: bool = True) -> tuple[str, ...]:
+def scatter_facts(text: str, rng: random.Random, *, noise: float = 1.0, about: bool = True) -> tuple[str, ...]:
     """Documents ``about`` the facts of a problem, or as many about something else."""
     facts, _ = facts_and_question(text)
-    other = distractors(text, round(len(facts) * noise) + (0 if about else len(facts)), rng)
-    subject = list(facts) if about else [other.pop() for _ in facts]
+    irrelevant = distractor_sentences(text, round(len(facts) * noise) + (0 if about else len(facts)), rng)
+    subject = list(facts) if about else [irrelevant.pop() for _ in facts]
     rng.shuffle(subject)
-    found = []
+    scattered = []
     while subject:
         share = [subject.pop() for _ in range(min(len(subject), 1 + int(rng.random() * 2)))]
-        share += [other.pop() for _ in range(min(len(other), len(share) if subject else len(other)))]
+        share += [irrelevant.pop() for _ in range(min(len(irrelevant), len(share) if subject else len(irrelevant)))]
         rng.shuffle(share)
-        found.append(" ".join(share))
-    return tuple(found)
+        scattered.append(" ".join(share))
+    return tuple(scattered)
 
 
-def distractors(text: str, count: int, rng: random.Random) -> list[str]:
+def distractor_sentences(text: str, count: int, rng: random.Random) -> list[str]:
     """Sentences of the same kind as a problem's facts, about nouns and in wordings that the problem does not use."""
     _, question = facts_and_question(text)
-    taken = words(text)
+    taken = long_words(text)
     nouns = [noun for noun in NOUNS if noun not in taken]
     styles = [style for style in FAMILIES.values() if question not in {style.question.format(t=n) for n in NOUNS}]
     found = []
@@ -73,5 +73,5 @@ def distractors(text: str, count: int, rng: random.Random) -> list[str]:
         kind = rng.choice(("given", "given", *OPERATOR))
         top = {"given": GIVEN_MAX, "times": FACTOR_MAX}.get(kind, CONSTANT_MAX)
         right = other if kind in ("sum", "difference") else 2 + int(rng.random() * (top - 1))
-        found.append(sentence(rng.choice(styles), Fact(target=target, kind=kind, left=left, right=right)))
+        found.append(fact_sentence(rng.choice(styles), Fact(target=target, kind=kind, left=left, right=right)))
     return found

@@ -23,7 +23,7 @@ from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Grade, ParseFailure, StepVerdicts, Task
 from cotrain.tasks.words import oracle, wording
-from cotrain.tasks.words.problem import Problem, draw
+from cotrain.tasks.words.problem import Problem, draw_problem
 from cotrain.text.parsers import tagged_solution
 
 BUCKETS: dict[str, range] = {
@@ -38,7 +38,7 @@ ATTEMPTS = 5000  # a bucket of 5 % is missed this often with probability 1e-111
 AS_THEY_STAND = 12  # draws of a paraphrase before its facts are put in another order
 
 
-def bucket(text: str) -> int:
+def text_bucket(text: str) -> int:
     """0..99, the same on every machine."""
     return zlib.crc32(text.encode()) % 100
 
@@ -52,7 +52,7 @@ class WordGrader:
     def grade(self, task: Task, text: str) -> Grade:
         """True if the answer tag holds exactly the right integer; no readable answer is False, "no answer"."""
         solution = tagged_solution(text)
-        value = None if isinstance(solution, ParseFailure) else oracle.integer(solution.answer)
+        value = None if isinstance(solution, ParseFailure) else oracle.parse_integer(solution.answer)
         if value is None:
             return Grade(value=False, reason="no answer")
         return Grade(value=value == self.problem.answer)
@@ -84,7 +84,7 @@ class WordProblems:
             for family in self.families:
                 if family not in wording.FAMILIES:
                     raise UnknownName("wording family", family, wording.FAMILIES)
-        _check(self)
+        _check_settings(self)
 
     def problem(self, split: str, index: int) -> Problem:
         """The problem behind ``get(split, index)``."""
@@ -92,8 +92,8 @@ class WordProblems:
         if index < 0:
             raise IndexError(f"words: index {index} of split {split!r} is negative; indices start at 0")
         for attempt in range(ATTEMPTS):
-            problem = self._draw(split, rng_of("words", split, index, attempt))
-            if bucket(problem.text) in BUCKETS[split]:
+            problem = self._draw_for_split(split, rng_of("words", split, index, attempt))
+            if text_bucket(problem.text) in BUCKETS[split]:
                 return problem
         raise ConfigError(f"words: no problem for {split}/{index} in {ATTEMPTS} draws; widen the settings {self}")
 
@@ -107,7 +107,7 @@ class WordProblems:
             solution=problem.solution,
             difficulty=float(len(problem.needed)),
             grader=WordGrader(problem=problem),
-            paraphrases=self._paraphrases(problem, split, index),
+            paraphrases=self._draw_paraphrases(problem, split, index),
         )
 
     def size(self, split: str) -> int | None:
@@ -128,33 +128,33 @@ class WordProblems:
     def training_problem(self, rng: random.Random, operations: int) -> Problem:
         """A problem of the training buckets from any generator, for corpora."""
         while True:
-            problem = self._problem(rng, operations, self.families or tuple(wording.FAMILIES))
-            if bucket(problem.text) in BUCKETS["train"]:
+            problem = self._draw_problem(rng, operations, self.families or tuple(wording.FAMILIES))
+            if text_bucket(problem.text) in BUCKETS["train"]:
                 return problem
 
-    def _draw(self, split: str, rng: random.Random) -> Problem:
+    def _draw_for_split(self, split: str, rng: random.Random) -> Problem:
         low, high = self.operations
         if split == "ood_length":
             low, high = high + 1, min(high + 2, LONGEST)
-        return self._problem(rng, low + int(rng.random() * (high - low + 1)), self._families(split))
+        return self._draw_problem(rng, low + int(rng.random() * (high - low + 1)), self._split_families(split))
 
-    def _families(self, split: str) -> tuple[str, ...]:
+    def _split_families(self, split: str) -> tuple[str, ...]:
         return tuple(wording.UNSEEN) if split == "ood_template" else self.families or tuple(wording.FAMILIES)
 
-    def _paraphrases(self, problem: Problem, split: str, index: int) -> tuple[str, ...]:
+    def _draw_paraphrases(self, problem: Problem, split: str, index: int) -> tuple[str, ...]:
         """The same facts in another wording of the split, if it has one. For training only a text of the training
         buckets will do; where no wording gives one, the facts change their order too."""
-        others = [family for family in self._families(split) if family != problem.family]
+        others = [family for family in self._split_families(split) if family != problem.family]
         rng = rng_of("words", split, index, "paraphrase")
         for attempt in range(ATTEMPTS if others else 0):
             facts = problem.facts if attempt < AS_THEY_STAND else rng.sample(problem.facts, len(problem.facts))
-            text = wording.render(wording.family(rng.choice(others)), facts, problem.question, problem.modulus)
-            if split != "train" or bucket(text) in BUCKETS["train"]:
+            text = wording.render_problem(wording.family_named(rng.choice(others)), facts, problem.question, problem.modulus)
+            if split != "train" or text_bucket(text) in BUCKETS["train"]:
                 return (text,)
         return ()
 
-    def _problem(self, rng: random.Random, operations: int, families: tuple[str, ...]) -> Problem:
-        return draw(
+    def _draw_problem(self, rng: random.Random, operations: int, families: tuple[str, ...]) -> Problem:
+        return draw_problem(
             rng,
             operations,
             family=families[int(rng.random() * len(families))],
@@ -188,7 +188,7 @@ def word_problems(
     )
 
 
-def _check(source: WordProblems) -> None:
+def _check_settings(source: WordProblems) -> None:
     low, high = source.operations
     if not 1 <= low <= high <= LONGEST - 1:
         raise ConfigError(f"words: operations is {source.operations}, expected 1 <= low <= high <= {LONGEST - 1}")

@@ -119,7 +119,7 @@ EVERY: dict[str, Family] = FAMILIES | UNSEEN
 MODULUS = "All counts are modulo {m}."
 
 
-def family(name: str) -> Family:
+def family_named(name: str) -> Family:
     """The family of that name, seen or unseen; raises UnknownName."""
     try:
         return EVERY[name]
@@ -127,15 +127,15 @@ def family(name: str) -> Family:
         raise UnknownName("wording family", name, EVERY) from None
 
 
-def sentence(style: Family, fact: Fact) -> str:
+def fact_sentence(style: Family, fact: Fact) -> str:
     """One fact in one sentence."""
     template: str = getattr(style, fact.kind)
     return template.format(t=fact.target, x=fact.left, y=fact.right, c=fact.right)
 
 
-def render(style: Family, facts: Iterable[Fact], question: str, modulus: int | None) -> str:
+def render_problem(style: Family, facts: Iterable[Fact], question: str, modulus: int | None) -> str:
     """The whole problem: the modulus if there is one, the facts in reading order, the question."""
     sentences = [] if modulus is None else [MODULUS.format(m=modulus)]
-    sentences += [sentence(style, fact) for fact in facts]
+    sentences += [fact_sentence(style, fact) for fact in facts]
     sentences.append(style.question.format(t=question))
     return " ".join(sentences)
