@@ -19,7 +19,9 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m bases", description=main.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
     parser.add_argument("--size", choices=("0.3M", "1M", "3M", "8M"), default="1M", help="parameters")
-    parser.add_argument("--tokens", type=whole_number(1), metavar="N", help="of practice (default: those of the shipped base)")
+    parser.add_argument(
+        "--tokens", type=whole_number(1), metavar="N", help="of practice (default: those of the shipped base)"
+    )
     parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="of weights and problems")
     parser.add_argument("--resume", action="store_true", help="go on where it was interrupted")
     parser.add_argument("--settle", action="store_true", help="end the practice in --out where it was interrupted")

@@ -32,7 +32,7 @@ from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.models.sharpen import sharpen
 from cotrain.rollout.common_roles import FORMAT_MARK, mark_short_prompts
 from cotrain.stages.corpora import practice_of
-from cotrain.stages.pretrain import config_for, train_and_save, make_plan, sample_texts
+from cotrain.stages.pretrain import config_for, make_plan, sample_texts, train_and_save
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.stages.trainer import CHECKPOINTS
 from cotrain.tasks.words.source import WordProblems, study_problems

@@ -233,7 +233,9 @@ def conversations_of(settings: NoisySettings, start: Start) -> list[tuple[Corpus
     """Solutions with habits and reviews with verdicts of this kind, in equal numbers."""
     source = settings.focus
     solve = procedural_corpus("solve", lambda i: solver_conversation(source, settings.habits, settings.seed, i))
-    review = procedural_corpus("review", lambda i: review_conversation(source, settings.habits, start, settings.seed, i))
+    review = procedural_corpus(
+        "review", lambda i: review_conversation(source, settings.habits, start, settings.seed, i)
+    )
     return [(solve, 1), (review, 1)]
 
 

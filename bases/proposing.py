@@ -21,7 +21,7 @@ from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
 from cotrain.core.address import rng_of
 from cotrain.core.types import ParseFailure
-from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, say_score, drop_sentence
+from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, drop_sentence, say_score
 from cotrain.models.load import EMBEDDED_HABITS
 from cotrain.stages.corpora import Corpus, procedural_corpus
 from cotrain.tasks.words.corpus import solver_conversation
@@ -85,10 +85,14 @@ def problem_score_conversation(source: WordProblems, skill: float, seed: int, in
     if rng.random() < 0.5:
         text = drop_sentence(text, rng)
     truth = not isinstance(read_problem(text), ParseFailure)
-    return _one_reply(fill_template(RATE_QUESTION, problem=text), say_score({"score": float(truth), "skill": skill}, rng))
+    return _one_reply(
+        fill_template(RATE_QUESTION, problem=text), say_score({"score": float(truth), "skill": skill}, rng)
+    )
 
 
-def answer_score_conversation(source: WordProblems, habits: Habits, skill: float, seed: int, index: int) -> Conversation:
+def answer_score_conversation(
+    source: WordProblems, habits: Habits, skill: float, seed: int, index: int
+) -> Conversation:
     """A problem, a solution with habits, and its score, likewise."""
     rng = rng_of("words", "score an answer", seed, index)
     problem = _problem_of_any_length(source, rng)

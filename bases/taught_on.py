@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bases.base import BATCH, LENGTH, metrics_line, mark_short_prompts
+from bases.base import BATCH, LENGTH, mark_short_prompts, metrics_line
 from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.models.sharpen import sharpen
 from cotrain.stages.corpora import Corpus

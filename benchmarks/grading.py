@@ -156,7 +156,9 @@ def cost_of_families(given: argparse.Namespace) -> dict[str, object]:
                     before = cpu_seconds(pool)
                     grade = pool.grade(gold, family(i))
                     spent.append(cpu_seconds(pool) - before)
-                    assert pool.grade_in_process(gold, answer).value is True, f"the answer after {name} was not graded right"
+                    assert pool.grade_in_process(gold, answer).value is True, (
+                        f"the answer after {name} was not graded right"
+                    )
                 ended = grade.reason or str(grade.value).lower()
                 costs[f"{kind}: {name}"] = [round(median(spent), 3), ended]
                 print(f"{kind:8s} {name:28s} {1e3 * median(spent):8.0f} ms  {ended}", flush=True)

@@ -16,8 +16,8 @@ import time
 import torch
 
 from cotrain.backend.cluster_file import Cluster
+from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.backend.on_ray import RayLauncher
-from cotrain.backend.several import MultiProcessBackend
 from cotrain.methods.grpo import grpo
 from cotrain.train.trainer import CoTrainer
 
@@ -27,7 +27,9 @@ STEPS = 6
 def main() -> None:
     torch.set_num_threads(1)
     recipe = grpo(steps=STEPS, tasks_per_step=16, group_size=8)
-    trainers = [CoTrainer(recipe, backend=MultiProcessBackend(RayLauncher(Cluster()), "cpu"), lag=lag) for lag in (0, 1)]
+    trainers = [
+        CoTrainer(recipe, backend=MultiProcessBackend(RayLauncher(Cluster()), "cpu"), lag=lag) for lag in (0, 1)
+    ]
     ratios, least = [], []
     for step in range(STEPS):
         seconds, plays = [], []

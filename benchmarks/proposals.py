@@ -20,7 +20,7 @@ from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.proposals import is_held_out
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
-from cotrain.tasks.words.reader import read_problem, problem_signature, task_of
+from cotrain.tasks.words.reader import problem_signature, read_problem, task_of
 from cotrain.text.prompts import PROPOSE
 from cotrain.train.policy_store import PolicyStore
 

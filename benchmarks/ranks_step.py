@@ -21,8 +21,8 @@ from models import REAL_SIZES, SIZES
 from ray_step import recipe_of
 
 from cotrain.backend.cluster_file import Cluster
+from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.backend.on_ray import RayLauncher
-from cotrain.backend.several import MultiProcessBackend
 from cotrain.config.override import override
 from cotrain.train.trainer import CoTrainer
 
@@ -38,7 +38,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = recipe_of(given.size, given.problems, 8, given.steps, Path(folder))
         recipe = override(made, ["policies.generator.micro_tokens=512"])
-        trainers = [CoTrainer(recipe, backend=MultiProcessBackend(RayLauncher(Cluster()), "cpu", world=world)) for world in given.worlds]
+        trainers = [
+            CoTrainer(recipe, backend=MultiProcessBackend(RayLauncher(Cluster()), "cpu", world=world))
+            for world in given.worlds
+        ]
         for step in range(given.steps):
             told = []
             for world, trainer in zip(given.worlds, trainers, strict=True):

@@ -28,8 +28,8 @@ from models import REAL_SIZES, SIZES
 from cotrain import OUTCOME, Recipe, Roles, Task, gives, rng_of
 from cotrain.backend.cluster_file import Cluster
 from cotrain.backend.local import LocalBackend
+from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.backend.on_ray import RayLauncher
-from cotrain.backend.several import MultiProcessBackend
 from cotrain.config.override import override
 from cotrain.disk import transaction
 from cotrain.methods.grpo import grpo

@@ -16,21 +16,21 @@ from cotrain.config.override import override, restore_settings
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import make_recipe, recipe_names
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UnknownName, UserError
-from cotrain.core.trust import with_consent, trusted_code_only
+from cotrain.core.trust import trusted_code_only, with_consent
 from cotrain.metrics.heldout import passing
 from cotrain.metrics.table import table_rank
 from cotrain.models.load import EMBEDDED_RATER
 from cotrain.models.names import is_hub_model
-from cotrain.pages.report import write_report
+from cotrain.pages.run_report import write_report
 from cotrain.preflight.answers import DEFAULT_FORMAT, AnswerFormat, choose_answer_settings
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.runs import run as loop
 from cotrain.runs import seal
 from cotrain.runs.costs import latest_costs
-from cotrain.runs.directory import STOPPED, RunDirectory, setting_differences, estimates_json, refuse_other
+from cotrain.runs.directory import STOPPED, RunDirectory, estimates_json, refuse_other, setting_differences
 from cotrain.runs.log import Observer
+from cotrain.runs.model_paths import admit_code, admit_models, refuse_lost
 from cotrain.runs.run import Interrupted, Outcome
-from cotrain.runs.whereabouts import admit_code, admit_models, refuse_lost
 from cotrain.train.trainer import CoTrainer
 
 
@@ -298,7 +298,7 @@ def load_trainer(
 def report(directory: Path | str) -> Path:
     """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its
     path."""
-    from cotrain.pages.report_together import rewrite_page
+    from cotrain.pages.comparison_report import rewrite_page
 
     together = rewrite_page(Path(directory))
     if together is not None:

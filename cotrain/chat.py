@@ -83,7 +83,9 @@ def run_chat(
 
 def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:
     """The lines to show for one problem."""
-    task = Task(id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader())
+    task = Task(
+        id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader()
+    )
     phase = trainer.recipe.evaluation
     (episode,) = executor.play(phase.protocol, [task], step=CHAT_STEP - turn, group_size=1, **phase.options)
     solution = next((t for t in episode.traces if t.role == "solver"), None)

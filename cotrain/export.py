@@ -26,12 +26,12 @@ from cotrain.core.state import take_fields
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
 from cotrain.disk.parts import split_part_name
-from cotrain.disk.watching import MegabytePace, Say, WatchedFiles, watch_growth, directory_bytes
+from cotrain.disk.watching import MegabytePace, Say, WatchedFiles, directory_bytes, watch_growth
 from cotrain.models.names import hub_name_of
 from cotrain.rollout.common_roles import FORMAT_MARK, speaks_short
 from cotrain.runs import seal
 from cotrain.runs.directory import RunDirectory
-from cotrain.runs.whereabouts import update_model_path, refuse_lost
+from cotrain.runs.model_paths import refuse_lost, update_model_path
 from cotrain.train.trainer import STATE_FIELDS
 
 CARD = "README.md"
@@ -65,7 +65,7 @@ def export_policy(
     say: Say = lambda text: None,
 ) -> Path:
     """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``:
-    those of an adapter within its base. ``model``: where a model of the run was moved to (``runs/whereabouts.py``).
+    those of an adapter within its base. ``model``: where a model of the run was moved to (``runs/model_paths.py``).
     ``say``: what is told of reading and writing that takes long.
 
     Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is a program or a
@@ -109,7 +109,9 @@ def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say 
     newest = run.checkpoints / transaction.step_name(saved_steps[-1]) if saved_steps else None
     policy_files = [file for file in newest.iterdir() if split_part_name(file.name)[0] == policy] if newest else []
     total = (directory_bytes(newest) if newest else 0) + sum(file.stat().st_size for file in policy_files)
-    files = WatchedFiles(MegabytePace(total, f"checkpoint of step {saved_steps[-1] if saved_steps else 0}: {{}} MB read", say).add)
+    files = WatchedFiles(
+        MegabytePace(total, f"checkpoint of step {saved_steps[-1] if saved_steps else 0}: {{}} MB read", say).add
+    )
     saved = seal.newest_checkpoint(run, files=files)
     if saved is None:
         return ExportedPolicy(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
@@ -135,7 +137,9 @@ def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merg
     base_name = hub_name_of(spec.model) if isinstance(spec, Weights) else None
     front += [f"base_model: {base_name}"] if base_name else []
     front += ["tags:", "- cotrain", f"- {json.dumps(recipe.name)}", "---"]
-    as_known = f" (its config.json calls it `{base_name}`)" if base_name and not spec.model.startswith(base_name) else ""
+    as_known = (
+        f" (its config.json calls it `{base_name}`)" if base_name and not spec.model.startswith(base_name) else ""
+    )
     origin = recipe.origin
     arguments = json.dumps(dict(origin.arguments), ensure_ascii=False) if origin else "a recipe built in Python"
     lines = [
@@ -164,7 +168,9 @@ def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merg
         "## Measured on held-out problems",
         "",
     ]
-    lines += _figures_table(summary, own_roles) if summary else ["The run is not finished; nothing was measured at its end."]
+    lines += (
+        _figures_table(summary, own_roles) if summary else ["The run is not finished; nothing was measured at its end."]
+    )
     lines += _attack_section(run, own_roles)
     alarms = summary.get("alarms") or []
     lines += ["", "## Known weaknesses", ""]
@@ -189,7 +195,10 @@ def _figures_table(summary: Mapping[str, Any], roles: list[str]) -> list[str]:
     """Before and after of this policy's roles, then of the others, with 95 % intervals."""
     before, after = summary["before"], summary["after"]
     keys = sorted(after, key=lambda key: (key.split("/")[0] not in roles, key))
-    rows = [f"| {key} | {_estimate_text(before.get(key))} | {_estimate_text(after[key])} | {after[key]['n']} |" for key in keys]
+    rows = [
+        f"| {key} | {_estimate_text(before.get(key))} | {_estimate_text(after[key])} | {after[key]['n']} |"
+        for key in keys
+    ]
     return ["| figure | before | after | n |", "|---|---|---|---|", *rows]
 
 

@@ -57,7 +57,7 @@ from cotrain.tasks.processbench import FixedSolution
 from cotrain.tasks.programs import KINDS as PROGRAMS
 from cotrain.tasks.programs import ProgramGrader
 from cotrain.tasks.reading import Quarantine
-from cotrain.tasks.suite_files import JUDGED, draw_tasks, load_suite, draw_items, suite_data
+from cotrain.tasks.suite_files import JUDGED, draw_items, draw_tasks, load_suite, suite_data
 from cotrain.text.answers import parse_solution
 from cotrain.text.parsers import UNFINISHED, final_answer
 from cotrain.train.evaluation import EVALUATION_STEP
@@ -128,7 +128,12 @@ def evaluate_suites(
     folder = RunDirectory(out or (Path("evals") / recipe.name if is_model else directory))
     folder.path.mkdir(parents=True, exist_ok=True)
     policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
-    base_settings = {"run": str(directory), "step": trainer.finished, "seed": trainer.recipe.seed, "cotrain": __version__}
+    base_settings = {
+        "run": str(directory),
+        "step": trainer.finished,
+        "seed": trainer.recipe.seed,
+        "cotrain": __version__,
+    }
     results = []
     for name, mine in items.items():
         settings = base_settings | {"data": paths[name]} | suite_settings(name, mine, trainer.judge, play, policies)
@@ -176,7 +181,11 @@ def suite_scores(name: str, rows: Sequence[SampleRow], play: SuitePlay) -> dict[
 
 
 def suite_settings(
-    name: str, items: Sequence[Task] | Sequence[FixedSolution], executor: Executor, play: SuitePlay, models: dict[str, str]
+    name: str,
+    items: Sequence[Task] | Sequence[FixedSolution],
+    executor: Executor,
+    play: SuitePlay,
+    models: dict[str, str],
 ) -> dict[str, Any]:
     """What the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one that gives no
     verdicts."""
@@ -262,22 +271,34 @@ def _kept_rows(path: Path, settings: dict[str, Any], each: int, items: int) -> l
     saved_rows = read_jsonl(path) if path.exists() else []
     if not saved_rows or saved_rows[0] != {"settings": settings}:
         return []
-    whole = len(saved_rows) - 1 if len(saved_rows) - 1 >= each * items else (len(saved_rows) - 1) // (each * CHUNK) * each * CHUNK
+    whole = (
+        len(saved_rows) - 1
+        if len(saved_rows) - 1 >= each * items
+        else (len(saved_rows) - 1) // (each * CHUNK) * each * CHUNK
+    )
     return list(saved_rows[1 : 1 + whole])
 
 
-def attempt_rows(executor: Executor, tasks: Sequence[Task], play: SuitePlay, *, step: int, split: str) -> list[SampleRow]:
+def attempt_rows(
+    executor: Executor, tasks: Sequence[Task], play: SuitePlay, *, step: int, split: str
+) -> list[SampleRow]:
     """A solver's rows: of each problem its samples, then the greedy answer."""
     verifier = play.verifier if play.verifier in executor.roles else None
     options = {"solver": play.solver, "reviews": play.reviews}
-    sampled = executor.play(attempt_task, tasks, step=step, split=split, group_size=play.samples, verifier=verifier, **options)
-    greedy = executor.greedy_copy().play(attempt_task, tasks, step=step, split=split, group_size=1, verifier=None, **options)
+    sampled = executor.play(
+        attempt_task, tasks, step=step, split=split, group_size=play.samples, verifier=verifier, **options
+    )
+    greedy = executor.greedy_copy().play(
+        attempt_task, tasks, step=step, split=split, group_size=1, verifier=None, **options
+    )
     for played in (sampled, greedy):
         refuse_unmeasured(split, played, executor.set_aside)
     pairs = [(e, e.member) for e in sampled] + [(e, GREEDY_SAMPLE) for e in greedy]
     pairs.sort(key=lambda pair: (pair[0].task, pair[1] == GREEDY_SAMPLE))  # stable: samples stay in order
     role = executor.roles[play.solver]
-    return [_attempt_row(tasks[e.task], e, s, play.solver, role, None if s == GREEDY_SAMPLE else verifier) for e, s in pairs]
+    return [
+        _attempt_row(tasks[e.task], e, s, play.solver, role, None if s == GREEDY_SAMPLE else verifier) for e, s in pairs
+    ]
 
 
 async def attempt_task(task: Task, roles: Roles, *, solver: str, verifier: str | None, reviews: int) -> None:

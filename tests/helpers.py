@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwe
 
 from cotrain.backend.handles import Program, ProgramHandle
 from cotrain.backend.local import LocalBackend
-from cotrain.backend.players import RoutingEngine
+from cotrain.backend.routing_engine import RoutingEngine
 from cotrain.config.policies import Policy, program
 from cotrain.core.address import Address, rng_of
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task

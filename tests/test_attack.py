@@ -10,8 +10,8 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.export import _attack_section
-from cotrain.lab.attack.play import attack, inject_string, corpus_digest, judge_attempts
-from cotrain.lab.attack.tables import Attempt, AttemptOutcome, lines_of, pass_rate, attack_tables
+from cotrain.lab.attack.play import attack, corpus_digest, inject_string, judge_attempts
+from cotrain.lab.attack.tables import Attempt, AttemptOutcome, attack_tables, lines_of, pass_rate
 from cotrain.rollout.common_roles import parse_review
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
@@ -109,14 +109,17 @@ def test_rates_by_hand():
         return AttemptOutcome(attempt=attempt, refused=refused, final=final)
 
     found = pass_rate(
-        [made(0, True), made(0, False), made(1, None), made(1, True), made(2, None, refused=True)], lambda o: o.has_passed
+        [made(0, True), made(0, False), made(1, None), made(1, True), made(2, None, refused=True)],
+        lambda o: o.has_passed,
     )
     assert found is not None and found.value == 0.5 and found.n == 4
     assert pass_rate([made(0, None, refused=True)], lambda o: o.has_passed) is None
 
 
 def test_the_same_seed_gives_the_same_strings_in_the_same_solutions():
-    assert every() == every() and corpus_digest(injection_corpus(0)) == corpus_digest(STRINGS) != corpus_digest(injection_corpus(1))
+    assert every() == every() and corpus_digest(injection_corpus(0)) == corpus_digest(STRINGS) != corpus_digest(
+        injection_corpus(1)
+    )
     assert {one.problem for one in every()} == {0, 1, 2}
 
 

@@ -64,7 +64,9 @@ def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys):
 def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer, monkeypatch, capsys):
     said = iter(["word " * 900])
     monkeypatch.setattr(chat.api, "opened", lambda directory, *how, **more: trainer)
-    assert chat.run_chat("anywhere", read_line=lambda prompt: next(said, None) or (_ for _ in ()).throw(EOFError())) == 0
+    assert (
+        chat.run_chat("anywhere", read_line=lambda prompt: next(said, None) or (_ for _ in ()).throw(EOFError())) == 0
+    )
     assert "exceed the context" in capsys.readouterr().out
 
     async def refuses(task, roles, **options):

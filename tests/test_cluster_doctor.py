@@ -3,7 +3,7 @@
 import sys
 
 from cotrain.backend import environments
-from cotrain.backend.machines import machine_differences, inspect_machine
+from cotrain.backend.machines import inspect_machine, machine_differences
 from cotrain.backend.publishing import PublishCheck
 from cotrain.preflight.cluster_doctor import arrivals_text, print_machine
 

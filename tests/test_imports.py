@@ -36,7 +36,13 @@ def test_a_run_of_grpo_imports_what_it_needs(tmp_path):
     files = imported_by(*RUN, "--out", str(tmp_path / "run"))
     lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
     assert len(files) <= MOST["files"] and lines <= MOST["lines"], (len(files), lines)
-    idle = ("backend/several.py", "engine/vllm_engine.py", "engine/graphs.py", "tasks/programs.py", "learn/sharded.py")
+    idle = (
+        "backend/multi_process.py",
+        "engine/vllm_engine.py",
+        "engine/graphs.py",
+        "tasks/programs.py",
+        "learn/sharded.py",
+    )
     assert not [name for name in idle if ROOT / name in files]
 
 

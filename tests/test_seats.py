@@ -14,7 +14,7 @@ from cotrain.config.override import override
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Episode, Reward, Trace
-from cotrain.lab.attack.seats import RIVAL, lines_of, refuse_other_games, play_seats, seat_trainers, mean_signal
+from cotrain.lab.attack.seats import RIVAL, lines_of, mean_signal, play_seats, refuse_other_games, seat_trainers
 from cotrain.lab.attack.xplay import points_of
 from cotrain.methods.debate.recipe import debate
 from cotrain.methods.grpo import grpo

@@ -19,9 +19,9 @@ from cotrain.metrics.suites import GREEDY_SAMPLE, processbench_scores, solver_sc
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
-from cotrain.suites import SuitePlay, score_lines, play_suite, suite_settings
+from cotrain.suites import SuitePlay, play_suite, score_lines, suite_settings
 from cotrain.tasks.rows import SCHEMAS
-from cotrain.tasks.suite_files import load_suite, draw_items, suite_data
+from cotrain.tasks.suite_files import draw_items, load_suite, suite_data
 from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.verdicts import Verdict
@@ -135,7 +135,9 @@ def test_a_review_without_a_score_says_one_half(sheet, tmp_path):
     executor = cast(answers_from({problem: ["1"] * 2 for problem in SHEET}), lambda fields: "hm")
     undecided = replace(executor.roles["verifier"], parse=lambda text, fields: Verdict(final=None, score=None))
     executor.roles["verifier"] = undecided
-    rows, _ = score(executor, "gsm8k", load_suite("gsm8k", [str(sheet)], AnswerGrader()), SuitePlay(samples=1), tmp_path)
+    rows, _ = score(
+        executor, "gsm8k", load_suite("gsm8k", [str(sheet)], AnswerGrader()), SuitePlay(samples=1), tmp_path
+    )
     assert [row["score"] for row in rows] == [0.5, None] * 4
 
 
@@ -326,7 +328,9 @@ def test_a_draw_of_a_suite_does_not_follow_the_order_of_its_file(tmp_path):
     draws = []
     for name in ("sorted", "turned"):
         with contextlib.closing(AnswerGrader()) as judge:
-            draws.append({t.prompt for t in draw_items(load_suite("jsonl", [str(tmp_path / f"{name}.jsonl")], judge), 8)})
+            draws.append(
+                {t.prompt for t in draw_items(load_suite("jsonl", [str(tmp_path / f"{name}.jsonl")], judge), 8)}
+            )
     assert draws[0] == draws[1] and len(draws[0]) == 8
     assert {prompt[0] for prompt in draws[0]} == {"a", "b"}
 

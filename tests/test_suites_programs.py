@@ -9,7 +9,7 @@ import pytest
 from cotrain.core.errors import DataError
 from cotrain.grading.pool import AnswerGrader
 from cotrain.metrics.suites import GREEDY_SAMPLE, program_scores
-from cotrain.suites import SuitePlay, score_lines, play_suite, suite_scores, suite_settings
+from cotrain.suites import SuitePlay, play_suite, score_lines, suite_scores, suite_settings
 from cotrain.tasks.programs import suite_tasks
 from cotrain.tasks.suite_files import load_suite, suite_data
 from tests.test_suites import cast, values, verdict
@@ -149,7 +149,9 @@ def test_a_program_that_hangs_is_wrong_and_the_next_one_is_graded_right(mbpp, tm
         return block(said.pop(0))
 
     executor, play = cast(say), SuitePlay(samples=1)
-    rows = play_suite(tmp_path / "r.jsonl", "mbpp", tasks, executor, play, suite_settings("mbpp", tasks, executor, play, {}))
+    rows = play_suite(
+        tmp_path / "r.jsonl", "mbpp", tasks, executor, play, suite_settings("mbpp", tasks, executor, play, {})
+    )
     tasks[0].grader.close()
     assert [row["correct"] for row in rows] == [False, True]
 

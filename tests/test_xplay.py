@@ -17,7 +17,7 @@ from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.lab.attack import reviewed
 from cotrain.lab.attack.tables import Attempt, AttemptOutcome
-from cotrain.lab.attack.xplay import DrawnSolutions, RunPoint, pair_figures, lines_of, solved_share
+from cotrain.lab.attack.xplay import DrawnSolutions, RunPoint, lines_of, pair_figures, solved_share
 from cotrain.methods.tango import tango
 from cotrain.tasks.words.source import study_problems
 from tests.helpers import EASY, TINY

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from cotrain.backend.handles import PolicyHandle, PolicySpec
-from cotrain.backend.work import ProcessStats
+from cotrain.backend.process_stats import ProcessStats
 from cotrain.core.types import Trace
 from cotrain.engine.contract import Engine
 from cotrain.learn.mismatch import Bounds

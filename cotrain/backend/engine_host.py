@@ -25,7 +25,7 @@ from cotrain.backend.handles import ModelHandle, PolicySpec
 from cotrain.backend.local import PolicyFactory, make_embedded_engine
 from cotrain.core.address import Address
 from cotrain.core.types import Completion
-from cotrain.engine.contract import MemoryLimitedEngine, ContextLimitedEngine, Request, as_serving_engine
+from cotrain.engine.contract import ContextLimitedEngine, MemoryLimitedEngine, Request, as_serving_engine
 from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.text.render import Rendering
 
@@ -50,12 +50,16 @@ class HostResult:
     error: Exception | None = None
 
 
-TurnResult = tuple[list[HostResult], dict[str, float], dict[str, int], float]  # answers; counts and limits of the engine; s
+TurnResult = tuple[
+    list[HostResult], dict[str, float], dict[str, int], float
+]  # answers; counts and limits of the engine; s
 
 
 def to_host_request(number: int, request: Request) -> HostRequest:
     """What of a request crosses to another process."""
-    return HostRequest(number=number, request=replace(request, fields={}, decode=None), reads=request.decode is not None)
+    return HostRequest(
+        number=number, request=replace(request, fields={}, decode=None), reads=request.decode is not None
+    )
 
 
 class BaseEngineHost:

@@ -23,8 +23,8 @@ from cotrain.core.types import Completion, Trace
 from cotrain.disk.parts import TensorParts
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.learn.contract import Learner, LossTerm, UpdateReport
+from cotrain.learn.sampled_tokens import Given
 from cotrain.learn.scorer import Scorer
-from cotrain.learn.spoken import Given
 from cotrain.models.heads import ValueModel, classifier_of
 from cotrain.models.load import load_model, save_model
 from cotrain.text.render import Renderer, Rendering
@@ -257,7 +257,9 @@ class ModelHandle(PolicyHandle):
     def save(self, directory: Path, *, merged: bool = False) -> None:
         renderer, model = self.renderer, self.model
         if not isinstance(renderer, Renderer) or merged:
-            raise self._unsupported_error("is no adapter to be merged" if merged else "has no tokenizer to be written with it")
+            raise self._unsupported_error(
+                "is no adapter to be merged" if merged else "has no tokenizer to be written with it"
+            )
         if self.activate:  # the base of adapters, as it was before they were put into it
             model = load_model(self.spec.model, **self.spec.load_options)[0]
         elif isinstance(model, ValueModel):

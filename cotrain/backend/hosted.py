@@ -14,17 +14,17 @@ from typing import Any, Protocol
 import torch
 
 from cotrain.backend.engine_host import HostResult, to_host_request
-from cotrain.backend.handles import PolicyHandle, Sequences, PolicySpec
+from cotrain.backend.handles import PolicyHandle, PolicySpec, Sequences
 from cotrain.backend.learner_host import PolicyInfo, tensors_of
+from cotrain.backend.process_stats import ProcessStats
 from cotrain.backend.shapes import ComputeShape
-from cotrain.backend.work import ProcessStats
 from cotrain.core.address import Address
 from cotrain.core.errors import EngineLost, ProcessLost, UnknownName
 from cotrain.core.state import State
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Engine, Request
 from cotrain.learn.contract import LossTerm, UpdateReport
-from cotrain.learn.spoken import Given
+from cotrain.learn.sampled_tokens import Given
 
 
 class Process(Protocol):

@@ -101,7 +101,12 @@ def _asks_for_token(address: str, environment: Mapping[str, str], patience: floa
     command = [sys.executable, "-c", ASK, address]
     try:
         result = subprocess.run(
-            command, env={**os.environ, **environment}, capture_output=True, text=True, errors="replace", timeout=patience
+            command,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=patience,
         )
     except subprocess.TimeoutExpired:
         return False  # joining it will tell

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cotrain.backend.hosted import HostedPolicy, Process
-from cotrain.backend.rank_host import RankHost, WriteFailure, ShareSize
-from cotrain.backend.work import ProcessStats
+from cotrain.backend.process_stats import ProcessStats
+from cotrain.backend.rank_host import RankHost, ShareSize, WriteFailure
 from cotrain.core.errors import ConfigError, ProcessLost, RankShort
 from cotrain.disk.files import FileDigest
 from cotrain.disk.parts import TensorParts

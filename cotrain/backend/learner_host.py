@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from cotrain.backend.handles import PolicyHandle, Sequences, PolicySpec
+from cotrain.backend.handles import PolicyHandle, PolicySpec, Sequences
 from cotrain.backend.local import PolicyFactory
 from cotrain.backend.shapes import ComputeShape
 from cotrain.core.state import State
 from cotrain.learn.contract import LossTerm, UpdateReport
-from cotrain.learn.spoken import Given
+from cotrain.learn.sampled_tokens import Given
 from cotrain.text.render import Rendering
 
 Arrays = dict[str, Any]  # name → numpy array
@@ -37,7 +37,12 @@ class LearnerHost:
     """All policies whose models this run holds."""
 
     def __init__(
-        self, policies: Mapping[str, PolicySpec], seed: int, device: str, threads: int, room: type[PolicyFactory] = PolicyFactory
+        self,
+        policies: Mapping[str, PolicySpec],
+        seed: int,
+        device: str,
+        threads: int,
+        room: type[PolicyFactory] = PolicyFactory,
     ) -> None:
         """``policies``: all of the run, as the backend has settled them; ``threads``: of the CPU; ``room``: where they
         are built."""

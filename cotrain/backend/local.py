@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicyHandle, ProgramHandle, PolicySpec
-from cotrain.backend.players import RoutingEngine
-from cotrain.backend.work import ProcessStats
+from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicyHandle, PolicySpec, ProgramHandle
+from cotrain.backend.process_stats import ProcessStats
+from cotrain.backend.routing_engine import RoutingEngine
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Trace
@@ -55,7 +55,9 @@ def make_embedded_engine(handles: Mapping[str, ModelHandle], device: str) -> Eng
 class LocalBackend:
     """Implements ``Backend``."""
 
-    def __init__(self, device: str = "cpu", *, engine: MakeEngine = make_embedded_engine, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, device: str = "cpu", *, engine: MakeEngine = make_embedded_engine, bounds: Bounds | None = None
+    ) -> None:
         """Raises ConfigError for a device that torch does not see."""
         check_device(device)
         self.bounds = bounds

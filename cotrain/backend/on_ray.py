@@ -194,7 +194,10 @@ def start_ray(cluster: Cluster) -> bool:
     else:
         check_address(cluster.address)
         check_token(cluster.address)
-    log_options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.DEBUG if shows_all() else logging.ERROR}
+    log_options: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": logging.DEBUG if shows_all() else logging.ERROR,
+    }
     local_options: dict[str, Any] = {
         "num_cpus": cluster.cpus,
         "object_store_memory": cluster.object_store_mb * 2**20,

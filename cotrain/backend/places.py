@@ -34,10 +34,14 @@ class EnginePlacement:
 
 
 ResolvedPolicies = Mapping[str, PolicySpec]
-PlacementRule = Callable[[ResolvedPolicies, int, str, int], list[EnginePlacement]]  # (policies, seed, device, threads) → engines
+PlacementRule = Callable[
+    [ResolvedPolicies, int, str, int], list[EnginePlacement]
+]  # (policies, seed, device, threads) → engines
 
 
-def embedded_alone(policies: ResolvedPolicies, seed: int, device: str, threads: int, *, tested: bool = False) -> list[EnginePlacement]:
+def embedded_alone(
+    policies: ResolvedPolicies, seed: int, device: str, threads: int, *, tested: bool = False
+) -> list[EnginePlacement]:
     """One embedded engine for all."""
     asked = tuple(name for name, spec in policies.items() if spec.speaks or spec.scores)
     settings = (policies, seed, device, threads)

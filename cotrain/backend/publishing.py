@@ -94,14 +94,19 @@ def _check_changed_weights(
         perturbed = []
         for engine in engines:
             new, *other_completions = _sample_each([handle, *others], prompt, engine)
-            other_distances = {h: _mean_distance(_engine_logprobs(s), _learner_logprobs(h, prompt, s)) for h, s in zip(others, other_completions, strict=True)}
+            other_distances = {
+                h: _mean_distance(_engine_logprobs(s), _learner_logprobs(h, prompt, s))
+                for h, s in zip(others, other_completions, strict=True)
+            }
             perturbed.append((new, _learner_logprobs(handle, prompt, new), other_distances))
     finally:
         handle.load(state, old_tensors)
         publish(handle.name, version)
     checks = []
     for engine, (old, before), (new, learner_logprobs, other_distances) in zip(engines, starts, perturbed, strict=True):
-        after, change = (_mean_distance(x, learner_logprobs) for x in (_engine_logprobs(new), _learner_logprobs(handle, prompt, new)))
+        after, change = (
+            _mean_distance(x, learner_logprobs) for x in (_engine_logprobs(new), _learner_logprobs(handle, prompt, new))
+        )
         most = MULTIPLE * before + SHARE * change
         for policy, distance in {handle: after, **other_distances}.items():
             if not distance <= most:
@@ -111,7 +116,9 @@ def _check_changed_weights(
                     f"moved the learner's by {change:.3g}; expected {most:.2g} at most",
                 )
         if _sample_answers(handle, prompt, engine) != list(old):
-            raise _mismatch_error(handle, "are others than before, once the weights were put back; expected the same bits")
+            raise _mismatch_error(
+                handle, "are others than before, once the weights were put back; expected the same bits"
+            )
         checks.append(PublishCheck(policy=handle.name, before=before, after=after, change=change))
     return max(checks, key=lambda one: one.after or 0.0)
 

@@ -134,7 +134,11 @@ class RemoteHandle(PolicyHandle):
     ) -> Completion:
         pauses, tries = rng_of("pause", request.seed), 0
         while True:
-            least_pause, answer, reason = 0.0, None, ""  # seconds that the server wants to be left alone; its answer; why not
+            least_pause, answer, reason = (
+                0.0,
+                None,
+                "",
+            )  # seconds that the server wants to be left alone; its answer; why not
             try:
                 async with (
                     asyncio.timeout(min(self.spec.timeout, deadline - time.monotonic())),
@@ -306,7 +310,9 @@ def _parse_json(content: bytes) -> Any:
         raise Malformed("no JSON") from None
 
 
-def _ids_and_logprobs(choice: Mapping[str, Any], most: int, vocabulary: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def _ids_and_logprobs(
+    choice: Mapping[str, Any], most: int, vocabulary: int
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """At most ``most`` token ids [T] below ``vocabulary``, with their log-probabilities. Raises Malformed."""
     ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
     if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):

@@ -25,7 +25,9 @@ def attack(argv: Sequence[str]) -> int:
     """Measure how often a verifier believes wrong solutions that try to fool it."""
     parser = Parser(prog="cotrain attack", description=attack.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
-    parser.add_argument("--problems", type=whole_number(1), default=128, metavar="N", help="that are solved (default: 128)")
+    parser.add_argument(
+        "--problems", type=whole_number(1), default=128, metavar="N", help="that are solved (default: 128)"
+    )
     parser.add_argument("--each", type=whole_number(1), default=1, metavar="N", help="solutions a string (default: 1)")
     parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="other strings (default: 0)")
     parser.add_argument("--fixed", action="store_true", help="wrong solutions of the generator as it began")
@@ -57,11 +59,17 @@ def xplay(argv: Sequence[str]) -> int:
     """Let generators and verifiers of different steps, and of different runs, play against each other."""
     parser = Parser(prog="cotrain xplay", description=xplay.__doc__)
     parser.add_argument("directories", metavar="DIR", nargs="+", help="a run, or several on the same problems")
-    parser.add_argument("--every", type=whole_number(1), default=25, metavar="N", help="steps between those that play (25)")
+    parser.add_argument(
+        "--every", type=whole_number(1), default=25, metavar="N", help="steps between those that play (25)"
+    )
     parser.add_argument("--problems", type=whole_number(1), default=64, metavar="N", help="held-out ones (default: 64)")
-    parser.add_argument("--samples", type=whole_number(1), default=4, metavar="N", help="solutions of each (default: 4)")
+    parser.add_argument(
+        "--samples", type=whole_number(1), default=4, metavar="N", help="solutions of each (default: 4)"
+    )
     parser.add_argument("--on-rollouts", action="store_true", help="stored verifiers review the run's own rollouts")
-    parser.add_argument("--rollouts", type=whole_number(1), default=128, metavar="N", help="of each step, then (default: 128)")
+    parser.add_argument(
+        "--rollouts", type=whole_number(1), default=128, metavar="N", help="of each step, then (default: 128)"
+    )
     parser.add_argument("--seats", nargs=2, metavar="ROLE", help="players of a game meet: who plays which two roles")
     parser.add_argument("--signal", default="won", metavar="NAME", help="what they play for, then (default: won)")
     parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
@@ -87,10 +95,14 @@ def xplay(argv: Sequence[str]) -> int:
     sampling: dict[str, Any] = {"problems": arguments.problems, "n": arguments.samples, "split": arguments.split}
     if arguments.seats:
         first, second = arguments.seats
-        result = at_table.play_seats(arguments.directories, roles=(first, second), signal=arguments.signal, **sampling, **common)
+        result = at_table.play_seats(
+            arguments.directories, roles=(first, second), signal=arguments.signal, **sampling, **common
+        )
         lines = at_table.lines_of(result)
     elif arguments.on_rollouts:
-        result = on_rollouts.review_rollouts(arguments.directories[0], role=arguments.role, rollouts=arguments.rollouts, **common)
+        result = on_rollouts.review_rollouts(
+            arguments.directories[0], role=arguments.role, rollouts=arguments.rollouts, **common
+        )
         lines = on_rollouts.lines_of(result)
     else:
         result = cross.xplay(arguments.directories, role=arguments.role, **sampling, **common)

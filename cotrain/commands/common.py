@@ -103,9 +103,9 @@ def backend_of(arguments: argparse.Namespace) -> Any:
                 raise ConfigError(f"--{flag} goes with --backend ray; give both, or neither")
         return None
     from cotrain.backend.cluster_file import LOCAL, check_world, read_cluster_file, with_gpu_check
+    from cotrain.backend.multi_process import MultiProcessBackend
     from cotrain.backend.on_ray import RayLauncher
     from cotrain.backend.places import VllmPlacement
-    from cotrain.backend.several import MultiProcessBackend
 
     target, device, world = arguments.cluster or LOCAL, device_of(arguments.device, here=False), arguments.world or 1
     cluster = read_cluster_file(target)
@@ -117,7 +117,9 @@ def backend_of(arguments: argparse.Namespace) -> Any:
 
     launcher.refuse_foreign(f"--cluster {target}")
     placing = with_gpu_check(cluster, world, VllmPlacement(settings=cluster.vllm))
-    return MultiProcessBackend(launcher, device, world=world, placing=placing, replicas=replicas, kind="vllm", bounds=LOOSE)
+    return MultiProcessBackend(
+        launcher, device, world=world, placing=placing, replicas=replicas, kind="vllm", bounds=LOOSE
+    )
 
 
 def add_threads_flag(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:
@@ -182,7 +184,10 @@ def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool
     if not dry or answer_format.answer is not None:
         settings, reading = choose_answer_settings(recipe, answer_format, device=device, say=say, look=not dry)
         recipe = override(recipe, settings)
-    return override(recipe, choose_verdict_settings(recipe, answer_format, answer_reading=reading, device=device, say=say, look=not dry))
+    return override(
+        recipe,
+        choose_verdict_settings(recipe, answer_format, answer_reading=reading, device=device, say=say, look=not dry),
+    )
 
 
 def prompt_of(path: str | None, flag: str = "--prompt") -> str | None:

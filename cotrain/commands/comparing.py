@@ -36,7 +36,9 @@ def compare(argv: Sequence[str]) -> int:
     )
     rates = parser.add_argument_group("learning rates")
     rates.add_argument("--rates", metavar="R,R,R", help="a grid, from which each arm takes its best")
-    rates.add_argument("--rate-seeds", type=whole_number(1), default=1, metavar="N", help="runs of each arm at each rate")
+    rates.add_argument(
+        "--rate-seeds", type=whole_number(1), default=1, metavar="N", help="runs of each arm at each rate"
+    )
     rates.add_argument("--measure", default="", metavar="FIGURE", help="by which it is chosen (default: pass@1)")
     parser.add_argument(
         "--evaluate-every",

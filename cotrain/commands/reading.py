@@ -20,7 +20,8 @@ from cotrain.commands.common import (
     say,
     set_threads,
 )
-from cotrain.core.flags import Parser, add_trust_flag, real_number, whole_number, typed_words
+from cotrain.core.errors import ConfigError
+from cotrain.core.flags import Parser, add_trust_flag, real_number, typed_words, whole_number
 
 
 def list_recipes(argv: Sequence[str]) -> int:
@@ -31,7 +32,11 @@ def list_recipes(argv: Sequence[str]) -> int:
     usual = Settings().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
     for name in recipe_names():
-        build = find_recipe(name)
+        try:
+            build = find_recipe(name)
+        except ConfigError as error:  # of an installed package
+            print(textwrap.fill(str(error), width, subsequent_indent="    "), end="\n\n")
+            continue
         about = inspect.getdoc(inspect.getmodule(build)) or ""
         print(textwrap.fill(f"{name}  {about.splitlines()[0]}", width, subsequent_indent="    "))
         own_parameters = [
@@ -116,7 +121,9 @@ def _eval_parser() -> Parser:
     )
     parser.add_argument("directory", metavar="DIR", help="a run, or with --suite a model: a directory or a Hub name")
     parser.add_argument("--split", help="test, validation, ood_length, ood_template … (default: test)")
-    parser.add_argument("--problems", type=whole_number(1), metavar="N", help="how many (default: as the recipe says, or all)")
+    parser.add_argument(
+        "--problems", type=whole_number(1), metavar="N", help="how many (default: as the recipe says, or all)"
+    )
     add_device_flag(parser)
     add_threads_flag(parser)
     add_answer_flags(parser)
@@ -132,8 +139,12 @@ def _eval_parser() -> Parser:
     parser.add_argument(
         "--step", type=whole_number(0), metavar="N", help="after so many steps; 0: the start (default: the end)"
     )
-    parser.add_argument("--reviews", type=whole_number(1), metavar="N", help="of each solution, by the verifier (default: 1)")
-    parser.add_argument("--max-tokens", type=whole_number(1), metavar="N", help="of an answer (default: as the role has it)")
+    parser.add_argument(
+        "--reviews", type=whole_number(1), metavar="N", help="of each solution, by the verifier (default: 1)"
+    )
+    parser.add_argument(
+        "--max-tokens", type=whole_number(1), metavar="N", help="of an answer (default: as the role has it)"
+    )
     parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
     parser.add_argument("--verifier", metavar="ROLE", help="who judges (default: verifier)")
     parser.add_argument("--out", metavar="DIR", help="where scores go (default: the run; of a model evals/NAME)")
@@ -173,7 +184,13 @@ def chat(argv: Sequence[str]) -> int:
     from cotrain.chat import run_chat
 
     answer_format, device = answer_format_of(arguments), device_of(arguments.device)
-    return run_chat(arguments.directory, temperature=arguments.temperature, once=arguments.once, answer_format=answer_format, device=device)
+    return run_chat(
+        arguments.directory,
+        temperature=arguments.temperature,
+        once=arguments.once,
+        answer_format=answer_format,
+        device=device,
+    )
 
 
 def export(argv: Sequence[str]) -> int:
@@ -188,7 +205,9 @@ def export(argv: Sequence[str]) -> int:
     quiet_libraries()
     from cotrain.export import export_policy as write
 
-    where = write(arguments.directory, arguments.role, arguments.out, merged=arguments.merged, model=arguments.model, say=say)
+    where = write(
+        arguments.directory, arguments.role, arguments.out, merged=arguments.merged, model=arguments.model, say=say
+    )
     print(f"written to {where}")
     return 0
 

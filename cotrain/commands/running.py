@@ -18,16 +18,24 @@ from cotrain.commands.common import (
     add_device_flag,
     add_lag_flag,
     add_threads_flag,
-    with_answer_formats,
     backend_of,
     device_of,
     figure_text,
     quiet_libraries,
     set_threads,
+    with_answer_formats,
 )
-from cotrain.commands.config import RECIPE, config_of, config_lines, config_words
+from cotrain.commands.config import RECIPE, config_lines, config_of, config_words
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_parameters, add_trust_flag, comments_of, typed_flags, parsed_values, whole_number
+from cotrain.core.flags import (
+    Parser,
+    add_parameters,
+    add_trust_flag,
+    comments_of,
+    parsed_values,
+    typed_flags,
+    whole_number,
+)
 from cotrain.metrics.table import is_headline, table_rank
 
 if TYPE_CHECKING:
@@ -58,7 +66,7 @@ def run(argv: Sequence[str]) -> int:
     set_threads(parsed.threads)
     quiet_libraries()
     from cotrain import api
-    from cotrain.commands.ready import cluster_ready
+    from cotrain.commands.cluster_ready import cluster_ready
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
     from cotrain.pages.trackers import check_trackers as trackers
@@ -108,7 +116,9 @@ def _split_target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]
     return str(config[1][RECIPE]), argv
 
 
-def _make_recipe(target: str, build: Callable[..., Any], parsed: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
+def _make_recipe(
+    target: str, build: Callable[..., Any], parsed: argparse.Namespace, arguments: Mapping[str, Any]
+) -> Recipe:
     """The recipe of these arguments, on the problems that the flags name."""
     from cotrain.config.registry import make_recipe
     from cotrain.tasks.sources import problem_source
@@ -119,7 +129,9 @@ def _make_recipe(target: str, build: Callable[..., Any], parsed: argparse.Namesp
         raise ConfigError(
             f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
         )
-    return make_recipe(target, {**arguments, "tasks": problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient)})
+    return make_recipe(
+        target, {**arguments, "tasks": problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient)}
+    )
 
 
 def _size_notes(made: Recipe, settings: Sequence[str], typed: Collection[str]) -> list[str]:
@@ -153,8 +165,12 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         action="store_true",
         help="open model and data, print the flags as a file for --config, memory and disk, and all settings",
     )
-    run_group.add_argument("--json", action="store_true", help="with --dry-run: the settings as recipe.json will have them")
-    run_group.add_argument("--checkpoint-every", type=whole_number(1), default=25, metavar="N", help="steps between checkpoints")
+    run_group.add_argument(
+        "--json", action="store_true", help="with --dry-run: the settings as recipe.json will have them"
+    )
+    run_group.add_argument(
+        "--checkpoint-every", type=whole_number(1), default=25, metavar="N", help="steps between checkpoints"
+    )
     run_group.add_argument(
         "--keep-every",
         type=whole_number(),
@@ -190,7 +206,7 @@ def dry_run(
     recipe: Any, arguments: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
 ) -> int:
     """Open what a run would open, and print what it would be."""
-    from cotrain.commands.ready import splitter_of
+    from cotrain.commands.cluster_ready import splitter_of
     from cotrain.config.recipe import check_due
     from cotrain.preflight.estimate import estimate_run
     from cotrain.runs.directory import recipe_json
@@ -199,14 +215,18 @@ def dry_run(
     device = device_of(arguments.device, here=backend is None)
     split = None if backend is None else splitter_of(backend, recipe, backend.launcher.cluster)
     estimate = estimate_run(recipe, device=device, checkpoint_every=arguments.checkpoint_every, split=split)
-    saved = recipe_json(recipe, checkpoint_every=arguments.checkpoint_every, keep_every=arguments.keep_every, lag=arguments.lag)
+    saved = recipe_json(
+        recipe, checkpoint_every=arguments.checkpoint_every, keep_every=arguments.keep_every, lag=arguments.lag
+    )
     if arguments.json:
         print(json.dumps(saved | {"estimate": estimate.to_json()}, indent=2, ensure_ascii=False))
         return 0
     print("\n".join(flags))
     print("\n".join(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes)))
     print('#\n# every setting that can be given as set = ["path=value"]')
-    for setting in (f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in setting_leaves(saved["settings"])):
+    for setting in (
+        f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in setting_leaves(saved["settings"])
+    ):
         if is_changeable(recipe, setting):
             print(f"# {setting}")
     return 0
@@ -258,14 +278,14 @@ def resume(argv: Sequence[str]) -> int:
     api.refuse_foreign_code(arguments.directory)  # before anything of the run is changed
     refuse_other_lag(arguments.directory, arguments.lag)
     if arguments.model is not None:
-        from cotrain.runs.whereabouts import update_model_path
+        from cotrain.runs.model_paths import update_model_path
 
         update_model_path(arguments.directory, arguments.model)
     if arguments.steps is not None:
         from cotrain.runs.lengthen import lengthen_run
 
         lengthen_run(arguments.directory, arguments.steps)
-    from cotrain.commands.ready import cluster_ready
+    from cotrain.commands.cluster_ready import cluster_ready
     from cotrain.pages.trackers import trackers_of_run
 
     notes: list[str] = []
@@ -287,7 +307,9 @@ def resume(argv: Sequence[str]) -> int:
     with cluster_ready(backend, recipe) as cluster_notes:
         return _run_watched(
             recipe,
-            lambda watch: api.resume(arguments.directory, recipe=recipe, device=device, backend=backend, observer=watch),
+            lambda watch: api.resume(
+                arguments.directory, recipe=recipe, device=device, backend=backend, observer=watch
+            ),
             out=arguments.directory,
             trackers=trackers_of_run(arguments.directory),
             notes=[*notes, *cluster_notes],
@@ -342,7 +364,10 @@ def print_summary(summary: dict[str, Any]) -> None:
     if not keys:
         print("nothing was measured: there were no held-out problems that could be graded")
         return
-    rows = [("held-out", "before", "after"), *((key, figure_text(before.get(key)), figure_text(after[key])) for key in keys)]
+    rows = [
+        ("held-out", "before", "after"),
+        *((key, figure_text(before.get(key)), figure_text(after[key])) for key in keys),
+    ]
     name, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
     for key, *figures in rows:
         print(f"{key:{name}s}", *(f"{text:>{width}s}" for text, width in zip(figures, widths, strict=True)), sep="  ")
@@ -372,6 +397,8 @@ def demo(argv: Sequence[str]) -> int:
                 "it, or "
                 "choose another --out"
             )
-        return _run_watched(recipe, lambda watch: api.resume(directory.path, recipe=recipe, observer=watch), out=arguments.out)
+        return _run_watched(
+            recipe, lambda watch: api.resume(directory.path, recipe=recipe, observer=watch), out=arguments.out
+        )
     recipe = build(seed=arguments.seed or 0)
     return _run_watched(recipe, lambda watch: api.run(recipe, arguments.out, observer=watch), out=arguments.out)

@@ -12,7 +12,7 @@ from cotrain.core.flags import Parser, real_number, whole_number
 from cotrain.core.verbosity import print_progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import encode_row
-from cotrain.stages.telling import report_outcome, progress_printer
+from cotrain.stages.progress import progress_printer, report_outcome
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
 
@@ -30,8 +30,12 @@ def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
         "--lr", type=real_number(above=0.0), default=lr, metavar="X", help="learning rate" + ("" if lr else SFT_LR)
     )
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw or muon")
-    parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="of weights and of the order of the text")
-    parser.add_argument("--save-every", type=whole_number(0), default=500, metavar="N", help="steps between checkpoints")
+    parser.add_argument(
+        "--seed", type=whole_number(), default=0, metavar="N", help="of weights and of the order of the text"
+    )
+    parser.add_argument(
+        "--save-every", type=whole_number(0), default=500, metavar="N", help="steps between checkpoints"
+    )
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     add_device_flag(parser)
     add_threads_flag(parser)
@@ -79,7 +83,9 @@ def tokenizer(argv: Sequence[str]) -> int:
     from cotrain.stages.tokenizer import train_tokenizer
 
     quarantine = _quarantine_of(arguments)
-    trained = train_tokenizer(sample_texts(_tokenizer_text(arguments.data, arguments.seed, quarantine)), arguments.vocab_size)
+    trained = train_tokenizer(
+        sample_texts(_tokenizer_text(arguments.data, arguments.seed, quarantine)), arguments.vocab_size
+    )
     _note_quarantine(quarantine, arguments.out)
     trained.save_pretrained(arguments.out)
     _write_quarantine(quarantine, arguments.out)
@@ -145,7 +151,8 @@ def pretrain(argv: Sequence[str]) -> int:
             load_tokenizer(arguments.tokenizer)
             if arguments.tokenizer
             else train_tokenizer(
-                stage.sample_texts(_tokenizer_text(arguments.data, arguments.seed, _quarantine_of(arguments))), arguments.vocab_size
+                stage.sample_texts(_tokenizer_text(arguments.data, arguments.seed, _quarantine_of(arguments))),
+                arguments.vocab_size,
             )
         )
         config = stage.config_for(chosen, depth=arguments.depth, width=arguments.width, kind=arguments.kind)
@@ -211,7 +218,9 @@ def sft(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--samples", type=whole_number(1), default=4, metavar="K", help="with --from-samples: tries of a problem"
     )
-    parser.add_argument("--max-tokens", type=whole_number(1), metavar="N", help="with --from-samples: tokens of an answer")
+    parser.add_argument(
+        "--max-tokens", type=whole_number(1), metavar="N", help="with --from-samples: tokens of an answer"
+    )
     arguments = parser.parse_strictly(argv)
     _check_role(parser, arguments)
     _set_up_machine(arguments)
@@ -256,7 +265,9 @@ def sft(argv: Sequence[str]) -> int:
 def _check_role(parser: Parser, arguments: Any) -> None:
     if arguments.role is not None and arguments.data is None:
         parser.error("--role needs the problems; add --data FILE")
-    if arguments.role is None and (arguments.answer or arguments.steps_as or arguments.prompt or arguments.from_samples):
+    if arguments.role is None and (
+        arguments.answer or arguments.steps_as or arguments.prompt or arguments.from_samples
+    ):
         parser.error("--answer, --steps-as, --prompt and --from-samples go with --role solver; add it")
     if arguments.role != "verifier" and (
         arguments.judge or arguments.verdict or arguments.verifier_prompt or arguments.reviews is not None
@@ -266,7 +277,11 @@ def _check_role(parser: Parser, arguments: Any) -> None:
         parser.error("--verdict and --verifier-prompt go with --judge steps; leave out --judge")
     if arguments.reviews is not None and not arguments.from_samples:
         parser.error("--reviews goes with --from-samples; add it, or leave it out")
-    if arguments.role == "verifier" and (arguments.answer or arguments.steps_as or arguments.prompt) and not arguments.from_samples:
+    if (
+        arguments.role == "verifier"
+        and (arguments.answer or arguments.steps_as or arguments.prompt)
+        and not arguments.from_samples
+    ):
         parser.error(
             "--answer, --steps-as and --prompt are about the solver of --from-samples; add it, or leave them out"
         )
@@ -280,19 +295,38 @@ def _role_conversations(arguments: Any, quarantine: Quarantine | None) -> tuple[
     form: Any = arguments.judge or "steps"
     judging = {"verdict": arguments.verdict, "prompt": prompt_of(arguments.verifier_prompt, "--verifier-prompt")}
     if arguments.role == "verifier" and not arguments.from_samples:
-        return [(gold_reviews(arguments.data, verifier_of(arguments.model, form, **judging), form, quarantine, say=print_progress), 1)], []
+        return [
+            (
+                gold_reviews(
+                    arguments.data, verifier_of(arguments.model, form, **judging), form, quarantine, say=print_progress
+                ),
+                1,
+            )
+        ], []
     prompt = prompt_of(arguments.prompt)
     role = solver_of(arguments.model, arguments.answer, prompt, arguments.max_tokens, arguments.steps_as)
     if not arguments.from_samples:
         return [(gold_solutions(arguments.data, role, quarantine), 1)], []
-    sampling_options: dict[str, Any] = {"samples": arguments.samples, "seed": arguments.seed, "aside": quarantine, "say": print_progress}
+    sampling_options: dict[str, Any] = {
+        "samples": arguments.samples,
+        "seed": arguments.seed,
+        "aside": quarantine,
+        "say": print_progress,
+    }
     sampling_options["device"] = arguments.device
     if arguments.role == "verifier":
         look_options = {key: value for key, value in sampling_options.items() if key != "samples"}
         role = choose_step_format(role, arguments.model, arguments.data, **look_options)
         review_count = 4 if arguments.reviews is None else arguments.reviews
         corpus, rows = own_reviews(
-            arguments.model, arguments.data, role, form, reviews=review_count, max_tokens=arguments.max_tokens, **judging, **sampling_options
+            arguments.model,
+            arguments.data,
+            role,
+            form,
+            reviews=review_count,
+            max_tokens=arguments.max_tokens,
+            **judging,
+            **sampling_options,
         )
     else:
         corpus, rows = own_solutions(arguments.model, arguments.data, role, **sampling_options)

@@ -39,7 +39,12 @@ def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) ->
         if rate is not None and rate < arguments[name]:
             defaults[name] = rate
     tasks = arguments.get("tasks_per_step")
-    if "tasks_per_step" not in given_names and isinstance(tasks, int) and tasks > LARGE_TASKS and _size_or_zero(model) >= LARGE:
+    if (
+        "tasks_per_step" not in given_names
+        and isinstance(tasks, int)
+        and tasks > LARGE_TASKS
+        and _size_or_zero(model) >= LARGE
+    ):
         defaults["tasks_per_step"] = LARGE_TASKS
     return defaults
 
@@ -63,7 +68,11 @@ def rate_of(size: int, lora: bool, name: str = "lr") -> float | None:
     """The learning rate for a model of so many parameters; None for a small one, which has its recipe's."""
     if size < LARGE:
         return None
-    return ADAPTER_RATE if lora and name not in WHOLE_POLICY_RATES else next(rate for least, rate in FULL_RATES if size >= least)
+    return (
+        ADAPTER_RATE
+        if lora and name not in WHOLE_POLICY_RATES
+        else next(rate for least, rate in FULL_RATES if size >= least)
+    )
 
 
 def size_note(arguments: Mapping[str, Any], changed: Mapping[str, Any]) -> str:

@@ -97,7 +97,9 @@ class Recipe:
 
     def policies_to_reset(self, step: int) -> list[str]:
         """Policies that begin this step with a new optimiser, see ``Schedule.anew``."""
-        return self.schedule.policies_to_reset(step, {name: objective.policy for name, objective in self.objectives.items()})
+        return self.schedule.policies_to_reset(
+            step, {name: objective.policy for name, objective in self.objectives.items()}
+        )
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -280,7 +282,9 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
                     f"{where}: {label} policy {other!r} is of kind {other_policy.kind!r}, which has no probabilities"
                 )
             if other_policy.head != head:
-                raise ConfigError(f"{where}: {label} policy {other!r} must have head {head!r}, it has {other_policy.head!r}")
+                raise ConfigError(
+                    f"{where}: {label} policy {other!r} must have head {head!r}, it has {other_policy.head!r}"
+                )
             used.add(other)
     return used
 

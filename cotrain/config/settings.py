@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from cotrain.config.by_size import size_defaults, settings_by_size
+from cotrain.config.by_size import settings_by_size, size_defaults
 from cotrain.config.evaluation import Evaluation, Implied
 from cotrain.config.override import override
 from cotrain.config.policies import Learning, Policy, adapter, frozen, trainable
@@ -41,7 +41,10 @@ from cotrain.tasks.words.source import study_problems
 
 Restart = Literal["nothing", "optimiser", "weights"]  # with "weights" the optimiser too
 Build = Callable[..., Recipe]
-KEYWORD_KINDS = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)  # parameters that no settings are passed to
+KEYWORD_KINDS = (
+    inspect.Parameter.KEYWORD_ONLY,
+    inspect.Parameter.VAR_KEYWORD,
+)  # parameters that no settings are passed to
 SPLITS = ("ood_length", "ood_template")  # measured at the end where the tasks have them
 
 
@@ -239,7 +242,9 @@ def _call_signature(
         if name not in without
     }
     keyword_parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in method_parameters]
-    parameter_types = {name: types[name] for name in setting_parameters} | {k: v for k, v in hints_of(build).items() if k != run.name}
+    parameter_types = {name: types[name] for name in setting_parameters} | {
+        k: v for k, v in hints_of(build).items() if k != run.name
+    }
     return inspect.Signature([*setting_parameters.values(), *keyword_parameters]), parameter_types
 
 

@@ -49,7 +49,11 @@ def check_options(where: str, function: Callable[..., Any], options: Mapping[str
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a callable that does not say
         return
-    positional = [parameter for parameter in parameters if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)]
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
     kinds = {one.kind for one in parameters}
     if len(positional) < first and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise ConfigError(

@@ -153,7 +153,9 @@ class _BoundedFile:
 def _size_of_regular(path: Path, status: os.stat_result) -> int:
     if not stat.S_ISREG(status.st_mode):
         kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        raise DataError(f"{path}: {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file; name a file")
+        raise DataError(
+            f"{path}: {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file; name a file"
+        )
     return status.st_size
 
 

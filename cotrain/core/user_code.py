@@ -77,12 +77,16 @@ def failure_of(error: BaseException) -> str:
 def user_line_of(error: BaseException) -> str:
     """``method.py, line 7``: the last line that an error went through of code that is neither cotrain's nor a
     library's; "" where there is none."""
-    return first_user_line((frame.filename, frame.lineno) for frame in reversed(traceback.extract_tb(error.__traceback__)))
+    return first_user_line(
+        (frame.filename, frame.lineno) for frame in reversed(traceback.extract_tb(error.__traceback__))
+    )
 
 
 def passed_user_file(error: BaseException) -> bool:
     """Whether an error went through a file that ``load_file`` has loaded."""
-    files = {getattr(module, "__file__", "") for name, module in list(sys.modules.items()) if name.startswith(MODULE_PREFIX)}
+    files = {
+        getattr(module, "__file__", "") for name, module in list(sys.modules.items()) if name.startswith(MODULE_PREFIX)
+    }
     return any(frame.filename in files for frame in traceback.extract_tb(error.__traceback__))
 
 

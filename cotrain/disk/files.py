@@ -225,7 +225,9 @@ def replace_file(path: Path, payload: bytes, *, files: Files = REAL_FILES) -> No
 
 
 @contextmanager
-def report_disk_errors(what: str, lost_text: Callable[[], str] = lambda: "what was there before is untouched") -> Iterator[None]:
+def report_disk_errors(
+    what: str, lost_text: Callable[[], str] = lambda: "what was there before is untouched"
+) -> Iterator[None]:
     """Turn an OSError into a DiskError of one line: what failed, why, what of it is lost, what to do."""
     try:
         yield

@@ -19,7 +19,16 @@ from types import TracebackType
 from typing import Any
 
 from cotrain.core.errors import DataError, StateError
-from cotrain.disk.files import REAL_FILES, Files, lost_file_error, make_directory, read_blocks, replace_file, report_disk_errors, write_all
+from cotrain.disk.files import (
+    REAL_FILES,
+    Files,
+    lost_file_error,
+    make_directory,
+    read_blocks,
+    replace_file,
+    report_disk_errors,
+    write_all,
+)
 
 
 class JsonlWriter:

@@ -34,7 +34,7 @@ from cotrain.core.address import Address
 from cotrain.core.entropy import as_text, from_text
 from cotrain.core.errors import StateError, UserError
 from cotrain.core.state import State, take_fields
-from cotrain.core.types import Episode, TurnRange, Reward, Trace
+from cotrain.core.types import Episode, Reward, Trace, TurnRange
 from cotrain.disk.files import REAL_FILES, Files, make_directory, report_disk_errors, write_all
 from cotrain.disk.floats import decode_floats, encode_floats
 from cotrain.disk.jsonl import check_json
@@ -158,7 +158,9 @@ class Ledger:
     def sync(self) -> None:
         """Make every step so far durable; call it before the checkpoint that counts on them."""
         if self._file is not None:
-            with report_disk_errors(f"write to {self.path}", lambda: "steps written before may not survive a power cut"):
+            with report_disk_errors(
+                f"write to {self.path}", lambda: "steps written before may not survive a power cut"
+            ):
                 self._files.fsync(self._file)
                 self._files.sync_directory(self.path.parent)
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from cotrain.disk.files import REAL_FILES, Files, FileDigest, write_file
+from cotrain.disk.files import REAL_FILES, FileDigest, Files, write_file
 
 if TYPE_CHECKING:
     import torch

@@ -103,7 +103,9 @@ nonblank = _type_check("a name", lambda value: isinstance(value, str) and bool(v
 optional_number = or_null(number)
 estimate = record_of({"value": optional_number}, {"low": optional_number, "high": optional_number, "n": count})
 estimates = map_of(estimate)
-policy = record_of({"model": or_null(text)}, {"lora": or_null(record_of({}, {"path": or_null(text)})), "kind": or_null(text)})
+policy = record_of(
+    {"model": or_null(text)}, {"lora": or_null(record_of({}, {"path": or_null(text)})), "kind": or_null(text)}
+)
 origin = record_of(
     {"target": nonblank, "arguments": map_of(anything), "settings": list_of(text)}, {"by_size": map_of(anything)}
 )

@@ -33,16 +33,24 @@ from cotrain.core.errors import StateError
 from cotrain.disk.files import (
     REAL_FILES,
     DiskError,
-    Files,
     FileDigest,
+    Files,
+    digest_of,
     make_directory,
     read_blocks,
     report_disk_errors,
     write_file,
-    digest_of,
 )
 from cotrain.disk.jsonl import check_json
-from cotrain.disk.parts import SUFFIX, TensorParts, parts_problem, join_parts, split_part_name, tensor_bytes, write_group
+from cotrain.disk.parts import (
+    SUFFIX,
+    TensorParts,
+    join_parts,
+    parts_problem,
+    split_part_name,
+    tensor_bytes,
+    write_group,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -137,7 +145,9 @@ def save_checkpoint(
             )
 
     staging = directory / f"{STAGING}{name}"
-    with report_disk_errors(f"save checkpoint {name} in {directory}", lambda: f"nothing is lost: {_resume_text(directory, files)}"):
+    with report_disk_errors(
+        f"save checkpoint {name} in {directory}", lambda: f"nothing is lost: {_resume_text(directory, files)}"
+    ):
         make_directory(files, directory)
         _remove_leftovers(directory, files)
         size = sum(map(len, payloads.values())) + sum(map(tensor_bytes, tensors.values()))
@@ -357,7 +367,9 @@ def _retire_old(directory: Path, step: int, keep: int, keep_every: int, stay: Co
         kept = protected and not path.name.startswith(REPLACED)
         if (good >= keep and not kept) or path.name == f"{REPLACED}{step_name(step)}":
             _discard_folder(directory, path.name, files)
-        elif good < keep and (path.name == step_name(step) or isinstance(verify_checkpoint(path, files=files), Checkpoint)):
+        elif good < keep and (
+            path.name == step_name(step) or isinstance(verify_checkpoint(path, files=files), Checkpoint)
+        ):
             good += 1
     files.sync_directory(directory)
 

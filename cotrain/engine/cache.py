@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from cotrain.engine.attention import PromptTiles, DecodeReads, with_reads
+from cotrain.engine.attention import DecodeReads, PromptTiles, with_reads
 
 TILE = 8  # rows that read a prompt together; a tile that has lost rows costs as much as the fullest one
 _LEAST = 16  # least number of rows or tiles that are allocated

@@ -118,7 +118,9 @@ class EmbeddedEngine:
         while not finished:
             idle = True
             for scheduler in schedulers:
-                entering = scheduler.ready_count(patient=any(other.running for other in schedulers if other is not scheduler))
+                entering = scheduler.ready_count(
+                    patient=any(other.running for other in schedulers if other is not scheduler)
+                )
                 if entering or scheduler.running:
                     idle = False
                     finished += [(scheduler, row) for row in scheduler.step(entering)]
@@ -229,7 +231,9 @@ class _SchedulerFactory:
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None,
     ) -> Scheduler:
-        copies = self._copies.setdefault((id(model), autocast), HalfPrecisionCopies(model, autocast)) if autocast else None
+        copies = (
+            self._copies.setdefault((id(model), autocast), HalfPrecisionCopies(model, autocast)) if autocast else None
+        )
         plain = partial(
             Scheduler, policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies
         )

@@ -96,7 +96,8 @@ class DeferredRows(Rows):
         if finished:
             counts: list[int] = self._state[done, DRAWN].tolist()
             columns = (
-                x[:, : max(counts)].tolist() for x in (self._tokens[done], self._logprobs[done], self._entropy_levels(done))
+                x[:, : max(counts)].tolist()
+                for x in (self._tokens[done], self._logprobs[done], self._entropy_levels(done))
             )
             for i, count, *values in zip(finished, counts, *columns, strict=True):
                 self._store_tokens(i, stopped.get(i, count), *values)
@@ -240,7 +241,9 @@ class StaticScheduler(Scheduler):
         samplings = [row.request.sampling for row in self.running.items[first:]]
         greedy = any(sampling.is_greedy for sampling in samplings)
         cut = any(sampling.top_p < 1 and not sampling.is_greedy for sampling in samplings)
-        self.running.append_tokens(first, *draw_tokens(logits, *self.running.draw_settings(first), some_greedy=greedy, some_cut=cut))
+        self.running.append_tokens(
+            first, *draw_tokens(logits, *self.running.draw_settings(first), some_greedy=greedy, some_cut=cut)
+        )
 
     @contextmanager
     def _inference_state(self, activate: bool = True) -> Iterator[None]:

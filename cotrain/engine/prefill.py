@@ -186,7 +186,9 @@ def _prefill_families(
     return Prefilled(prompts=prompts, logits=output.logits[0], layers=layers, computed=len(ids))
 
 
-def _prefill_padded(model: nn.Module, config: PreTrainedConfig, prompts: list[Prompt], device: torch.device) -> Prefilled:
+def _prefill_padded(
+    model: nn.Module, config: PreTrainedConfig, prompts: list[Prompt], device: torch.device
+) -> Prefilled:
     """Pads attend to themselves and nothing else attends to them."""
     longest = max(map(len, prompts))
     pads = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)

@@ -27,7 +27,7 @@ class ReplayEngine:
             if trace.address in self._recorded:
                 raise DataError(f"replay: two recorded traces have the address {trace.address}; give one run's ledger")
             for number, turn in enumerate(turns_of(trace)):
-                self._recorded[trace.address.after(number)] = turn
+                self._recorded[trace.address.later_turn(number)] = turn
         self._replayed = {trace.policy: 0 for trace in self._recorded.values()}
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
 

@@ -118,7 +118,12 @@ class Rows:
         for i in broken:
             self.items[i].broken = True
         if finished:
-            columns = (self._state[done_rows, DRAWN], self._tokens[done_rows], self._logprobs[done_rows], self._entropy_levels(done_rows))
+            columns = (
+                self._state[done_rows, DRAWN],
+                self._tokens[done_rows],
+                self._logprobs[done_rows],
+                self._entropy_levels(done_rows),
+            )
             for i, count, *values in zip(finished, *(x.tolist() for x in columns), strict=True):
                 self._store_tokens(i, stopped.get(i, count), *values)
         return sorted({*finished, *broken})

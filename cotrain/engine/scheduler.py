@@ -27,15 +27,15 @@ from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.types import Completion, Sampling
 from cotrain.engine.attention import DECODE, use_attention
-from cotrain.engine.cache import TILE, SharedPrefixCache, plan_moves, cache_argument
+from cotrain.engine.cache import TILE, SharedPrefixCache, cache_argument, plan_moves
 from cotrain.engine.checks import check_request
 from cotrain.engine.contract import Request
 from cotrain.engine.copies import HalfPrecisionCopies
-from cotrain.engine.kept import PrefixStore, KeptPrefix
+from cotrain.engine.kept import KeptPrefix, PrefixStore
 from cotrain.engine.prefill import continue_prefill, prefill
 from cotrain.engine.rows import Row, Rows
 from cotrain.engine.sampling import draw_tokens
-from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache, out_of_memory
+from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
 from cotrain.text.stops import StopWatch
 
 LEAST_ADMITTED = 8  # fewer than this (or a quarter of what runs at once) do not interrupt running rows
@@ -244,7 +244,9 @@ class Scheduler:
             row = self.running.items[i]
             if row.request.keep and not row.broken:
                 ids = (*row.request.prompt_ids, *row.token_ids[:-1])
-                self._kept.put(row.request.address, KeptPrefix(ids=ids, layers=self._cache.copy_row(i, len(row.token_ids) - 1)))
+                self._kept.put(
+                    row.request.address, KeptPrefix(ids=ids, layers=self._cache.copy_row(i, len(row.token_ids) - 1))
+                )
 
     def _decode_step(self) -> None:
         """One token for every running row."""
@@ -286,7 +288,9 @@ class Scheduler:
                     for row, token_ids in zip(self.running.items, self.running.row_tokens(), strict=True)
                 ]
                 inputs = [torch.tensor([ids], device=self.device) for ids in sequences]
-                expected = torch.cat([self.model(input_ids=ids, use_cache=False).logits[:, -1] for ids in inputs]).float()
+                expected = torch.cat(
+                    [self.model(input_ids=ids, use_cache=False).logits[:, -1] for ids in inputs]
+                ).float()
         except torch.OutOfMemoryError:
             raise
         except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as error:

@@ -18,7 +18,7 @@ from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 from cotrain.engine.rows import Row
 from cotrain.engine.scheduler import EngineCounts
-from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache, out_of_memory
+from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
 
 BATCH_TOKENS = 16384  # padded tokens of one forward pass
 

@@ -315,7 +315,9 @@ class VllmEngine:
                 continue
             sample = output.outputs[0]
             row.ids += sample.token_ids
-            row.logprobs += [place[token].logprob for place, token in zip(sample.logprobs, sample.token_ids, strict=True)]
+            row.logprobs += [
+                place[token].logprob for place, token in zip(sample.logprobs, sample.token_ids, strict=True)
+            ]
             stopped = row.watch is not None and row.watch.read(sample.token_ids) is not None
             if stopped and not output.finished:
                 self._llm.abort_request([row.number])

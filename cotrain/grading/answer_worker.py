@@ -16,7 +16,7 @@ from types import CodeType
 from typing import Any
 
 from cotrain.grading.cells.limits import lower_limit
-from cotrain.grading.channel import Channel, ChannelClosed, request_reply, encode_exception
+from cotrain.grading.channel import Channel, ChannelClosed, encode_exception, request_reply
 from cotrain.grading.values import ValueCodec
 
 CHANGING = (list, dict, set, bytearray)  # kinds of arguments that a function may have changed

@@ -56,7 +56,7 @@ class Worker:
         environment["PYTHONHASHSEED"] = "0"  # what a program prints of a set does not depend on the process
         environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p and p != root)])
         server = ["grade_worker", str(memory)] if cell is None else ["program_server", str(memory), cell]
-        command = [sys.executable, "-P", "-m", f"cotrain.tasks.{server[0]}", *server[1:], *judging]
+        command = [sys.executable, "-P", "-m", f"cotrain.grading.{server[0]}", *server[1:], *judging]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

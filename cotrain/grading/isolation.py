@@ -90,7 +90,9 @@ def working_cell() -> Kind:
 
 def cell_fault(kind: Kind) -> str | None:
     """Why programs cannot run in this kind of cell; None where they can."""
-    return _failed_check(kind, {"too many processes": f"begun() < {PROCESSES}", "no import": "imported() == (0.0, 0.0, 0)"})
+    return _failed_check(
+        kind, {"too many processes": f"begun() < {PROCESSES}", "no import": "imported() == (0.0, 0.0, 0)"}
+    )
 
 
 def ways_out(kind: Kind) -> list[str]:

@@ -77,7 +77,9 @@ def _limit_steps(closure: Callable[..., None]) -> Callable[..., None]:
     """A parser's, which ends after so many steps."""
     left = STEPS
 
-    def count_and_close(config: Any, configs: Any, busy: Any, predicates: bool, full: bool, depth: int, epsilon: bool) -> None:
+    def count_and_close(
+        config: Any, configs: Any, busy: Any, predicates: bool, full: bool, depth: int, epsilon: bool
+    ) -> None:
         nonlocal left
         left -= 5 if full else 1
         if left < 0:

@@ -244,7 +244,9 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     if has_adjacent_numbers(right.tex):
         return Grade(value=None, reason="gold not readable")
     if _is_words(right.tex) and _is_words(answer_read.tex):
-        return Grade(value=_MARKS.sub("", right.tex).casefold().split() == _MARKS.sub("", answer_read.tex).casefold().split())
+        return Grade(
+            value=_MARKS.sub("", right.tex).casefold().split() == _MARKS.sub("", answer_read.tex).casefold().split()
+        )
     if _CHOICE.fullmatch(right.tex) and (choice := _CHOSEN.match(answer_read.tex)):
         return Grade(value=choice[1] == right.tex)
     if answer_read.unit is not None and is_base(answer_read.unit) and (right.unit is None or not is_base(right.unit)):
@@ -263,13 +265,18 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         if value == answer_value and (not -1 < value < 1 or not value or percent[0] == percent[1]):
             return Grade(value=True)  # 50 may be 50 %, but 0.5 is not 0.5 %
         if percent[0] != percent[1]:
-            value, answer_value = (Fraction(n) / 100 if p else n for n, p in zip((value, answer_value), percent, strict=True))
+            value, answer_value = (
+                Fraction(n) / 100 if p else n for n, p in zip((value, answer_value), percent, strict=True)
+            )
         if value == answer_value:
             return Grade(value=True)
         fraction = isinstance(value, Fraction), isinstance(answer_value, Fraction)
         if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(answer_value)) > APART:
             return Grade(value=False)  # a rounded decimal may be near enough to a fraction
-    return right.tex, answer_read.tex if by == 1 else f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({answer_read.tex})"
+    return (
+        right.tex,
+        answer_read.tex if by == 1 else f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({answer_read.tex})",
+    )
 
 
 def _with_letter(read: Quantity) -> str:

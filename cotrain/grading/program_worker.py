@@ -21,7 +21,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from cotrain.grading.answer_worker import AHEAD, CHANGING, compile_program, run_answer
-from cotrain.grading.channel import Channel, ChannelClosed, request_reply, kind_of_failure, decode_exception, encode_exception
+from cotrain.grading.channel import (
+    Channel,
+    ChannelClosed,
+    decode_exception,
+    encode_exception,
+    kind_of_failure,
+    request_reply,
+)
 from cotrain.grading.exam import Exam, Verdict
 from cotrain.grading.values import NotPassable, Unreadable, ValueCodec
 
@@ -77,7 +84,9 @@ class ProgramProxy:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._stand_ins: dict[int, RemoteObject] = {}
-        self._values = ValueCodec("tests", self._stand_in, lambda value: value._number if type(value) is RemoteObject else None)
+        self._values = ValueCodec(
+            "tests", self._stand_in, lambda value: value._number if type(value) is RemoteObject else None
+        )
 
     def defined_names(self, wanted: list[str]) -> dict[str, Any]:
         """What of these names the program has defined."""

@@ -295,7 +295,13 @@ def _with_unit(tex: str) -> Quantity:
         if _plain_number(body) is not None:
             return _scaled_quantity(body, unit_text, tex)
         unit = parse_unit(unit_text)
-        if unit is not None and unit.dimensions and len(unit_text) > 1 and unit_text[0] != "(" and not _SENTENCE.search(body):
+        if (
+            unit is not None
+            and unit.dimensions
+            and len(unit_text) > 1
+            and unit_text[0] != "("
+            and not _SENTENCE.search(body)
+        ):
             return _measured_quantity(body, unit)
     if (
         (match := _ATTACHED.search(tex))

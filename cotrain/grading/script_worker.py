@@ -15,7 +15,7 @@ import random
 from contextlib import redirect_stdout
 from typing import Any
 
-from cotrain.grading.answer_worker import receive_program, compile_program
+from cotrain.grading.answer_worker import compile_program, receive_program
 from cotrain.grading.channel import Channel, ChannelClosed, kind_of_failure
 from cotrain.grading.exam import Exam, Verdict
 

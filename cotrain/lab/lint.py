@@ -232,7 +232,9 @@ def _find_repeats(questions: Sequence[_Question], pool: GradingPool) -> list[Dat
                 )
     return [
         DataFault(level="warning", kind="duplicate", meaning="the question was asked before", where=tuple(same)),
-        DataFault(level="warning", kind="two answers", meaning="asked before, with another answer", where=tuple(differing)),
+        DataFault(
+            level="warning", kind="two answers", meaning="asked before, with another answer", where=tuple(differing)
+        ),
     ]
 
 
@@ -326,11 +328,17 @@ def command(argv: Sequence[str]) -> int:
         check_answer(arguments.answer)
     schema = ANY if arguments.schema is None else schema_of(arguments.schema)
     report = check_file(
-        arguments.file, arguments.against, schema=schema, answer=arguments.answer, say=_say_nothing if arguments.json else print_progress
+        arguments.file,
+        arguments.against,
+        schema=schema,
+        answer=arguments.answer,
+        say=_say_nothing if arguments.json else print_progress,
     )
     if arguments.quarantine is not None:
         if Path(arguments.quarantine).exists():
             raise ConfigError(f"--quarantine {arguments.quarantine}: it is there already; name a new file")
         report.aside.write(arguments.quarantine)
-    print(json.dumps(report.json(), indent=2, ensure_ascii=False) if arguments.json else "\n".join(report.report_lines()))
+    print(
+        json.dumps(report.json(), indent=2, ensure_ascii=False) if arguments.json else "\n".join(report.report_lines())
+    )
     return 1 if report.count_rows("error") else 0

@@ -15,7 +15,7 @@ import torch
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
 from cotrain.learn.contract import Sample
-from cotrain.learn.spoken import Given
+from cotrain.learn.sampled_tokens import Given
 
 After = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
 
@@ -76,7 +76,9 @@ class LeaveOut:
         context: dict[int, list[int]] = {}  # by the kept token that it stands before
         for i, token in enumerate(sample.token_ids):
             context.setdefault(before[i], []).extend((*given_at.get(i, ()), *(() if stays[i] else (token,))))
-        context_given: Given = tuple((k, tuple(ids)) for k, ids in sorted(context.items()) if 0 < k < before[-1] and ids)
+        context_given: Given = tuple(
+            (k, tuple(ids)) for k, ids in sorted(context.items()) if 0 < k < before[-1] and ids
+        )
         index = torch.tensor([i for i, kept in enumerate(stays) if kept])
 
         def take_kept(values: torch.Tensor | None) -> torch.Tensor | None:

@@ -24,7 +24,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import COLDEST
 from cotrain.learn.contract import MicroBatch, Sample
 from cotrain.learn.mismatch import bounds_of
-from cotrain.learn.spoken import Given, with_context
+from cotrain.learn.sampled_tokens import Given, with_context
 from cotrain.models.shared_prefix import Branches, branches_of
 
 Ids = tuple[int, ...]
@@ -86,7 +86,11 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
         for index in group:
             extra_tokens = widths[index] - (prompt if prompt_counted else 0)
             new_longest = max(longest, widths[index])
-            if not batches or tokens + extra_tokens > budget or (len(batches[-1]) + 1) * new_longest > RECTANGLE * budget:
+            if (
+                not batches
+                or tokens + extra_tokens > budget
+                or (len(batches[-1]) + 1) * new_longest > RECTANGLE * budget
+            ):
                 batches.append([])
                 tokens, extra_tokens, new_longest = 0, widths[index], widths[index]
             batches[-1].append(index)
@@ -113,13 +117,17 @@ def forward_input_of(
             )
     lengths = [len(token_ids) for _, token_ids in sequences]
     counts = torch.tensor(lengths)
-    full_sequences = [(p, *with_context(t, g)) for (p, t), g in zip(sequences, given or [()] * len(sequences), strict=True)]
+    full_sequences = [
+        (p, *with_context(t, g)) for (p, t), g in zip(sequences, given or [()] * len(sequences), strict=True)
+    ]
     if shared:
         input_ids, column, branches = _shared_layout(full_sequences)
         row = torch.zeros(len(column), dtype=torch.int64)
     else:
         branches = None
-        input_ids = torch.zeros(len(full_sequences), max(input_length(p, ids) for p, ids, _ in full_sequences), dtype=torch.int64)
+        input_ids = torch.zeros(
+            len(full_sequences), max(input_length(p, ids) for p, ids, _ in full_sequences), dtype=torch.int64
+        )
         for b, (prompt_ids, ids, _) in enumerate(full_sequences):
             inputs = (*prompt_ids, *ids[:-1])
             input_ids[b, : len(inputs)] = torch.tensor(inputs)

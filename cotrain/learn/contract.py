@@ -19,7 +19,7 @@ import torch
 from cotrain.core.signals import Signal
 from cotrain.core.state import State
 from cotrain.core.types import Reward
-from cotrain.learn.spoken import Given
+from cotrain.learn.sampled_tokens import Given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,9 @@ Observed = dict[str, torch.Tensor]  # [B, T] each, for the metrics: "clip_fracti
 TokenLoss = Callable[[torch.Tensor, MicroBatch], tuple[torch.Tensor, Observed]]  # log π [B, T], batch → loss [B, T]
 
 
-def _clip_metrics(logprobs: torch.Tensor, batch: MicroBatch, log_ratio: torch.Tensor, clipped: torch.Tensor) -> Observed:
+def _clip_metrics(
+    logprobs: torch.Tensor, batch: MicroBatch, log_ratio: torch.Tensor, clipped: torch.Tensor
+) -> Observed:
     return {
         "clip_fraction": clipped,
         "ratio": log_ratio.exp(),

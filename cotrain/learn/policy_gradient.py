@@ -153,7 +153,9 @@ class PolicyGradient:
             learned, left_out = change(learned)
             dropped |= left_out
         if self.balance is not None:
-            learned, memory["classes"], balance_metrics = self.balance.weigh_samples(samples, learned, state.get("classes", (0.0, 0.0)))
+            learned, memory["classes"], balance_metrics = self.balance.weigh_samples(
+                samples, learned, state.get("classes", (0.0, 0.0))
+            )
             metrics |= balance_metrics
         rounded = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in learned)
         return Credit(samples=rounded, metrics=metrics, dropped=dropped), memory
@@ -184,7 +186,9 @@ class PolicyGradient:
         if self.advantage is not None:
             values = self.advantage(values, pools[channel.owners])
         tokens = [reward_to_go(part) for part in on_tokens(samples, channel, values)]
-        valued_indices = sorted(set(channel.owners.tolist()))  # the others have no value in this channel and keep their zeros
+        valued_indices = sorted(
+            set(channel.owners.tolist())
+        )  # the others have no value in this channel and keep their zeros
         if self.over_batch is not None and valued_indices:
             lengths = [len(tokens[i]) for i in valued_indices]
             rescaled = self.over_batch(torch.cat([tokens[i] for i in valued_indices])).split(lengths)

@@ -167,7 +167,10 @@ def _token_rewards(
     """The reward after each token, float64 ``[T]`` of each sample."""
     streams = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
     for signal in sorted(rewards, key=lambda signal: signal.per == "answer"):
-        weight, channel = weight_at(rewards[signal], batch.updates, batch.planned), place_rewards(samples, signal, scale)
+        weight, channel = (
+            weight_at(rewards[signal], batch.updates, batch.planned),
+            place_rewards(samples, signal, scale),
+        )
         for stream, part in zip(streams, on_tokens(samples, channel, channel.values), strict=True):
             stream += weight * part
     return streams

@@ -20,7 +20,7 @@ from cotrain.core.types import Trace
 from cotrain.functional.credit import add_at_tokens
 from cotrain.learn.contract import Sample
 from cotrain.learn.mixing import Mixing
-from cotrain.learn.spoken import Given
+from cotrain.learn.sampled_tokens import Given
 
 StepScale = Literal["1/K", "one"]
 STEP_SCALES: tuple[StepScale, ...] = ("1/K", "one")

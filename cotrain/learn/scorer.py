@@ -25,12 +25,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.learn.collate import ForwardInput, Sequences, move_to, forward_input_of
-from cotrain.learn.spoken import Given, with_context
+from cotrain.learn.collate import ForwardInput, Sequences, forward_input_of, move_to
+from cotrain.learn.sampled_tokens import Given, with_context
 from cotrain.learn.update_plan import batches_of
-from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache, out_of_memory
+from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
 from cotrain.models.recompute import check_recompute, recompute_layers
-from cotrain.models.shared_prefix import use_branches, can_branch
+from cotrain.models.shared_prefix import can_branch, use_branches
 
 Finish = Callable[[torch.Tensor], torch.Tensor]  # what a model does to logits [n, V] after its output layer
 HEADS = ("lm", "value", "reward")  # "reward" is a value model that is asked once, after the whole prompt
@@ -141,7 +141,9 @@ class Scorer:
             with torch.no_grad():
                 for indices in plan:
                     batch_sequences, batch_given = [sequences[i] for i in indices], [between[i] for i in indices]
-                    rows = forward_input_of(batch_sequences, [temperature] * len(batch_sequences), given=batch_given, shared=self.shared)
+                    rows = forward_input_of(
+                        batch_sequences, [temperature] * len(batch_sequences), given=batch_given, shared=self.shared
+                    )
                     predictions = self.predict(move_to(rows, self.device))[0].float().cpu()
                     for b, i in enumerate(indices):
                         results[i] = predictions[b, : len(sequences[i][1])].clone()
@@ -165,7 +167,9 @@ class Scorer:
             )
         return output.last_hidden_state
 
-    def _sliced_logprobs(self, hidden: torch.Tensor, rows: ForwardInput, entropy: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _sliced_logprobs(
+        self, hidden: torch.Tensor, rows: ForwardInput, entropy: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """``[N]`` each, in slices of at most ``logits_at_once`` logits."""
         size = max(1, self.logits_at_once // self._vocabulary)
         parts = []
@@ -198,7 +202,11 @@ class Scorer:
         exact = 1e-2 if model_logits.dtype in (torch.bfloat16, torch.float16) else 1e-5
         for finish in _possible_finishes(model.config.get_text_config()):
             own_logits = raw if finish is None else finish(raw)
-            near = (own_logits - model_logits).abs().max() <= exact * model_logits.abs().max() if own_logits.shape == model_logits.shape else False
+            near = (
+                (own_logits - model_logits).abs().max() <= exact * model_logits.abs().max()
+                if own_logits.shape == model_logits.shape
+                else False
+            )
             if near or not bool(model_logits.isfinite().all()):
                 self._finish = finish
                 return

@@ -34,9 +34,9 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cotrain.core.errors import ModelError, RankShort
-from cotrain.learn.collate import ForwardInput, Sequences, move_to, forward_input_of
+from cotrain.learn.collate import ForwardInput, Sequences, forward_input_of, move_to
+from cotrain.learn.sampled_tokens import Given, with_context
 from cotrain.learn.scorer import Scorer
-from cotrain.learn.spoken import Given, with_context
 from cotrain.models.memory import MEMORY_ERRORS
 
 Made = TypeVar("Made")
@@ -162,7 +162,10 @@ class ShardedScorer(Scorer):
                     indices = plan[batch_index]
                     batch_given = [between[i] for i in indices]
                     rows = forward_input_of(
-                        [sequences[i] for i in indices], [temperature] * len(indices), given=batch_given, shared=self.shared
+                        [sequences[i] for i in indices],
+                        [temperature] * len(indices),
+                        given=batch_given,
+                        shared=self.shared,
                     )
                     predictions = self.predict(move_to(rows, self.device))[0].float().cpu()
                     for b, i in enumerate(indices if counts else ()):

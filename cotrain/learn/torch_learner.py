@@ -29,8 +29,8 @@ from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.state import State, take_fields
 from cotrain.learn.collate import Sequences, collate, move_to
 from cotrain.learn.contract import Loss, LossTerm, Normaliser, UpdateReport
+from cotrain.learn.sampled_tokens import Given, with_context
 from cotrain.learn.scorer import Scorer
-from cotrain.learn.spoken import Given, with_context
 from cotrain.learn.update_plan import PlannedTerm, plan_update
 from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
@@ -123,7 +123,9 @@ class TorchLearner:
         for term in terms:
             wanted_head = term.algorithm.needs().head
             if wanted_head != self.head:
-                raise ConfigError(f"objective {term.name!r} trains a {wanted_head!r} head, this policy has {self.head!r}")
+                raise ConfigError(
+                    f"objective {term.name!r} trains a {wanted_head!r} head, this policy has {self.head!r}"
+                )
         while (report := self._try_update(terms)) is None:
             release_gpu_cache(self.scorer.device)
         return report

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cotrain.learn.collate import Sequences, plan_padded, plan_shared, input_length
+from cotrain.learn.collate import Sequences, input_length, plan_padded, plan_shared
 from cotrain.learn.contract import LossTerm, Normaliser
-from cotrain.learn.spoken import with_context
+from cotrain.learn.sampled_tokens import with_context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

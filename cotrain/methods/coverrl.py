@@ -99,7 +99,9 @@ async def vote_then_verify(
             pay_turn(turn, agrees_with(turn, label), CORRECT.known(turn))
 
 
-def review_anchors(solutions: Sequence[Turn], label: Turn, reviews: int, *, balanced: bool = True) -> list[tuple[Turn, int]]:
+def review_anchors(
+    solutions: Sequence[Turn], label: Turn, reviews: int, *, balanced: bool = True
+) -> list[tuple[Turn, int]]:
     """What to review, and how often; nothing where the label has fewer than two solutions, or no rival."""
     readable = [s for s in solutions if s.parsed.ok]
     wrong = rarest_turn(readable, label.parsed.answer)
@@ -124,7 +126,9 @@ def pay_turn(turn: Turn, agreed: bool, truth: bool) -> None:
     turn.note(REWARD_RIGHT, agreed == truth)
 
 
-async def revise_solution(task: Task, roles: Roles, solution: Turn, review_turn: Turn, n: int, regenerate: str) -> list[Turn]:
+async def revise_solution(
+    task: Task, roles: Roles, solution: Turn, review_turn: Turn, n: int, regenerate: str
+) -> list[Turn]:
     """``n`` solutions after a review that called this one wrong: ``regenerate`` says from what."""
     step_verdicts = review_turn.parsed.steps
     sound = step_verdicts.index(False) if False in step_verdicts else 0  # steps before the first one called wrong
@@ -133,7 +137,12 @@ async def revise_solution(task: Task, roles: Roles, solution: Turn, review_turn:
         if sound and regenerate == "prefix"
         else ""
     )
-    fields_shown = {"kept": kept_text, "problem": task.prompt, "solution": solution.tagged_text, "review": review_turn.text}
+    fields_shown = {
+        "kept": kept_text,
+        "problem": task.prompt,
+        "solution": solution.tagged_text,
+        "review": review_turn.text,
+    }
     chats = [roles.refiner.begin(group=review_turn.id, parent=review_turn, **fields_shown) for _ in range(n)]
     turns = await together([continue_from(chat, kept_text) for chat in chats])
     graded = []

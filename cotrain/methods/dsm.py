@@ -170,7 +170,10 @@ def dsm(
             by = grpo(rewards={signal: 1.0}, balance=weighed)
             learn[role] = Objective(policy="verifier", on=role, by=by)
     options: dict[str, Any] = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}
-    generator_options, verifier_options = options | {"samples": run.group_size, "reviews": opinions}, options | {"reviews": reviews}
+    generator_options, verifier_options = (
+        options | {"samples": run.group_size, "reviews": opinions},
+        options | {"reviews": reviews},
+    )
     phases = [
         Phase(name="generator", protocol=prove, objectives=("generator",), group_size=1, options=generator_options),
         Phase(name="verifier", protocol=prove, objectives=tuple(learn)[1:], group_size=1, options=verifier_options),

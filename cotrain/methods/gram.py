@@ -153,15 +153,21 @@ def gram(
     roles = {"solver": common_roles.solver("generator", run.model), "judge": comparer_role}
     objectives, phases, base_options = {}, [], {"samples": run.group_size}
 
-    def add_objective(name: str, policy: str, on: str, by: Algorithm, protocol: Protocol, options: dict[str, Any]) -> None:
+    def add_objective(
+        name: str, policy: str, on: str, by: Algorithm, protocol: Protocol, options: dict[str, Any]
+    ) -> None:
         objectives[name] = Objective(policy=policy, on=on, by=by)
         phases.append(Phase(name=name, protocol=protocol, objectives=(name,), group_size=1, options=options))
 
     if plays:
-        add_objective("generator", "generator", "solver", dr_grpo(rewards={PREFERRED: 1.0}, kl=run.pull()), compete, base_options)
+        add_objective(
+            "generator", "generator", "solver", dr_grpo(rewards={PREFERRED: 1.0}, kl=run.pull()), compete, base_options
+        )
     if learns:
         pair_options = base_options | {"pairs": pairs}
-        add_objective("judge", "judge", "teacher", Sft(weight=WEIGHT), label_pairs, pair_options | {"smoothing": smoothing})
+        add_objective(
+            "judge", "judge", "teacher", Sft(weight=WEIGHT), label_pairs, pair_options | {"smoothing": smoothing}
+        )
         add_objective("pairs", "judge", "author", Sft(), write_pairs, pair_options)
         policies |= {"teacher": program(say_letter, tokens_of="judge"), "author": program(say_both, tokens_of="judge")}
         both = PAIR if common_roles.speaks_short(reads) else PAIR_FULL

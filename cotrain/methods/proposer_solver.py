@@ -71,7 +71,9 @@ def proposer_solver(
     ratio: tuple[int, int] = (5, 15),  # of rzero: steps of the proposer and of the solver
 ) -> Recipe:
     variant_options, source = dict(VARIANTS[variant]), run.problems
-    variant_options |= {name: value for name, value in (("pay", pay), ("gate", gate), ("band", band)) if value is not None}
+    variant_options |= {
+        name: value for name, value in (("pay", pay), ("gate", gate), ("band", band)) if value is not None
+    }
     if not isinstance(source, WordProblems):
         raise ConfigError(f"proposer_solver: no program reads problems of {source.name}; expected --tasks words")
     if not variant_options["gate"] and variant_options["labels"] == "program":
@@ -114,7 +116,10 @@ def proposer_solver(
 
     steps: tuple[int, ...]
     if variant == "rzero" and learns:
-        phases, steps = [make_phase("propose", "proposer", group_size=proposals), make_phase("solve", "generator")], ratio
+        phases, steps = (
+            [make_phase("propose", "proposer", group_size=proposals), make_phase("solve", "generator")],
+            ratio,
+        )
     else:
         phases, steps = [make_phase("solve", *(name for name in objectives))], (1,)
     if writer != "author" and warmup:
@@ -126,7 +131,12 @@ def proposer_solver(
             roles["before"] = common_roles.solver("start", run.model)
         phases.append(
             Phase(
-                name="format", protocol=demonstrate, objectives=("format",), group_size=1, options=format_options, stores=("pool",)
+                name="format",
+                protocol=demonstrate,
+                objectives=("format",),
+                group_size=1,
+                options=format_options,
+                stores=("pool",),
             )
         )
         steps = (*steps, 0)

@@ -26,7 +26,16 @@ from cotrain import CORRECT, MATCH, OUTCOME
 from cotrain import Clipped, Finding, Objective, Recipe, Roles, Settings, Task
 from cotrain import at_least, attempts, frozen, gives, grpo, judged_by, common_roles, recipe, review_all, rng_of, single
 from cotrain import solve_then_verify
-from cotrain.rollout.monte_carlo import ALPHA, GAMMA, Labels, balanced_places, completer_role, share_right, step_labels, review_verdicts
+from cotrain.rollout.monte_carlo import (
+    ALPHA,
+    GAMMA,
+    Labels,
+    balanced_places,
+    completer_role,
+    share_right,
+    step_labels,
+    review_verdicts,
+)
 
 COUNTED = Finding[list[int]]("counted", list[int], "the steps whose labels count, by index")
 
@@ -57,7 +66,9 @@ async def judge_steps(
     places = [(name, k) for name, step_labels_of in labels_by_id.items() for k in range(len(step_labels_of))]
     counted: Sequence[int] = range(len(places))
     if balance:
-        counted = balanced_places([labels_by_id[name][k] for name, k in places], rng_of("balance", task.id, graded[0].id))
+        counted = balanced_places(
+            [labels_by_id[name][k] for name, k in places], rng_of("balance", task.id, graded[0].id)
+        )
     chosen: dict[str, list[int]] = {}
     for name, k in (places[i] for i in counted):
         chosen.setdefault(name, []).append(k)
@@ -101,7 +112,11 @@ def stepwiser(
     return run.recipe(
         "stepwiser" if labels == "relative" else f"stepwiser-{labels}",
         policies=policies,
-        roles={"solver": solver, "completer": completer_role(solver), "verifier": common_roles.verifier("verifier", judge)},
+        roles={
+            "solver": solver,
+            "completer": completer_role(solver),
+            "verifier": common_roles.verifier("verifier", judge),
+        },
         objectives=objectives,
         schedule=single(judge_steps, *objectives, name="verifier", group_size=1, **options),
         evaluate=solve_then_verify,

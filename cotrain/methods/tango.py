@@ -64,7 +64,9 @@ def tango(
     check_step_rewards(**paid)
     learn, objective_options = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
     readable = {FORMAT: format_reward} if format_reward else {}
-    learn_to_solve = learn(rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)} | readable, kl=run.pull(), **objective_options)
+    learn_to_solve = learn(
+        rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)} | readable, kl=run.pull(), **objective_options
+    )
     learn_to_judge = learn(
         rewards={AGREEMENT: 1.0} | ({FORMAT: verifier_format} if verifier_format else {}),
         merge=True,

@@ -44,7 +44,11 @@ async def hand_over(task: Task, roles: Roles, *, samples: int = 1, finishes: int
         for _, start in going
     ]
     finish_turns = await together(
-        [continue_from(one, chat.answer_text) for (chat, _), own_finishes in zip(going, opened, strict=True) for one in own_finishes]
+        [
+            continue_from(one, chat.answer_text)
+            for (chat, _), own_finishes in zip(going, opened, strict=True)
+            for one in own_finishes
+        ]
     )
     for chat, start in zip(chats, starts, strict=True):
         if start is None:

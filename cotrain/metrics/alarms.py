@@ -32,10 +32,10 @@ from cotrain.metrics.rules import (
     DriftFromStart,
     FarFromBase,
     MeanAbove,
+    MetricSeries,
     RiseAndFall,
     Rising,
     Rule,
-    MetricSeries,
 )
 from cotrain.metrics.starved import StarvationMonitor
 from cotrain.metrics.table import metric_with_key
@@ -230,7 +230,9 @@ class Monitor:
             return None
         if place in self._alarms:
             alarm_before = self._alarms[place]
-            words = _alarm_words(band, series, alarm_before.value) if series.rows == band.window else {}  # no longer early
+            words = (
+                _alarm_words(band, series, alarm_before.value) if series.rows == band.window else {}
+            )  # no longer early
             self._alarms[place] = dataclasses.replace(alarm_before, last=step, **words)
             return None
         alarm = Alarm(
@@ -261,7 +263,9 @@ def _alarm_words(band: Band, series: MetricSeries, value: float) -> dict[str, An
     return {"reading": f"{reading} at {series.rows} step alone", "advice": band.early}
 
 
-def check_rows(rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS, *, finished: bool = False) -> list[Alarm]:
+def check_rows(
+    rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS, *, finished: bool = False
+) -> list[Alarm]:
     """The alarms of the rows of a metrics.jsonl, in the order in which they first fired."""
     monitor = Monitor(bands)
     for row in rows:
@@ -278,7 +282,9 @@ def applicable_bands(keys: Iterable[str], bands: Sequence[Band] = BANDS) -> list
     return [b for b, mine in zip(bands, patterns, strict=True) if all(any(p.fullmatch(k) for k in found) for p in mine)]
 
 
-def with_examples(alarm: Alarm, read_episodes: Callable[[int], Sequence[Episode]], bands: Sequence[Band] = BANDS) -> Alarm:
+def with_examples(
+    alarm: Alarm, read_episodes: Callable[[int], Sequence[Episode]], bands: Sequence[Band] = BANDS
+) -> Alarm:
     """The alarm with up to three rollouts that show it, the latest steps of its window first and in a step those that
     were paid most. ``read``: the episodes of a step, as ``Ledger.read``; steps that cannot be read are passed over."""
     band = next((b for b in bands if b.name == alarm.band), None)

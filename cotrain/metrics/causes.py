@@ -46,7 +46,11 @@ def explained_alarms(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping
         one
         for one in new
         if (one.band, one.key) in before
-        or any(_is_cause_of(cause, one, row) for cause in (*causes_by_role.get(_owner_of(one), ()), *wide_causes) if cause is not one)
+        or any(
+            _is_cause_of(cause, one, row)
+            for cause in (*causes_by_role.get(_owner_of(one), ()), *wide_causes)
+            if cause is not one
+        )
     ]
 
 

@@ -188,7 +188,9 @@ def _counted_tasks(counts: Counts, statistic: Statistic) -> list[int]:
 def _statistic_interval(table: Mapping[str, Array], statistic: Statistic) -> tuple[float, float]:
     if isinstance(statistic, Share):
         return _share_interval(table, statistic)
-    if isinstance(statistic, Mean | Harmonic) and any(_jackknife_variance(table, part) is None for part in statistic.of):
+    if isinstance(statistic, Mean | Harmonic) and any(
+        _jackknife_variance(table, part) is None for part in statistic.of
+    ):
         parts = [_statistic_interval(table, part) for part in statistic.of]
         ends = [float(statistic.combine([np.asarray(part[side]) for part in parts])) for side in (0, 1)]
         return ends[0], ends[1]

@@ -14,8 +14,8 @@ from cotrain.core.notes import ANSWER, CORRECT, FINAL, SCORE, STEP_OK, VERDICTS,
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
-from cotrain.metrics.clusters import Array, Bounded, Share, Statistic, Sums, make_figure, defined_figures, ratio
-from cotrain.metrics.processes import error_accuracy, first_wrong, first_error_counts, processbench_f1
+from cotrain.metrics.clusters import Array, Bounded, Share, Statistic, Sums, defined_figures, make_figure, ratio
+from cotrain.metrics.processes import error_accuracy, first_error_counts, first_wrong, processbench_f1
 from cotrain.metrics.verdicts import (
     MCC,
     MCC_UNDEFINED,
@@ -82,7 +82,9 @@ def passing(role: str, most: int) -> Measure:
             counts[task] = {f"any@{k}": pass_at_k(n, right, k) if k in enough else 0.0 for k in ks}
             counts[task] |= {f"enough@{k}": float(k in enough) for k in ks}
         tasks = {k: sum(row[f"enough@{k}"] for row in counts.values()) for k in ks}  # with so many samples
-        return defined_figures({f"{role}/pass@{k}": make_figure(counts, Share(f"any@{k}", f"enough@{k}"), tasks[k]) for k in ks})
+        return defined_figures(
+            {f"{role}/pass@{k}": make_figure(counts, Share(f"any@{k}", f"enough@{k}"), tasks[k]) for k in ks}
+        )
 
     return measure
 

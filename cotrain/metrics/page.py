@@ -100,7 +100,11 @@ def page_text() -> str:
     parts = [HEAD]
     for title, metrics, lead in SECTIONS:
         timed = metrics is TIMINGS
-        parts += [f"## {title}\n", *([f"{lead}\n"] if lead else []), _timings_table(metrics) if timed else _metrics_table(metrics)]
+        parts += [
+            f"## {title}\n",
+            *([f"{lead}\n"] if lead else []),
+            _timings_table(metrics) if timed else _metrics_table(metrics),
+        ]
     bands = "\n".join(
         f"| {band.name} | {', '.join(f'`{key}`' for key in band.keys)} | {band.healthy_text} | {band.window} |"
         for band in BANDS

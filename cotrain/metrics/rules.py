@@ -53,7 +53,9 @@ class MetricSeries:
         self.rows, self.step = self.rows + 1, step
         if self.rows % self.window == 0:
             if self._closed and self.past is None:
-                self.past = PastWindows(first=self._closed, best=self._closed, low=self._closed[0], high=self._closed[0])
+                self.past = PastWindows(
+                    first=self._closed, best=self._closed, low=self._closed[0], high=self._closed[0]
+                )
             elif self.past is not None:
                 self.past.add_window(self._closed)
             self._closed = tuple(mean(self.last_window(column)) for column in range(len(self.columns)))

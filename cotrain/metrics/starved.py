@@ -187,7 +187,9 @@ def _starved_advice(name: str, reasons: list[tuple[str, int]], failures: Counter
     elif reason:
         yield f"Objective {name!r} does not train its policy: see {name}/dropped."
     elif failures:
-        failures_text = ", ".join(f"{failure!r} {n} {'time' if n == 1 else 'times'}" for failure, n in failures.most_common(2))
+        failures_text = ", ".join(
+            f"{failure!r} {n} {'time' if n == 1 else 'times'}" for failure, n in failures.most_common(2)
+        )
         yield f"Objective {name!r} was given no trace that had not failed: {failures_text}."
     else:
         yield f"Objective {name!r} was given no trace: check that the protocol asks its role."

@@ -23,7 +23,7 @@ from typing import Any
 
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
-from cotrain.metrics.clusters import Mean, Share, Statistic, make_figure, defined_figures
+from cotrain.metrics.clusters import Mean, Share, Statistic, defined_figures, make_figure
 from cotrain.metrics.heldout import sum_counts
 from cotrain.metrics.processes import (
     correct_accuracy,
@@ -74,7 +74,9 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
     return _make_figures(_sum_templates(counts, rows), {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
 
 
-def _sum_templates(counts: Mapping[int, Mapping[str, float]], rows: Sequence[SampleRow]) -> dict[int, Mapping[str, float]]:
+def _sum_templates(
+    counts: Mapping[int, Mapping[str, float]], rows: Sequence[SampleRow]
+) -> dict[int, Mapping[str, float]]:
     """The counts of problems that share a template, summed: one observation."""
     questions = list({row["id"]: row.get("problem", row["id"]) for row in rows}.values())
     by_template: dict[str, list[Mapping[str, float]]] = {}
@@ -192,4 +194,6 @@ def _make_figures(
 ) -> dict[str, Estimate]:
     """``n``: rows that a figure is about, where ``parts`` (by name) does not say it."""
     parts = parts or {}
-    return defined_figures({name: make_figure(counts, statistic, parts.get(name, n)) for name, statistic in named.items()})
+    return defined_figures(
+        {name: make_figure(counts, statistic, parts.get(name, n)) for name, statistic in named.items()}
+    )

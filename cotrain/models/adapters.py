@@ -202,7 +202,9 @@ class AdapterBase:
         strange = [name for name in own if not name.endswith((f".lora_A.{key}.weight", f".lora_B.{key}.weight"))]
         if strange or not own:
             example = strange[0].replace(f".{key}", "") if strange else "none"
-            raise ModelError(f"{where}: expected adapters of linear layers only, found {example!r}; choose other targets")
+            raise ModelError(
+                f"{where}: expected adapters of linear layers only, found {example!r}; choose other targets"
+            )
         self._refuse_tied(key, where)
         return {SAVED_PREFIX + name.replace(f".{key}.", "."): p for name, p in own.items()}
 
@@ -236,7 +238,9 @@ def merge_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
     ids = torch.tensor([[(7 * i + 1) % vocabulary for i in range(PROBED)]])
     expected = adapted(input_ids=ids, use_cache=False).logits
     merged: PreTrainedModel = adapted.merge_and_unload()
-    distance = (merged(input_ids=ids, use_cache=False).logits - expected).norm() / (expected - expected.mean(-1, True)).norm()
+    distance = (merged(input_ids=ids, use_cache=False).logits - expected).norm() / (
+        expected - expected.mean(-1, True)
+    ).norm()
     if not distance <= FAR:
         raise ModelError(
             f"policy {policy!r}: merged into {base.name!r} it is another model (its logits are off by "

@@ -33,7 +33,9 @@ class UnchangedCount:
     near: int  # in bfloat16, within ``TOLERANCE``
 
     def __add__(self, other: UnchangedCount) -> UnchangedCount:
-        return UnchangedCount(weights=self.weights + other.weights, same=self.same + other.same, near=self.near + other.near)
+        return UnchangedCount(
+            weights=self.weights + other.weights, same=self.same + other.same, near=self.near + other.near
+        )
 
 
 NOTHING = UnchangedCount(weights=0, same=0, near=0)
@@ -46,7 +48,9 @@ def compare_tensors(before: torch.Tensor, after: torch.Tensor) -> UnchangedCount
         raise ValueError(f"unchanged needs one shape, found {tuple(before.shape)} and {tuple(after.shape)}")
     one, other = (tensor.detach().cpu().to(torch.bfloat16).float() for tensor in (before, after))
     distance = (one - other).abs()
-    return UnchangedCount(weights=distance.numel(), same=int((distance == 0).sum()), near=int((distance <= TOLERANCE).sum()))
+    return UnchangedCount(
+        weights=distance.numel(), same=int((distance == 0).sum()), near=int((distance <= TOLERANCE).sum())
+    )
 
 
 def compare_pairs(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> UnchangedCount:
@@ -54,7 +58,9 @@ def compare_pairs(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Unchang
     return sum((compare_tensors(before, after) for before, after in pairs), NOTHING)
 
 
-def compare_models(before: Iterator[tuple[str, torch.Tensor]], after: Mapping[str, torch.Tensor]) -> UnchangedCount | None:
+def compare_models(
+    before: Iterator[tuple[str, torch.Tensor]], after: Mapping[str, torch.Tensor]
+) -> UnchangedCount | None:
     """Over all weights of a model, by name; None where the two do not have the same names and shapes."""
     known = dict(before)
     if known.keys() != after.keys() or any(known[name].shape != tensor.shape for name, tensor in after.items()):

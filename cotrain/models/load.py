@@ -130,7 +130,9 @@ def load_model(
             "--rm-model of `cotrain run cooper`"
         )
     tokenizer = _read_tokenizer(name, directory, trust_remote_code)
-    return _load_checked(AutoModelForCausalLM, name, directory, dtype, attn_implementation, trust_remote_code), tokenizer
+    return _load_checked(
+        AutoModelForCausalLM, name, directory, dtype, attn_implementation, trust_remote_code
+    ), tokenizer
 
 
 def load_classifier(
@@ -147,7 +149,9 @@ def load_classifier(
     check_directory(directory)
     if not is_classifier(directory):
         return None
-    model = _load_checked(AutoModelForSequenceClassification, name, directory, dtype, attn_implementation, trust_remote_code)
+    model = _load_checked(
+        AutoModelForSequenceClassification, name, directory, dtype, attn_implementation, trust_remote_code
+    )
     if model.config.num_labels != 1:
         raise ModelError(
             f"model {str(name)!r}: {model.config.num_labels} labels; expected a reward model, which has one"
@@ -180,7 +184,9 @@ def model_without_weights(name: str | os.PathLike[str], directory: Path) -> PreT
     """The model in a directory without its weights. Raises ModelError where they are not those that its configuration
     needs."""
     kind: Any = AutoModelForSequenceClassification if is_classifier(directory) else AutoModelForCausalLM
-    model: PreTrainedModel = _check_fit(_read_model(kind, name, directory, torch.float32, None, False, device_map="meta"), name)
+    model: PreTrainedModel = _check_fit(
+        _read_model(kind, name, directory, torch.float32, None, False, device_map="meta"), name
+    )
     return model
 
 
@@ -317,7 +323,9 @@ def check_directory(path: Path) -> None:
     check_objects(path, where)
     if not any(path.glob("*.safetensors")):
         other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in path.glob(pattern))
-        found_text = f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
+        found_text = (
+            f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
+        )
         raise ModelError(f"{where}: no *.safetensors file; {found_text}")
     names = [key for _, key in shapes_in(path, path)]
     check_config(read_object(path / "config.json", where), names, where)

@@ -105,7 +105,9 @@ def _checkpoint_files(source: Path, step: int | None) -> tuple[Path, Path]:
     if not file_by_step:
         raise ModelError(f"{source}: no model_*.pt; expected a directory with checkpoints of nanochat, such as d20")
     if step is not None and step not in file_by_step:
-        raise ModelError(f"{source}: no checkpoint of step {step} (there are: {', '.join(map(str, sorted(file_by_step)))})")
+        raise ModelError(
+            f"{source}: no checkpoint of step {step} (there are: {', '.join(map(str, sorted(file_by_step)))})"
+        )
     file = file_by_step[max(file_by_step) if step is None else step]
     meta = file.with_name(file.name.replace("model_", "meta_")).with_suffix(".json")
     if not meta.is_file():

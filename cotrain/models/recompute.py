@@ -60,7 +60,9 @@ def _layer_configs(layer: nn.Module) -> list[PreTrainedConfig]:
     return list({id(config): config for config in found if isinstance(config, PreTrainedConfig)}.values())
 
 
-def _pass_contexts(configs: list[PreTrainedConfig]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+def _pass_contexts(
+    configs: list[PreTrainedConfig],
+) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Of the pass itself, and of computing again: as it is now."""
     return nullcontext(), _attention_as(configs, [config._attn_implementation for config in configs])
 

@@ -25,10 +25,10 @@ from cotrain.models.load import (
     first_line,
     hub_parts,
     load_tokenizer,
+    model_without_weights,
     report_model_errors,
     resolve_model,
     unreachable_error,
-    model_without_weights,
 )
 from cotrain.text.render import Renderer, generation_config_of
 

@@ -48,7 +48,9 @@ def attend_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: Sequence[Pi
     """
     groups, (heads, length, size) = key.shape[0], query.shape
     kind = torch.promote_types(query.dtype, torch.float32)
-    scaled_query = (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()  # [K, N, H / K, D]
+    scaled_query = (
+        (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()
+    )  # [K, N, H / K, D]
     mixed = _AttendPieces.apply(scaled_query, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces)
     return mixed.transpose(0, 1).reshape(length, heads, size).to(query.dtype)
 
@@ -82,7 +84,11 @@ class _AttendPieces(torch.autograd.Function):
         groups, _, repeat, size = all_queries.shape
         future = _future_mask(ctx.pieces, all_queries)
         gradient = gradient.contiguous()
-        query_gradient, key_gradient, value_gradient = torch.empty_like(all_queries), torch.empty_like(keys), torch.empty_like(values)
+        query_gradient, key_gradient, value_gradient = (
+            torch.empty_like(all_queries),
+            torch.empty_like(keys),
+            torch.empty_like(values),
+        )
         stored = iter(kept)
         for piece in ctx.pieces:
             seen, mixed = _visible_tokens(keys, piece), _visible_tokens(values, piece)

@@ -15,14 +15,14 @@ from cotrain.pages.compare_table import (
     CurvePoint,
     Runs,
     SeedRun,
-    mean_band,
     difference_bands,
     in_reading_order,
     is_main,
     is_share,
     label_of,
-    roles_in,
+    mean_band,
     parse_metric_name,
+    roles_in,
 )
 from cotrain.pages.curves import Curves
 
@@ -139,5 +139,6 @@ def seed_runs_of(curves: Mapping[str, Mapping[Any, Curves]], *, training: bool) 
     """arm → seed → what ``bands_of`` draws."""
     to_seed_run = training_run if training else held_out_run
     return {
-        arm: {seed: run for seed, one in seeds.items() if (run := to_seed_run(one)).curve} for arm, seeds in curves.items()
+        arm: {seed: run for seed, one in seeds.items() if (run := to_seed_run(one)).curve}
+        for arm, seeds in curves.items()
     }

@@ -20,7 +20,9 @@ def view(words: Sequence[str]) -> int:
         metavar="DIR",
         help="of a run, comparison or study, or a folder of them; DIR#r:12:3:0 is one of its screens or rollouts",
     )
-    parser.add_argument("--port", type=whole_number(0, 65535), default=0, metavar="N", help="0: any that is free (default: 0)")
+    parser.add_argument(
+        "--port", type=whole_number(0, 65535), default=0, metavar="N", help="0: any that is free (default: 0)"
+    )
     parser.add_argument("--open", action="store_true", help="open the browser of this machine")
     args = parser.parse_strictly(words)
     folder, screen = split_address(args.place)

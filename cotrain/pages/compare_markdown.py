@@ -13,7 +13,15 @@ from typing import Any
 
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import labelled_metric
-from cotrain.pages.compare_overview import TextTable, about_sentences, alarm_cells, cost_cells, headline_cells, rate_cells, setting_cells
+from cotrain.pages.compare_overview import (
+    TextTable,
+    about_sentences,
+    alarm_cells,
+    cost_cells,
+    headline_cells,
+    rate_cells,
+    setting_cells,
+)
 from cotrain.pages.compare_reach import find_levels
 from cotrain.pages.compare_table import (
     VERDICTS,
@@ -23,9 +31,9 @@ from cotrain.pages.compare_table import (
     is_main,
     is_share,
     label_of,
-    strip_folders,
     roles_in,
     runs_of,
+    strip_folders,
     verdict_table,
 )
 from cotrain.pages.compare_words import AXES, UNITS, budget_in_words
@@ -47,7 +55,10 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
         if rows_at_budget := [row for row in shown_rows if row["at"] == at]:
             budget_words = budget_in_words(at, dict(budgets))
             where = "test problems" if at == "end" else "validation problems, read off the curves"
-            parts += [f"## {budget_words[:1].upper()}{budget_words[1:]}, on {where}", _figures_table(rows_at_budget, roles)]
+            parts += [
+                f"## {budget_words[:1].upper()}{budget_words[1:]}, on {where}",
+                _figures_table(rows_at_budget, roles),
+            ]
     parts += _needed_section(runs, budgets)
     for whose, recipes in verdict_table(rows).items():
         parts += [f"## Verdicts at the end, {escape_markdown(whose)}", _verdicts_table(recipes)]
@@ -106,7 +117,11 @@ def _figures_table(rows: Sequence[Mapping[str, Any]], roles: set[str]) -> str:
         for row in group:
             before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
             share = is_share(row["metric"], roles, [before.value, after.value])
-            words = f"against {escape_markdown(reference)}: {escape_markdown(row['words'])}" if row["words"] else "reference"
+            words = (
+                f"against {escape_markdown(reference)}: {escape_markdown(row['words'])}"
+                if row["words"]
+                else "reference"
+            )
             label = escape_markdown(label_of(row["metric"], roles))
             lines.append(
                 f"| {label} | {escape_markdown(row['recipe'])} | {_estimate_cell(before, share)} | {_estimate_cell(after, share)} | {words} |"
@@ -125,7 +140,9 @@ def _needed_section(runs: Runs, budgets: Mapping[str, float]) -> list[str]:
                     f" | {escape_markdown(r.difference_in_words())} |"
                 )
     head = ["| level | recipe | needed | against the reference |", "|---|---|---|---|"]
-    explanation = "Where the mean curve first passes the level; in brackets the smallest and largest crossing of one seed."
+    explanation = (
+        "Where the mean curve first passes the level; in brackets the smallest and largest crossing of one seed."
+    )
     return ["## Needed to reach a level", explanation, "\n".join([*head, *lines])] if lines else []
 
 
@@ -135,7 +152,10 @@ def _verdicts_table(recipes: Mapping[str, Mapping[str, Estimate]]) -> str:
         f"| {escape_markdown(name)} | {' | '.join(_estimate_cell(figures[m], True) if m in figures else '–' for m in metrics)} |"
         for name, figures in recipes.items()
     ]
-    head = [f"| recipe | {' | '.join(escape_markdown(labelled_metric(m).label) for m in metrics)} |", "|---" * (len(metrics) + 1) + "|"]
+    head = [
+        f"| recipe | {' | '.join(escape_markdown(labelled_metric(m).label) for m in metrics)} |",
+        "|---" * (len(metrics) + 1) + "|",
+    ]
     return "\n".join([*head, *lines])
 
 

@@ -36,7 +36,10 @@ def headline_cells(compare: Mapping[str, Any]) -> TextTable:
     head = ["recipe", *(title for title, _ in columns)]
     if not columns:
         return head, []
-    return head, [[name, *(_start_to_end(rows.get((metric, name))) for _, metric in columns)] for name in _recipes_by_name(compare)]
+    return head, [
+        [name, *(_start_to_end(rows.get((metric, name))) for _, metric in columns)]
+        for name in _recipes_by_name(compare)
+    ]
 
 
 def _recipes_by_name(compare: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -59,7 +62,11 @@ def _solver_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
     metrics_by_name = {m.split("/")[1]: m for m in plain if m.startswith(f"{whose[0]}/")}
     columns = []
     for ending, title in KINDS:
-        names = [n for n in metrics_by_name if n == ending or (ending.endswith("@") and n.startswith(ending) and n != "pass@1")]
+        names = [
+            n
+            for n in metrics_by_name
+            if n == ending or (ending.endswith("@") and n.startswith(ending) and n != "pass@1")
+        ]
         columns += [(metrics_by_name[name], title.format(name.partition("@")[2])) for name in names]
     return columns
 
@@ -87,7 +94,14 @@ def _start_to_end(row: Mapping[str, Any] | None) -> str:
 
 def cost_cells(compare: Mapping[str, Any]) -> TextTable:
     """Four costs, and what the operations went to."""
-    parts = sorted({part for r in _recipes_by_name(compare).values() for run in _runs_of_recipe(r) for part in run.get("flops", ())})
+    parts = sorted(
+        {
+            part
+            for r in _recipes_by_name(compare).values()
+            for run in _runs_of_recipe(r)
+            for part in run.get("flops", ())
+        }
+    )
     order = [part for part in ("prefill", "sampling", "scoring", "learning") if part in parts]
     head = ["recipe", "batches", "updates", "tokens", "FLOPs", *(f"of them {part}" for part in order), "seconds"]
     rows = []
@@ -96,11 +110,15 @@ def cost_cells(compare: Mapping[str, Any]) -> TextTable:
         spent = {axis: _known_mean([run.get("spent", {}).get(axis) for run in seeds]) for axis in UNITS}
         flops_by_part = {part: _known_mean([run.get("flops", {}).get(part) for run in seeds]) for part in order}
         total_flops = sum(value for value in flops_by_part.values() if math.isfinite(value))
-        shares = [number_text(value / total_flops, share=True) if total_flops else "–" for value in flops_by_part.values()]
+        shares = [
+            number_text(value / total_flops, share=True) if total_flops else "–" for value in flops_by_part.values()
+        ]
         updates = _known_mean([run.get("updates") for run in seeds])
         amounts = {axis: "–" if math.isnan(value) else amount_text(value, axis) for axis, value in spent.items()}
         updates_text = "–" if math.isnan(updates) else amount_text(updates, "batches")
-        rows.append([name, amounts["batches"], updates_text, amounts["tokens"], amounts["flops"], *shares, amounts["seconds"]])
+        rows.append(
+            [name, amounts["batches"], updates_text, amounts["tokens"], amounts["flops"], *shares, amounts["seconds"]]
+        )
     return head, rows
 
 
@@ -160,7 +178,9 @@ def rate_cells(compare: Mapping[str, Any]) -> TextTable:
     rows = []
     for name, arm_rates in rates_json.get("arms", {}).items():
         scores = {rate: number_text(score, share=True) for rate, score in arm_rates["scores"]}
-        taken = f"{arm_rates['chosen']:g}" + (" (edge of the grid: a wider one may hold a better)" if arm_rates["edge"] else "")
+        taken = f"{arm_rates['chosen']:g}" + (
+            " (edge of the grid: a wider one may hold a better)" if arm_rates["edge"] else ""
+        )
         rows.append([name, arm_rates["measure"], *(scores.get(rate, "–") for rate in grid), taken])
     return head, rows
 

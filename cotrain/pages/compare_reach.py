@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cotrain.core.statistics import LEAST, Estimate, paired_difference
-from cotrain.pages.compare_table import Runs, SeedRun, mean_band, in_reading_order
+from cotrain.pages.compare_table import Runs, SeedRun, in_reading_order, mean_band
 from cotrain.pages.compare_words import UNITS, amount_text
 from cotrain.pages.lines import Points, axis_ticks, value_at
 
@@ -75,7 +75,9 @@ def first_crossing(points: Points, level: float) -> float | None:
     previous: tuple[float, float] | None = None
     for x, y in points:
         if y >= level:
-            return x if previous is None else previous[0] + (x - previous[0]) * (level - previous[1]) / (y - previous[1])
+            return (
+                x if previous is None else previous[0] + (x - previous[0]) * (level - previous[1]) / (y - previous[1])
+            )
         previous = (x, y)
     return None
 
@@ -127,7 +129,9 @@ def _level_values(means: Mapping[str, Points], budget: float, axis: str) -> list
     ends = [(curve[-1][0], curve[-1][1])]
     if curve[0][0] < budget < ends[0][0]:
         ends.insert(0, (budget, value_at(curve, budget)))
-    reference_levels = [(y, f"what {reference} has after {amount_text(x, axis)} {UNITS[axis]}") for x, y in ends if y > curve[0][1]]
+    reference_levels = [
+        (y, f"what {reference} has after {amount_text(x, axis)} {UNITS[axis]}") for x, y in ends if y > curve[0][1]
+    ]
     start, top = max(mean[0][1] for mean in means.values()), max(y for mean in means.values() for _, y in mean)
     return reference_levels + [(y, "") for y in axis_ticks(start, top, ROUND_LEVELS) if start < y]
 

@@ -15,14 +15,14 @@ from cotrain.metrics.table import limits_of
 from cotrain.pages.compare_table import (
     Runs,
     SeedRun,
-    mean_band,
     difference_bands,
     in_reading_order,
     is_share,
     label_of,
-    strip_folders,
-    roles_in,
+    mean_band,
     parse_metric_name,
+    roles_in,
+    strip_folders,
 )
 from cotrain.pages.compare_words import AXES, UNITS
 from cotrain.pages.escape import escape_attribute
@@ -70,7 +70,9 @@ def curves_svg(runs: Runs) -> str:
 
 
 def _metric_band(seeds: Mapping[Any, SeedRun], metric: str, axis: str) -> Band:
-    return mean_band([run.metric_curve(metric, axis) for run in seeds.values()], limits=limits_of(metric.rpartition("/")[2]))
+    return mean_band(
+        [run.metric_curve(metric, axis) for run in seeds.values()], limits=limits_of(metric.rpartition("/")[2])
+    )
 
 
 def differences_svg(runs: Runs) -> str:
@@ -127,7 +129,13 @@ def draw_panels(
 
 
 def _draw_panel(
-    corner: tuple[int, int], label: str, metric: str, axis: str, bands: Mapping[str, Band], names: Sequence[str], zero: bool
+    corner: tuple[int, int],
+    label: str,
+    metric: str,
+    axis: str,
+    bands: Mapping[str, Band],
+    names: Sequence[str],
+    zero: bool,
 ) -> str:
     left, top = corner
     ys = [y for mean, spread in bands.values() for y in [*(y for _, y in mean), *(b for _, *s in spread for b in s)]]

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_problems, smallest_detectable
-from cotrain.metrics.table import limits_of, labelled_metric, table_rank
+from cotrain.metrics.table import labelled_metric, limits_of, table_rank
 from cotrain.pages.compare_words import AXES, budget_in_words, difference_in_words
+from cotrain.pages.estimates import display_order, parse_estimates
 from cotrain.pages.guide import number_text, parse_metric_name, split_label
 from cotrain.pages.lines import Points, value_at
-from cotrain.pages.read import parse_estimates, display_order
 
 GRID = 60  # points at which seeds are averaged
 VERDICTS = (  # what is told of a judging role at the end
@@ -126,7 +126,11 @@ def mean_band(
         return [], []
     left, right = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
     measured_xs = sorted({x for c in curves for x, _ in c if left <= x <= right})
-    xs = measured_xs if len(measured_xs) <= grid else [min(right, left + (right - left) * i / (grid - 1)) for i in range(grid)]
+    xs = (
+        measured_xs
+        if len(measured_xs) <= grid
+        else [min(right, left + (right - left) * i / (grid - 1)) for i in range(grid)]
+    )
     intervals = [(x, mean_interval([value_at(c, x) for c in curves]).clip_to(*limits)) for x in xs]
     return [(x, e.value) for x, e in intervals], [(x, e.low, e.high) for x, e in intervals if math.isfinite(e.low)]
 
@@ -145,7 +149,9 @@ def difference_bands(
         return "", {}
     reference = curves[measured_names[0]]
     return measured_names[0], {
-        name: mean_band([_subtract_curves(curves[name][seed], reference[seed]) for seed in curves[name] if seed in reference])
+        name: mean_band(
+            [_subtract_curves(curves[name][seed], reference[seed]) for seed in curves[name] if seed in reference]
+        )
         for name in measured_names[1:]
     }
 
@@ -181,7 +187,12 @@ def in_reading_order(metrics: set[str]) -> list[str]:
 
     def sort_key(key: str) -> tuple[int, str, str, tuple[int, int, str]]:
         part = parse_metric_name(key, roles)
-        return (order.index(part.who) if part.who in order else len(order), part.who, part.split, table_rank(part.metric))
+        return (
+            order.index(part.who) if part.who in order else len(order),
+            part.who,
+            part.split,
+            table_rank(part.metric),
+        )
 
     return sorted(metrics, key=sort_key)
 
@@ -241,7 +252,10 @@ def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
                 )
                 words = difference_in_words(change, parse_metric_name(metric, roles).metric, verdict=at == "end")
                 smallest = least if math.isfinite(least := smallest_detectable(change)) else None
-            seed_values = [(value, list(_problem_values(runs[name][seed], metric, at).values())) for seed, value in final[name].items()]
+            seed_values = [
+                (value, list(_problem_values(runs[name][seed], metric, at).values()))
+                for seed, value in final[name].items()
+            ]
             rows.append(
                 {
                     "at": at,

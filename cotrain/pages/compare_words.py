@@ -76,6 +76,12 @@ def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) 
         return f"no difference is shown ({size}; {interval}); {least_text} or more would have been seen {power}"
     if abs(change.value) < smallest:
         return f"not called: {size} ({interval}) is less than the {least_text} that could have been seen {power}"
-    good, bad = ("better", "worse") if metric_meaning.better > 0 else ("worse", "better") if metric_meaning.better else ("higher", "lower")
+    good, bad = (
+        ("better", "worse")
+        if metric_meaning.better > 0
+        else ("worse", "better")
+        if metric_meaning.better
+        else ("higher", "lower")
+    )
     word = good if change.value > 0 else bad
     return f"{word} by {size.lstrip('+−')} ({interval}; {least_text} or more would have been seen {power})"

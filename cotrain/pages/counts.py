@@ -69,7 +69,9 @@ class RolloutCounts:
         if not right:
             kinds_known = sum(key[:2] == ("errors", role) for key in self.sums)
             error_name = kind or NO_STEP
-            error_name = error_name if kinds_known < MOST_KINDS or ("errors", role, error_name) in self.sums else "others"
+            error_name = (
+                error_name if kinds_known < MOST_KINDS or ("errors", role, error_name) in self.sums else "others"
+            )
             self.add_values(("errors", role, error_name), [final is True, final is False, final is None])
 
     def count_pair(self, one: str, other: str, a: bool | None, b: bool | None) -> None:

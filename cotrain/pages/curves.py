@@ -18,10 +18,10 @@ from typing import Any
 
 from cotrain.metrics.alarms import Alarm, Monitor
 from cotrain.metrics.table import labelled_metric
+from cotrain.pages.estimates import display_order
 from cotrain.pages.follow import JsonlReader
-from cotrain.pages.guide import split_key, parse_metric_name
+from cotrain.pages.guide import parse_metric_name, split_key
 from cotrain.pages.processes import ProcessMeans
-from cotrain.pages.read import display_order
 
 POINTS = 800  # of a curve
 LARGEST = 1e300  # a larger number is none
@@ -35,7 +35,10 @@ class Curves:
     """What has been read of a run's metrics so far."""
 
     def __init__(self, directory: Path) -> None:
-        self._metrics, self._timings = JsonlReader(directory / "metrics.jsonl"), JsonlReader(directory / "timings.jsonl")
+        self._metrics, self._timings = (
+            JsonlReader(directory / "metrics.jsonl"),
+            JsonlReader(directory / "timings.jsonl"),
+        )
         self._summary = directory / "summary.json"  # there when the run has ended
         self._clear()
 
@@ -94,7 +97,11 @@ class Curves:
         if finite_number(row.get("step")) is None:
             return
         if row.get("kind") == "evaluation":
-            kept = {key: finite_number(v) for key, v in row.items() if key.startswith(("eval/", "step", "tokens", "updates/"))}
+            kept = {
+                key: finite_number(v)
+                for key, v in row.items()
+                if key.startswith(("eval/", "step", "tokens", "updates/"))
+            }
             self.held_out.append({key.removeprefix("eval/"): v for key, v in kept.items() if v is not None})
             return
         values: Values = {
@@ -176,7 +183,12 @@ class Curves:
     def _running_sums(self) -> list[Values]:
         """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether
         it was trained."""
-        flops, spent, updates, sums_by_row = 0.0, 0.0, dict.fromkeys((p.split("/")[-1] for p in self._policy_names("p/")), 0.0), []
+        flops, spent, updates, sums_by_row = (
+            0.0,
+            0.0,
+            dict.fromkeys((p.split("/")[-1] for p in self._policy_names("p/")), 0.0),
+            [],
+        )
         counted = any(self._flops)
         for row, operations in zip(self.rows, self._flops, strict=True):
             sums: Values = {}

@@ -22,8 +22,8 @@ from cotrain.core.notes import CORRECT, FINAL
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import table_rank
 from cotrain.pages.escape import escape_terminal
+from cotrain.pages.estimates import parse_estimates
 from cotrain.pages.follow import read_json_object
-from cotrain.pages.read import parse_estimates
 from cotrain.pages.runs import RunView, open_run, redact_texts
 from cotrain.pages.settings import flatten_settings
 
@@ -73,7 +73,9 @@ def unequal_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tup
 
 
 def _final_figures(run: RunView) -> dict[str, Estimate]:
-    summary, _ = read_json_object(run.directory / "summary.json") if (run.directory / "summary.json").is_file() else ({}, "")
+    summary, _ = (
+        read_json_object(run.directory / "summary.json") if (run.directory / "summary.json").is_file() else ({}, "")
+    )
     return parse_estimates(summary.get("after"))
 
 
@@ -82,7 +84,11 @@ def _figure_differences(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) ->
     rows = []
     for key in sorted({*a, *b}, key=lambda key: (table_rank(key), key)):
         estimate_a, estimate_b = a.get(key), b.get(key)
-        apart = estimate_a is not None and estimate_b is not None and (estimate_a.low > estimate_b.high or estimate_b.low > estimate_a.high)
+        apart = (
+            estimate_a is not None
+            and estimate_b is not None
+            and (estimate_a.low > estimate_b.high or estimate_b.low > estimate_a.high)
+        )
         rows.append(
             {
                 "figure": key,
@@ -116,7 +122,9 @@ def _rollout_pair(one: RunView, other: RunView, address: str | None) -> dict[str
 def _parse_address(address: str) -> tuple[int, int, int]:
     parts = address.removeprefix("#r:").split(":")
     if len(parts) < 3 or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts[:3]):
-        raise ConfigError(f"cotrain diff: {escape_terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0")
+        raise ConfigError(
+            f"cotrain diff: {escape_terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0"
+        )
     step, task, member = map(int, parts[:3])
     return step, task, member
 
@@ -147,10 +155,16 @@ def _turn_summary(trace: Mapping[str, Any]) -> dict[str, Any]:
 
 def lines_of(comparison: Mapping[str, Any]) -> list[str]:
     """The text, at most 80 columns, without a control character."""
-    names = [f"{letter}: {escape_terminal(run['directory'], 60)}" for letter, run in zip("AB", comparison["runs"], strict=True)]
+    names = [
+        f"{letter}: {escape_terminal(run['directory'], 60)}"
+        for letter, run in zip("AB", comparison["runs"], strict=True)
+    ]
     lines = [*names, "", "settings that differ"]
     for row in comparison["settings"]:
-        lines += [escape_terminal(row["setting"], WIDE), *_in_two_columns(_setting_text(row["a"]), _setting_text(row["b"]))]
+        lines += [
+            escape_terminal(row["setting"], WIDE),
+            *_in_two_columns(_setting_text(row["a"]), _setting_text(row["b"])),
+        ]
     lines += [] if comparison["settings"] else ["none"]
     lines += ["", "measured at the end, with 95 % intervals over each run's problems"]
     width = 30

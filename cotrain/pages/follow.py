@@ -42,7 +42,9 @@ class JsonlReader:
         content = content[: content.rfind(b"\n") + 1]
         self._end += len(content)
         self._before = (self._before + content[-REMEMBERED_BYTES:])[-REMEMBERED_BYTES:]
-        return [row for line in content.split(b"\n") if line.strip() and (row := self._parse_line(line)) is not None], was_cut
+        return [
+            row for line in content.split(b"\n") if line.strip() and (row := self._parse_line(line)) is not None
+        ], was_cut
 
     def _parse_line(self, line: bytes) -> dict[str, Any] | None:
         try:

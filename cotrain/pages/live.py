@@ -19,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from cotrain.core.verbosity import shows_notes, shows_progress
+from cotrain.metrics.budget import budget_share, flops_of
 from cotrain.metrics.metric import FIRST
-from cotrain.metrics.spent import flops_of, budget_share
 from cotrain.metrics.table import is_headline, labelled_metric, table_rank
 from cotrain.pages.escape import escape_terminal
+from cotrain.pages.estimates import display_order
 from cotrain.pages.guide import number_text
 from cotrain.pages.processes import TITLES, process_cells, processes_of
-from cotrain.pages.read import display_order
 
 SPARKS = "▁▂▃▄▅▆▇█"
 REMEMBERED_STEPS = 24  # steps over which the time left is estimated
@@ -132,17 +132,28 @@ class LiveTable:
         head = Text.assemble(
             (f" {_step_text(done, self._total)} ", "bold reverse"),
             f"  {escape_terminal(row.get('phase', ''), 24)}  ",
-            (f"{_progress_bar(share)}  {self._seconds[-1]:.1f} s a step, {time_text(self._seconds_left())} left", "dim"),
+            (
+                f"{_progress_bar(share)}  {self._seconds[-1]:.1f} s a step, {time_text(self._seconds_left())} left",
+                "dim",
+            ),
         )
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for title in ("role", "reward", "right", "bal. acc.", "tokens/s", "trend"):
             table.add_column(title, justify="left" if title in ("role", "reward", "trend") else "right", no_wrap=True)
         for role in speaking_roles(row):
-            rewards = ", ".join(f"{k.rsplit('/', 1)[1]} {_reward_with_share(row, k)}" for k in _reward_keys(row, role)[:2])
+            rewards = ", ".join(
+                f"{k.rsplit('/', 1)[1]} {_reward_with_share(row, k)}" for k in _reward_keys(row, role)[:2]
+            )
             trend_keys = (*(f"{role}/{c}" for c in reversed(COLUMNS)), *_reward_keys(row, role))
             trend = next((self._history[key] for key in trend_keys if key in self._history), ())
             shares = [_share_text(row.get(f"{role}/{c}")) for c in COLUMNS]
-            cells = [role, rewards, *shares, token_rate(row, role, self._seconds[-1]), spark_line(tuple(trend)[-TREND:])]
+            cells = [
+                role,
+                rewards,
+                *shares,
+                token_rate(row, role, self._seconds[-1]),
+                spark_line(tuple(trend)[-TREND:]),
+            ]
             table.add_row(*(Text(escape_terminal(cell, 60)) for cell in cells))
         learning_lines = [Text("; ".join(learning_texts(row)), style="dim")] if learning_texts(row) else []
         return Group(head, table, *learning_lines, *_process_tables(row), Text(self._held_out, style="dim"))
@@ -171,7 +182,11 @@ def learning_texts(row: Mapping[str, Any]) -> list[str]:
     for key in row:
         name, _, rest = key.partition("/")
         label, is_share = LEARNING_FIGURES.get(rest, ("", False))
-        if rest.count("/") == 1 and rest.endswith("/accuracy") and _number_or_none(row.get(f"{name}/updates")) is not None:
+        if (
+            rest.count("/") == 1
+            and rest.endswith("/accuracy")
+            and _number_or_none(row.get(f"{name}/updates")) is not None
+        ):
             label, is_share = "right by its own scores", True  # of an implicit reward model
         if label and _number_or_none(row[key]) is not None:
             texts.setdefault(name, []).append(f"{label} {(_share_text if is_share else _plain_text)(row[key])}")
@@ -184,7 +199,10 @@ def _step_text(done: int, total: int | None) -> str:
 
 def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: float | None) -> str:
     """One line of plain text for one step, safe for any terminal."""
-    parts = [_step_text(int(_number_or_none(row.get("step")) or 0) + 1, total), escape_terminal(row.get("phase", ""), 24)]
+    parts = [
+        _step_text(int(_number_or_none(row.get("step")) or 0) + 1, total),
+        escape_terminal(row.get("phase", ""), 24),
+    ]
     for role in speaking_roles(row):
         own = [f"{key.rsplit('/', 1)[1]} {_reward_with_share(row, key)}" for key in _reward_keys(row, role)]
         shares = {column: _share_text(row.get(f"{role}/{column}")) for column in COLUMNS}
@@ -238,7 +256,10 @@ def _evaluation_line(row: Mapping[str, Any]) -> str:
             roles.setdefault(role, []).append(name)
     role_texts = [
         f"{role} "
-        + ", ".join(f"{labelled_metric(name).label} {_share_text(row[f'eval/{role}/{name}'])}" for name in sorted(names, key=table_rank))
+        + ", ".join(
+            f"{labelled_metric(name).label} {_share_text(row[f'eval/{role}/{name}'])}"
+            for name in sorted(names, key=table_rank)
+        )
         for role, names in sorted(roles.items(), key=lambda entry: display_order(roles).index(entry[0]))
     ]
     done = int(_number_or_none(row.get("step")) or 0) + 1

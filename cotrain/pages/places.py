@@ -46,7 +46,9 @@ def find_places(root: Path) -> list[ViewPlace]:
     if not studies and not comparisons and not runs:
         raise RunDirectoryError(f"{root} holds no run (no {RECIPE} in it or {MAX_DEPTH} folders below it)")
     compared = {run for place in comparisons for seeds in place.arms.values() for run in seeds.values()}
-    return [*studies, *comparisons, *_seed_groups([run for run in runs if run.path not in compared]), *runs][:MOST_PLACES]
+    return [*studies, *comparisons, *_seed_groups([run for run in runs if run.path not in compared]), *runs][
+        :MOST_PLACES
+    ]
 
 
 def _walk_folders(root: Path) -> Iterator[Path]:
@@ -115,7 +117,9 @@ def _seed_groups(runs: list[ViewPlace]) -> list[ViewPlace]:
             parent = next(iter(paths.values())).parent
             title = f"{titles[key]}, {len(paths)} seeds"
             places.append(
-                ViewPlace(kind="seeds", path=parent, name=f"{parent.name}: {title}", title=title, arms={titles[key]: paths})
+                ViewPlace(
+                    kind="seeds", path=parent, name=f"{parent.name}: {title}", title=title, arms={titles[key]: paths}
+                )
             )
     return places
 

@@ -25,9 +25,9 @@ from cotrain.pages.counts import (
     BINS,
     COUNTS,
     RolloutCounts,
-    first_error_reason,
-    finds_first_error,
     bool_or_none,
+    finds_first_error,
+    first_error_reason,
     review_probability,
     step_verdict_pairs,
     sum_rollout_counts,
@@ -301,7 +301,9 @@ def _count_groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: Rollo
     for row in rows:
         groups.setdefault((row[task], row[role]), []).append(row)
     for (_, speaker), group in groups.items():
-        counts.count_group(roles[speaker], [(row[score], None if row[right] is None else bool(row[right])) for row in group])
+        counts.count_group(
+            roles[speaker], [(row[score], None if row[right] is None else bool(row[right])) for row in group]
+        )
         for row, agrees in zip(group, vote_agreement([row[answer] for row in group]), strict=True):
             row[vote] = None if agrees is None else int(agrees)
             calls = {"reviews": row[said], "rule": row[right], "vote": row[vote]}

@@ -15,10 +15,10 @@ from cotrain.metrics.alarms import BANDS, applicable_bands, with_examples
 from cotrain.metrics.table import is_headline, limits_of, table_rank
 from cotrain.pages import guide
 from cotrain.pages.curves import Curves, describe_metrics
-from cotrain.pages.detail import rollout_detail, objectives_in_phase, models_of, reward_weights
+from cotrain.pages.detail import models_of, objectives_in_phase, reward_weights, rollout_detail
+from cotrain.pages.estimates import display_order, parse_estimates
 from cotrain.pages.follow import read_json_object
 from cotrain.pages.places import RECIPE, STOPPED
-from cotrain.pages.read import parse_estimates, display_order
 from cotrain.pages.rollouts import Json, Rollouts
 
 MOST_ALARMS = 40
@@ -84,7 +84,10 @@ class RunView:
         if stopped and not ended:
             stop_reason = str(stopped.get("error"))
             notes.insert(
-                0, stop_reason if stop_reason.startswith("stopped") else f"stopped after step {stopped.get('steps')}: {stop_reason}"
+                0,
+                stop_reason
+                if stop_reason.startswith("stopped")
+                else f"stopped after step {stopped.get('steps')}: {stop_reason}",
             )
         if self.curves.damaged_lines:
             lines = "1 line" if self.curves.damaged_lines == 1 else f"{self.curves.damaged_lines} lines"
@@ -136,7 +139,9 @@ class RunView:
 
     def verifier_document(self) -> dict[str, Any]:
         """What is counted of rollouts, and what `cotrain attack` and `cotrain xplay` found, where they were run."""
-        other_results = {name: redact_texts(read_json_object(self.directory / f"{name}.json")[0]) or None for name in OTHER_RESULTS}
+        other_results = {
+            name: redact_texts(read_json_object(self.directory / f"{name}.json")[0]) or None for name in OTHER_RESULTS
+        }
         return {**self.rollouts.judge_counts(), **other_results}
 
     def rollout(self, step: int, task: int, member: int, *, tokens: int = 64) -> dict[str, Any] | None:
@@ -207,8 +212,12 @@ def describe_changes(measured: Sequence[Mapping[str, Any]]) -> list[str]:
         complete = figure["headline"] and figure["before"] and figure["after"] and figure["change"]
         if complete and figure["who"] and figure["who"] not in by_role:
             share, change = figure["share"], Estimate.from_json(figure["change"])
-            start, end = (guide.number_text(Estimate.from_json(figure[at]).value, share=share) for at in ("before", "after"))
-            size = "no change shown" if change.includes(0.0) else f"{guide.points_text(change.value, share=share)} points"
+            start, end = (
+                guide.number_text(Estimate.from_json(figure[at]).value, share=share) for at in ("before", "after")
+            )
+            size = (
+                "no change shown" if change.includes(0.0) else f"{guide.points_text(change.value, share=share)} points"
+            )
             size = size if share else size.removesuffix(" points")
             bounds = guide.difference_interval(change, share=share).removesuffix(" points")
             by_role[figure["who"]] = f"{figure['who']} {figure['label']} {start} → {end} ({size}, 95\u202f%: {bounds})"

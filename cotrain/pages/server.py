@@ -37,11 +37,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.disk.ledger import ODD
+from cotrain.pages.compared_runs import ComparedRuns, folder_row, open_study
 from cotrain.pages.detail import dump_json
 from cotrain.pages.page import render_page, security_policy
 from cotrain.pages.places import ViewPlace
 from cotrain.pages.runs import RunView, open_run
-from cotrain.pages.together import ComparedRuns, folder_row, open_study
 
 HOST = "127.0.0.1"
 NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -261,7 +261,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._check_origin()
             if self.requestline.split()[1] != self.path or not self.path.startswith("/"):
-                raise RequestRefused(HTTPStatus.NOT_FOUND)  # ``//TOKEN/``, of which Python makes one stroke; a whole URL
+                raise RequestRefused(
+                    HTTPStatus.NOT_FOUND
+                )  # ``//TOKEN/``, of which Python makes one stroke; a whole URL
             url = urlsplit(self.path)
             first, token, *path = url.path.split("/")
             if first or not hmac.compare_digest(token.encode(), self.viewer.token.encode()):
@@ -269,7 +271,9 @@ class _Handler(BaseHTTPRequestHandler):
             if path == [""]:
                 nonce = secrets.token_urlsafe(18)
                 security = f"{security_policy(nonce, live=True)}; frame-ancestors 'none'"
-                self._send_answer(render_page("cotrain", nonce), "text/html; charset=utf-8", {"Content-Security-Policy": security})
+                self._send_answer(
+                    render_page("cotrain", nonce), "text/html; charset=utf-8", {"Content-Security-Policy": security}
+                )
             elif path[:1] == ["api"]:
                 cpu_start = time.thread_time()
                 with self.viewer.pause_reading():
@@ -312,7 +316,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self.connection.settimeout(self.timeout)
             self.send_response(status)
-            for name, value in {**SAFE_HEADERS, **more, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+            for name, value in {
+                **SAFE_HEADERS,
+                **more,
+                "Content-Type": kind,
+                "Content-Length": str(len(content)),
+            }.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cotrain.core.statistics import Estimate
-from cotrain.pages.compare_markdown import table_section, escape_markdown
+from cotrain.pages.compare_markdown import escape_markdown, table_section
 from cotrain.pages.compare_overview import TextTable
 from cotrain.pages.compare_table import is_share
 from cotrain.pages.compare_words import UNITS, amount_text
@@ -18,10 +18,15 @@ from cotrain.pages.guide import interval_text, number_text
 
 def study_markdown(study: Mapping[str, Any]) -> str:
     """``table.md``, to be committed."""
-    parts = [f"# {escape_markdown(study['study'].removesuffix('.toml'))}", f"Expected: {escape_markdown(study['hypothesis'], MAX_CHARS)}"]
+    parts = [
+        f"# {escape_markdown(study['study'].removesuffix('.toml'))}",
+        f"Expected: {escape_markdown(study['hypothesis'], MAX_CHARS)}",
+    ]
     parts.append("\n".join(f"- {escape_markdown(line)}" for line in standing_lines(study)))
     parts += table_section(f"{escape_markdown(study['measure'])}, start → end, on test problems", study_figures(study))
-    parts += table_section("Verdicts", study_verdicts(study)) + table_section("What it cost, means over seeds", study_costs(study))
+    parts += table_section("Verdicts", study_verdicts(study)) + table_section(
+        "What it cost, means over seeds", study_costs(study)
+    )
     parts += table_section("Alarms", study_alarms(study))
     return "\n\n".join(parts) + "\n"
 

@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cotrain.core.flags import Parser
-from cotrain.metrics.spent import budget_share
+from cotrain.metrics.budget import budget_share
 from cotrain.pages.curves import finite_number as finite
 from cotrain.pages.escape import escape_terminal
 from cotrain.pages.guide import number_text
-from cotrain.pages.live import time_text, speaking_roles, spark_line
+from cotrain.pages.live import spark_line, speaking_roles, time_text
 from cotrain.pages.places import STOPPED
 from cotrain.pages.runs import RunView, open_run
 
@@ -133,10 +133,13 @@ def draw_screen(shown: Mapping[str, Any]) -> Group:
             cells = (role["role"] if not place else "", name, now, spark_line(tuple(values)), beside)
             table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells))
     alarms = [
-        Text(f"! {escape_terminal(a['band'])} since step {a['step'] + 1}: {escape_terminal(a['advice'])}") for a in shown["alarms"]
+        Text(f"! {escape_terminal(a['band'])} since step {a['step'] + 1}: {escape_terminal(a['advice'])}")
+        for a in shown["alarms"]
     ]
     for line in alarms:
         line.truncate(COLUMNS)
         line.stylize("bold red")
     alarm_lines = alarms[-ALARMS:] or [Text("no alarm", style="green")]
-    return Group(Text(head[:COLUMNS], style="bold"), Text(" · ".join(f for f in facts if f)[:COLUMNS]), table, *alarm_lines)
+    return Group(
+        Text(head[:COLUMNS], style="bold"), Text(" · ".join(f for f in facts if f)[:COLUMNS]), table, *alarm_lines
+    )

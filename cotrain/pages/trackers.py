@@ -197,7 +197,9 @@ class TrackerThread:
         self._closed = threading.Event()
         self._problem = ""
         self._warned = False
-        self._thread = threading.Thread(target=self._write_rows, args=(open_, about), name=f"tracker {name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write_rows, args=(open_, about), name=f"tracker {name}", daemon=True
+        )
         self._thread.start()
 
     @property

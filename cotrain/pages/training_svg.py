@@ -13,7 +13,7 @@ from typing import Any
 
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.pages.compare_svg import draw_panels
-from cotrain.pages.compare_table import mean_band, label_of
+from cotrain.pages.compare_table import label_of, mean_band
 from cotrain.pages.compare_words import AXES
 from cotrain.pages.lines import Points
 from cotrain.runs.costs import costs_of
@@ -46,7 +46,8 @@ def training_svg(runs: Mapping[str, Sequence[Path]], metrics: Sequence[str] = ()
     panels = []
     for metric in shown_keys:
         bands_by_axis = [
-            {name: mean_band([_block_means(s, metric, axis) for s in seeds]) for name, seeds in rows.items()} for axis in AXES
+            {name: mean_band([_block_means(s, metric, axis) for s in seeds]) for name, seeds in rows.items()}
+            for axis in AXES
         ]
         if any(mean for axis in bands_by_axis for mean, _ in axis.values()):
             panels.append((metric, label_of(metric, roles), bands_by_axis))

@@ -52,7 +52,9 @@ def _find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
     rollout = run.rollout(step, task, member)
     if rollout is None:
         steps = [one.step for one in run.rollouts.members()]
-        recorded = f"the addresses of its ledger begin with {steps[0]} to {steps[-1]}" if steps else "its ledger is empty"
+        recorded = (
+            f"the addresses of its ledger begin with {steps[0]} to {steps[-1]}" if steps else "its ledger is empty"
+        )
         raise ConfigError(f"cotrain why: {run.directory} has no rollout {step}:{task}:{member}; {recorded}")
     return rollout, ":".join(parts[3:])
 
@@ -96,7 +98,11 @@ def _trace_lines(trace: dict[str, Any]) -> list[str]:
     for objective, values in trace.get("advantages", {}).items():
         known_values = [value for value in values if value is not None]
         if known_values:
-            span = f"{min(known_values):g}" if min(known_values) == max(known_values) else f"{min(known_values):g} to {max(known_values):g}"
+            span = (
+                f"{min(known_values):g}"
+                if min(known_values) == max(known_values)
+                else f"{min(known_values):g} to {max(known_values):g}"
+            )
             lines.append(f"{INDENT}advantage of {escape_terminal(objective, 60)}: {span}")
     lines += [
         f"{INDENT}learned from: {escape_terminal(trace['learned'], 300)}",

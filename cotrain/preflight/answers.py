@@ -17,12 +17,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cotrain.config.override import changed_settings, is_given, role_settings, override
+from cotrain.config.override import changed_settings, is_given, override, role_settings
 from cotrain.config.policies import Program
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Task
-from cotrain.preflight.probing import AUTO, STEP, Say, ask_solver, first_clear, context_of, is_package_model, most_read, player_factory, probe_tasks, report_choice
+from cotrain.preflight.probing import (
+    AUTO,
+    STEP,
+    Say,
+    ask_solver,
+    context_of,
+    first_clear,
+    is_package_model,
+    most_read,
+    player_factory,
+    probe_tasks,
+    report_choice,
+)
 from cotrain.rollout.role import Role
 from cotrain.text.answers import ENDS, TAGS, check_answer, free_solution, parse_solution
 from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution
@@ -125,7 +137,9 @@ def choose_answer_settings(
     if not looks:
         return settings, None
     probed_role = override(recipe, settings).roles["solver"]
-    reading = probe_answers(recipe, probed_role, tasks or probe_tasks(recipe), fixed=fixed, named=named, device=device, say=say)
+    reading = probe_answers(
+        recipe, probed_role, tasks or probe_tasks(recipe), fixed=fixed, named=named, device=device, say=say
+    )
     settings += changed_settings(alike, probed_role, reading, ("prompt", "answer", "steps"))
     return [*settings, *_other_role_settings(recipe, reading.answer, reading.steps)], reading
 
@@ -155,7 +169,9 @@ def _check_flags(recipe: Recipe, answer: str | None, prompt: str | None, steps: 
         check_steps(steps)
     if answer is not None and answer != AUTO:
         check_answer(answer)
-    further = [n for n, r in recipe.roles.items() if _asks_for_tags(r) or (_is_program_solver(recipe, r) and _asks_plainly(r))]
+    further = [
+        n for n, r in recipe.roles.items() if _asks_for_tags(r) or (_is_program_solver(recipe, r) and _asks_plainly(r))
+    ]
     if further and answer not in (None, AUTO, *ENDS):
         raise ConfigError(
             f"--answer {answer}: recipe {recipe.name!r} has solutions written in the role {further[0]!r} too, and a "
@@ -204,10 +220,14 @@ def probe_answers(
         for prompt in [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
             executor = player({"solver": replace(role, prompt=prompt)})
             episodes = executor.play(ask_solver, tasks, step=STEP, group_size=1)
-            answers = [SampledAnswer(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces]
+            answers = [
+                SampledAnswer(task=tasks[e.task], text=t.text, finish=t.finish) for e in episodes for t in e.traces
+            ]
             formats = (TAGS, *CHOSEN) if fixed else (TAGS,) if prompt == role.prompt else CHOSEN
             best = most_read(read_answers(prompt, answer, answers, steps) for answer in ([named] if named else formats))
-            unanswered = [executor.set_aside.get(e.task_id) or e.failure or "nothing was said" for e in episodes if not e.traces]
+            unanswered = [
+                executor.set_aside.get(e.task_id) or e.failure or "nothing was said" for e in episodes if not e.traces
+            ]
             taken = [len(t.prompt_ids) + role.sampling.max_tokens for e in episodes for t in e.traces]
             context = context_of(recipe, role, executor)
             room = None if context is None or not taken else context - max(taken)

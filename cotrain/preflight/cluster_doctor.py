@@ -14,11 +14,18 @@ from typing import Any
 
 from cotrain.backend import environments
 from cotrain.backend.cluster_file import Cluster, check_world, read_cluster_file
-from cotrain.backend.machines import PATIENCE, Machine, ask_machines, machine_differences, versions_line, machine_problems
+from cotrain.backend.machines import (
+    PATIENCE,
+    Machine,
+    ask_machines,
+    machine_differences,
+    machine_problems,
+    versions_line,
+)
+from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.backend.on_ray import RayLauncher
 from cotrain.backend.places import VllmPlacement, embedded_alone
 from cotrain.backend.publishing import PublishCheck
-from cotrain.backend.several import MultiProcessBackend
 from cotrain.config.policies import adapter, trainable
 from cotrain.core.errors import CotrainError, UserError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.threads import usual_threads
-from cotrain.grading.isolation import ABOUT, working_cell, ways_out
+from cotrain.grading.isolation import ABOUT, ways_out, working_cell
 from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve_model
 from cotrain.rollout.common_roles import EMBEDDED
 

@@ -126,7 +126,9 @@ class RunEstimate:
 ProcessSplitter = Callable[[Recipe, Mapping[str, ModelSize], Mapping[str, int]], tuple[ProcessMemory, ...]]
 
 
-def estimate_run(recipe: Recipe, *, device: str, checkpoint_every: int, split: ProcessSplitter | None = None) -> RunEstimate:
+def estimate_run(
+    recipe: Recipe, *, device: str, checkpoint_every: int, split: ProcessSplitter | None = None
+) -> RunEstimate:
     """Open models and data, and sum up. Raises ModelError, DataError as the run would. ``split``: into which
     processes (``processes.py``); None: there is one."""
     check_problems(recipe)
@@ -136,7 +138,9 @@ def estimate_run(recipe: Recipe, *, device: str, checkpoint_every: int, split: P
             shapes[spec.model] = model_size(spec.model, trust_remote_code=spec.trust_remote_code)
     tasks = probe_tasks(recipe)
     prompts = {
-        name: n for name, role in recipe.roles.items() if (n := _longest_prompt(recipe, role, shapes, tasks)) is not None
+        name: n
+        for name, role in recipe.roles.items()
+        if (n := _longest_prompt(recipe, role, shapes, tasks)) is not None
     }
     for name, length in prompts.items():
         shape = shapes[recipe.policies[recipe.roles[name].policy].model]
@@ -180,12 +184,16 @@ def _longest_prompt(recipe: Recipe, role: Role, shapes: Mapping[str, ModelSize],
     others_tokens = max(others, default=role.sampling.max_tokens) * len(fields - {"problem", "question", "count"})
     longest = 0
     for task in tasks:
-        text = fill_template(role.prompt, **{name: task.prompt if name in ("problem", "question") else "" for name in fields})
+        text = fill_template(
+            role.prompt, **{name: task.prompt if name in ("problem", "question") else "" for name in fields}
+        )
         longest = max(longest, len(shape.tokenizer(text)["input_ids"]) + shape.around)
     return longest + others_tokens
 
 
-def _memory_parts(recipe: Recipe, shapes: Mapping[str, ModelSize], prompts: Mapping[str, int], device: str) -> dict[str, float]:
+def _memory_parts(
+    recipe: Recipe, shapes: Mapping[str, ModelSize], prompts: Mapping[str, int], device: str
+) -> dict[str, float]:
     parts = policy_memory(recipe, shapes, prompts, recipe.policies)
     if device == "cpu":
         parts["the program itself"] = resident_bytes()
@@ -250,7 +258,9 @@ def _activation_bytes(spec: Learning, shape: ModelSize) -> float:
     return float(shape.layers * spec.micro_tokens * layer * each + logits)
 
 
-def _cache_bytes(recipe: Recipe, policy: str, spec: Weights, shape: ModelSize, prompts: Mapping[str, int]) -> tuple[float, float]:
+def _cache_bytes(
+    recipe: Recipe, policy: str, spec: Weights, shape: ModelSize, prompts: Mapping[str, int]
+) -> tuple[float, float]:
     """Bytes of keys and values, and of the logits of one decode step, at the widest play of a policy."""
     each = 2 if spec.autocast else FLOAT_BYTES
     column = 2 * shape.layers * shape.keys * each
@@ -273,7 +283,10 @@ def _cache_bytes(recipe: Recipe, policy: str, spec: Weights, shape: ModelSize, p
             shared = min(8, members if problem_only else calls)
             allocated = 1 << max(4, math.ceil(math.log2(rows)))
             columns = allocated * role.sampling.max_tokens * 1.5 + rows / shared * prompts[name]
-            keys_values, heads = max(keys_values, columns * column), max(heads, 2.0 * FLOAT_BYTES * rows * shape.vocabulary)
+            keys_values, heads = (
+                max(keys_values, columns * column),
+                max(heads, 2.0 * FLOAT_BYTES * rows * shape.vocabulary),
+            )
     return keys_values, heads
 
 

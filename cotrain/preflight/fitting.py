@@ -58,7 +58,9 @@ def _length_if_too_long(trainer: CoTrainer, name: str, task: Task) -> int | None
         return None
     system = [] if role.system is None else [Message("system", role.system)]
     length = len(handle.renderer.render([*system, Message("user", fill_template(role.prompt, problem=task.prompt))]))
-    return length if length + role.sampling.max_tokens > as_serving_engine(trainer.engine).context(role.policy) else None
+    return (
+        length if length + role.sampling.max_tokens > as_serving_engine(trainer.engine).context(role.policy) else None
+    )
 
 
 def _too_long_line(trainer: CoTrainer, name: str, split: str, found: list[tuple[str, int]], looked: int) -> str:

@@ -14,7 +14,7 @@ from cotrain.config.override import override
 from cotrain.config.policies import Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UserError
-from cotrain.preflight.estimate import RunEstimate, estimate_run, bytes_text
+from cotrain.preflight.estimate import RunEstimate, bytes_text, estimate_run
 
 ROW_CHOICES = (128, 64, 32, 16, 8)  # answers at a time
 USABLE_SHARE = 0.9  # of what is available

@@ -23,7 +23,14 @@ from cotrain.backend.places import EnginePlacement
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.models.sizes import ModelSize
-from cotrain.preflight.estimate import ProcessMemory, ProcessSplitter, checkpoint_bytes, policy_memory, resident_bytes, bytes_text
+from cotrain.preflight.estimate import (
+    ProcessMemory,
+    ProcessSplitter,
+    bytes_text,
+    checkpoint_bytes,
+    policy_memory,
+    resident_bytes,
+)
 
 RAY = 320.0 * 2**20  # bytes of Ray's own processes: measured, shared pages counted once
 MEGABYTE = 2**20
@@ -32,12 +39,16 @@ MEGABYTE = 2**20
 def process_splitter(cluster: Cluster, places: Sequence[EnginePlacement], world: int) -> ProcessSplitter:
     """``places``: the engines of the run; ``world``: its ranks."""
 
-    def list_processes(recipe: Recipe, shapes: Mapping[str, ModelSize], prompts: Mapping[str, int]) -> tuple[ProcessMemory, ...]:
+    def list_processes(
+        recipe: Recipe, shapes: Mapping[str, ModelSize], prompts: Mapping[str, int]
+    ) -> tuple[ProcessMemory, ...]:
         program = {"the program itself": resident_bytes()}
         saved = checkpoint_bytes(recipe, shapes)
         store = min(float(cluster.object_store_mb * MEGABYTE), _published_bytes(recipe, shapes) + saved)
         entries = [
-            ProcessMemory(what="the command", memory={}, beside=program | ({"a checkpoint": saved} if world == 1 else {}))
+            ProcessMemory(
+                what="the command", memory={}, beside=program | ({"a checkpoint": saved} if world == 1 else {})
+            )
         ]
         learning = [name for name, spec in recipe.policies.items() if spec.head]
         parts = policy_memory(recipe, shapes, prompts, learning, samples=False, world=world)
@@ -51,7 +62,9 @@ def process_splitter(cluster: Cluster, places: Sequence[EnginePlacement], world:
                 parts["cache"] = float(cluster.vllm.cache_mb * MEGABYTE)
             gpus = cluster.gpus.get(place.host.__name__, 0.0)
             entries.append(ProcessMemory(what=place.what, memory=parts, beside=program, gpus=gpus))
-        entries.append(ProcessMemory(what="Ray", memory={}, beside={"its own processes": RAY, "its object store": store}))
+        entries.append(
+            ProcessMemory(what="Ray", memory={}, beside={"its own processes": RAY, "its object store": store})
+        )
         return tuple(entries)
 
     return list_processes

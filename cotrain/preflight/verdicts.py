@@ -17,12 +17,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cotrain.config.override import changed_settings, is_given, role_settings, override
+from cotrain.config.override import changed_settings, is_given, override, role_settings
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode, Task
 from cotrain.preflight.answers import AnswerFormat, AnswerReading
-from cotrain.preflight.probing import AUTO, STEP, Say, ask_solver, first_clear, is_package_model, player_factory, probe_tasks, report_choice
+from cotrain.preflight.probing import (
+    AUTO,
+    STEP,
+    Say,
+    ask_solver,
+    first_clear,
+    is_package_model,
+    player_factory,
+    probe_tasks,
+    report_choice,
+)
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.judges import guarded_fields as between_markers
 from cotrain.rollout.role import Role
@@ -95,7 +105,10 @@ def choose_verdict_settings(
     probed_role = override(recipe, settings).roles["verifier"]
     ways = [replace(probed_role, verdict=named or TAGS)]
     if named is None:
-        ways += [replace(probed_role, verdict=f, prompt=probed_role.prompt if fixed else REVIEW_OWN[f]) for f in _free_forms(recipe)]
+        ways += [
+            replace(probed_role, verdict=f, prompt=probed_role.prompt if fixed else REVIEW_OWN[f])
+            for f in _free_forms(recipe)
+        ]
     best = probe_reviews(recipe, ways, answer_reading, named=named is not None, fixed=fixed, device=device, say=say)
     return settings if best is None else [*settings, *changed_settings(alike, probed_role, best, ("prompt", "verdict"))]
 
@@ -146,7 +159,9 @@ def probe_reviews(
     review. ``fixed``: they differ in how the same reviews are read. Raises ConfigError where most cannot be read and no
     form is named."""
     role = ways[0]
-    policies = {role.policy} | ({recipe.roles["solver"].policy} if answer_reading is None and "solver" in recipe.roles else set())
+    policies = {role.policy} | (
+        {recipe.roles["solver"].policy} if answer_reading is None and "solver" in recipe.roles else set()
+    )
     player = player_factory(recipe, policies, what="texts", device=device, say=say)
     solved = _readable_solutions(answer_reading) if answer_reading is not None else _sample_solutions(recipe, player)
     if not solved:
@@ -220,7 +235,9 @@ def _read_reviews(role: Role, solved: Sequence[Solved], episodes: Sequence[Episo
 def review_lines(reading: ReviewReading) -> list[str]:
     """The reviews, each with what was read, and the choice in one line."""
     lines, agreeing = [], 0
-    for text, finish, verdict, truth in zip(reading.texts, reading.finishes, reading.parsed, reading.truths, strict=True):
+    for text, finish, verdict, truth in zip(
+        reading.texts, reading.finishes, reading.parsed, reading.truths, strict=True
+    ):
         end = " ".join(text.split())[-SHOWN:]
         if not verdict.ok:
             why = {"length": "cut off", "too long": "the prompt does not fit"}.get(finish, verdict.reason)

@@ -93,7 +93,9 @@ def _read_json(text: str, tools: Mapping[str, Tool]) -> ToolCall | None:
 
 CALLS = tag_format("call", "result")
 HERMES = CallFormat(
-    stop=("</tool_call>",), read=_read_json, show=lambda chat, output, mark: chat.tool(wrap_text(output, mark, "result"))
+    stop=("</tool_call>",),
+    read=_read_json,
+    show=lambda chat, output, mark: chat.tool(wrap_text(output, mark, "result")),
 )
 
 

@@ -31,7 +31,7 @@ from typing import Any
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import DeclaredSignals, Signal
-from cotrain.core.types import Completion, TurnRange, Reward, Span, Trace
+from cotrain.core.types import Completion, Reward, Span, Trace, TurnRange
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
 from cotrain.text.messages import Message

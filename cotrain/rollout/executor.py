@@ -32,7 +32,7 @@ from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
 from cotrain.core.user_code import failure_of
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.rollout.conversation import Conversation
-from cotrain.rollout.idle_loop import IdleLoop, Stopped, pausing_engine, is_ended_by_play, together
+from cotrain.rollout.idle_loop import IdleLoop, Stopped, is_ended_by_play, pausing_engine, together
 from cotrain.rollout.role import Role, Turn
 from cotrain.text.nonce import make_nonce
 from cotrain.text.prompts import fields_of
@@ -325,7 +325,10 @@ class Executor:
         for tried in range(1, TRIES + 1):
             over = self.watch(len(task_members)) if self.watch else None
             work = together(
-                [_play_episode(protocol, tasks[p], Roles(stage, p, m, declared), options, over) for p, m in task_members],
+                [
+                    _play_episode(protocol, tasks[p], Roles(stage, p, m, declared), options, over)
+                    for p, m in task_members
+                ],
                 [f"task {p}, member {m}" for p, m in task_members],
             )
             try:

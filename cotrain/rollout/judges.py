@@ -28,7 +28,7 @@ from cotrain.functional.aggregate import aggregate
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.rollout.role import Parser, Role, Turn
 from cotrain.text import judge_prompts as prompts
-from cotrain.text.nonce import wrap_text, wrap_all
+from cotrain.text.nonce import wrap_all, wrap_text
 from cotrain.text.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm
 from cotrain.text.prompts import COMPARE
 from cotrain.text.verdicts import Abstention, Verdict, read_genprm, read_genrm, read_score

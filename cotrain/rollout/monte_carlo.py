@@ -32,7 +32,7 @@ from cotrain.core.notes import CORRECT, LABEL_RIGHT, STEP_OK, Finding, Note
 from cotrain.core.types import Task
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.protocols import continue_from, closed
+from cotrain.rollout.protocols import closed, continue_from
 from cotrain.rollout.role import Role, Turn
 
 Labels = Literal["absolute", "relative", "ratio", "oracle"]

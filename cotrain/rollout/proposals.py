@@ -22,7 +22,7 @@ from cotrain.rollout.protocols import examine, plurality_answer
 from cotrain.rollout.role import Turn
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.tasks.words.problem import Problem
-from cotrain.tasks.words.reader import read_problem, operation_string, problem_signature, task_of
+from cotrain.tasks.words.reader import operation_string, problem_signature, read_problem, task_of
 from cotrain.tasks.words.source import BUCKETS, WordProblems, text_bucket
 
 Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]

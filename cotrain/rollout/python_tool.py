@@ -37,7 +37,11 @@ def _run_program(program: str) -> str:
     source = textwrap.dedent((program_of(program) or program).strip("\n"))
     if len(source) > MAX_PROGRAM:
         raise ToolError("program too long")
-    reason, _, printed = (_script_pool().grade_in_process("", source).reason or "").replace("grader died", "program died").partition("\n")
+    reason, _, printed = (
+        (_script_pool().grade_in_process("", source).reason or "")
+        .replace("grader died", "program died")
+        .partition("\n")
+    )
     if reason:
         raise ToolError(reason if reason in _REASONS else "error", printed)
     if not printed.strip():
@@ -48,4 +52,6 @@ def _run_program(program: str) -> str:
 @cache
 def _script_pool() -> GradingPool:
     """One pool for all episodes; its processes start when first needed and end with this one."""
-    return GradingPool(workers=WORKERS, deadline_s=DEADLINE_S, judging=(RUNNER,), memory=MEMORY_BYTES, cell=working_cell())
+    return GradingPool(
+        workers=WORKERS, deadline_s=DEADLINE_S, judging=(RUNNER,), memory=MEMORY_BYTES, cell=working_cell()
+    )

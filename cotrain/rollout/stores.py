@@ -105,5 +105,7 @@ class TaskPool:
     def restore_state(self, state: State) -> TaskPool:
         (items,) = take_fields("a pool of problems", state, "items")
         fields = tuple(PoolProblem.__slots__)
-        read: list[dict[str, Any]] = [dict(zip(fields, take_fields("a problem", i, *fields), strict=True)) for i in items]
+        read: list[dict[str, Any]] = [
+            dict(zip(fields, take_fields("a problem", i, *fields), strict=True)) for i in items
+        ]
         return replace(self, items=tuple(PoolProblem(**item) for item in read))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import CotrainError
 from cotrain.disk.jsonl import read_jsonl
-from cotrain.metrics.spent import flops_of
+from cotrain.metrics.budget import flops_of
 
 if TYPE_CHECKING:
     from cotrain.train.trainer import StepResult

@@ -49,10 +49,10 @@ from cotrain.runs.shortage import DiskRetry
 from cotrain.runs.shortage import memory_notes as short_of
 from cotrain.core.stopping import Interrupted, stop_on_signal
 from cotrain.train.trainer import CoTrainer
-from cotrain.runs.whereabouts import admit_code, admit_models, pin_model_names, prepare_recipe, weights_of
+from cotrain.runs.model_paths import admit_code, admit_models, pin_model_names, prepare_recipe, weights_of
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
-from cotrain.metrics.spent import flops_of
+from cotrain.metrics.budget import flops_of
 from cotrain.metrics.starved import SKIPPED
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine

@@ -37,10 +37,11 @@ from cotrain import __version__, api
 from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
 from cotrain.engine import contract
 from cotrain.rollout.idle_loop import together
-from cotrain.serve import asked, shapes
-from cotrain.serve.asked import RequestParams, BadRequest
+from cotrain.serve import request_params as asked
+from cotrain.serve import shapes
 from cotrain.serve.models import Choice, ServedModel, ServedRun
 from cotrain.serve.patience import PatientProtocol
+from cotrain.serve.request_params import BadRequest, RequestParams
 from cotrain.serve.verify import verify_request
 
 MAX_BODY = 4 * 2**20  # bytes
@@ -126,7 +127,9 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
             return {"index": index, "delta": first, "finish_reason": finish, "logprobs": None}
 
         requests = await served.engine.run_in_thread(prepare())
-        return await _respond_choices(served, request, entry, params, requests, "chat.completion", shape_choice, shape_delta)
+        return await _respond_choices(
+            served, request, entry, params, requests, "chat.completion", shape_choice, shape_delta
+        )
 
     async def completions(request: Request) -> Response:
         params, prompts = asked.read_completions(await _read_body(request))
@@ -144,7 +147,9 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
             return {"index": index, "text": text or "", "finish_reason": finish, "logprobs": None}
 
         requests = await served.engine.run_in_thread(prepare())
-        return await _respond_choices(served, request, entry, params, requests, "text_completion", shape_choice, shape_delta)
+        return await _respond_choices(
+            served, request, entry, params, requests, "text_completion", shape_choice, shape_delta
+        )
 
     async def verify_solution(request: Request) -> Response:
         result = await _unless_gone(request, verify_request(served, await _read_body(request)))
@@ -159,7 +164,12 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/v1/verify", verify_solution, methods=["POST"]),
         ],
-        exception_handlers={UserError: _refusal_response, CotrainError: _failure_response, HTTPException: _no_route_response, Exception: _failure_response},
+        exception_handlers={
+            UserError: _refusal_response,
+            CotrainError: _failure_response,
+            HTTPException: _no_route_response,
+            Exception: _failure_response,
+        },
     )
     return _guard_hosts(app, hosts)
 
@@ -201,7 +211,12 @@ async def _respond_choices(
 
 
 async def _stream_events(
-    served: ServedRun, entry: ServedModel, params: RequestParams, requests: Sequence[contract.Request], head: dict[str, Any], delta: ShapeDelta
+    served: ServedRun,
+    entry: ServedModel,
+    params: RequestParams,
+    requests: Sequence[contract.Request],
+    head: dict[str, Any],
+    delta: ShapeDelta,
 ) -> AsyncIterator[bytes]:
     """Server-sent events: pieces of the choices as they come, in any order; ends with ``[DONE]``."""
     loop, pieces = asyncio.get_running_loop(), asyncio.Queue[tuple[int, str | None, str | None]]()

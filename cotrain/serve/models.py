@@ -30,9 +30,9 @@ from cotrain.core.errors import unknown_message
 from cotrain.core.types import Sampling
 from cotrain.engine.contract import Request, as_serving_engine
 from cotrain.rollout.role import Role
-from cotrain.serve.asked import RequestParams, BadRequest
 from cotrain.serve.batches import EngineThread
 from cotrain.serve.reply import StreamedReply
+from cotrain.serve.request_params import BadRequest, RequestParams
 from cotrain.text.messages import Message
 from cotrain.text.prompts import fields_of, fill_template
 from cotrain.text.render import Renderer
@@ -111,7 +111,8 @@ class ServedRun:
             (name,) = model.prompt_fields
             template, system = model.role.prompt, model.role.system
             messages = [
-                Message("user", fill_template(template, **{name: m.content})) if m.role == "user" else m for m in messages
+                Message("user", fill_template(template, **{name: m.content})) if m.role == "user" else m
+                for m in messages
             ]
             messages = messages if system is None else [Message("system", system), *messages]
         self.check_length(model, [message.content for message in messages], "messages")
@@ -157,7 +158,9 @@ class ServedRun:
         assert isinstance(renderer, Renderer)  # others are refused before
         return renderer
 
-    def make_requests(self, model: ServedModel, prompts: Sequence[tuple[int, ...]], params: RequestParams) -> list[Request]:
+    def make_requests(
+        self, model: ServedModel, prompts: Sequence[tuple[int, ...]], params: RequestParams
+    ) -> list[Request]:
         """One request for each prompt and choice. Raises BadRequest or ConfigError for what the engine would refuse."""
         self.check_capacity(len(prompts) * params.n)
         number, renderer = self.next_number(), self.renderer_of(model)
@@ -198,7 +201,9 @@ class ServedRun:
             token_ids=ids,
             text=reply.text,
             finish="length" if completion is None else completion.finish,
-            logprobs=None if params.top is None else self._compute_logprobs(model, prompt_ids, ids, params.echo, params.top),
+            logprobs=None
+            if params.top is None
+            else self._compute_logprobs(model, prompt_ids, ids, params.echo, params.top),
         )
 
     def check_capacity(self, count: int) -> None:

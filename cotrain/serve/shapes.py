@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cotrain.serve.asked import RequestParams
 from cotrain.serve.models import Alternatives, Choice, ServedModel
+from cotrain.serve.request_params import RequestParams
 from cotrain.text.render import Renderer
 
 
@@ -31,7 +31,9 @@ def chat_choice(renderer: Renderer, choice: Choice, index: int) -> dict[str, Any
     }
 
 
-def text_choice(renderer: Renderer, choice: Choice, index: int, params: RequestParams, prompt: str | None) -> dict[str, Any]:
+def text_choice(
+    renderer: Renderer, choice: Choice, index: int, params: RequestParams, prompt: str | None
+) -> dict[str, Any]:
     """``prompt``: the text that was asked, where it was one."""
     echo = params.echo
     before = (renderer.decode(choice.prompt_ids) if prompt is None else prompt) if echo else ""
@@ -41,7 +43,9 @@ def text_choice(renderer: Renderer, choice: Choice, index: int, params: RequestP
         unknown: list[tuple[float | None, Alternatives | None]] = [(None, None)] if echo else []
         values: list[tuple[float | None, Alternatives | None]] = [*unknown, *choice.logprobs]
         own = [
-            None if logprob is None or best is None else {token_text(renderer, t): p for t, p in [*best, (token, logprob)]}
+            None
+            if logprob is None or best is None
+            else {token_text(renderer, t): p for t, p in [*best, (token, logprob)]}
             for token, (logprob, best) in zip(ids, values, strict=True)
         ]
         logprobs = {

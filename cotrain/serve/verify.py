@@ -16,12 +16,12 @@ from cotrain.core.address import seed_of
 from cotrain.core.signals import DeclaredSignals
 from cotrain.core.types import ParseFailure
 from cotrain.functional.aggregate import majority, mean
-from cotrain.rollout.executor import Roles, PlayContext
+from cotrain.rollout.executor import PlayContext, Roles
 from cotrain.rollout.judges import confidence, guarded_fields
 from cotrain.rollout.role import Turn
-from cotrain.serve import asked
-from cotrain.serve.asked import BadRequest
+from cotrain.serve import request_params as asked
 from cotrain.serve.models import SERVED_STEP, ServedModel, ServedRun
+from cotrain.serve.request_params import BadRequest
 from cotrain.text.nonce import make_nonce
 from cotrain.text.parsers import Solution, tagged_solution, write_solution
 
@@ -83,7 +83,11 @@ def _find_judge(served: ServedRun, name: str | None) -> ServedModel:
 
 
 def _read_solution(request_fields: Mapping[str, Any]) -> str:
-    solution, steps, answer = asked.text_field(request_fields, "solution"), asked.text_list_field(request_fields, "steps"), asked.text_field(request_fields, "answer")
+    solution, steps, answer = (
+        asked.text_field(request_fields, "solution"),
+        asked.text_list_field(request_fields, "steps"),
+        asked.text_field(request_fields, "answer"),
+    )
     if solution is None and steps is not None and answer is not None:
         return write_solution(steps, answer)
     if solution is None or steps is not None or answer is not None:

@@ -84,7 +84,9 @@ def batches_ahead(
         thread.join()
 
 
-def pack_all(documents: Sequence[Document], rows: int, length: int, pad_id: int, device: torch.device) -> list[PackedBatch]:
+def pack_all(
+    documents: Sequence[Document], rows: int, length: int, pad_id: int, device: torch.device
+) -> list[PackedBatch]:
     """All of these documents, in as many batches as they need."""
     batches, rest = [], list(documents)
     while rest:

@@ -121,7 +121,9 @@ def split_corpus(corpus: Corpus, validation: int, seed: int = 0) -> tuple[Corpus
     held_places, kept_places = sorted(order[:validation]), sorted(order[validation:])
     return (
         Corpus(name=corpus.name, size=len(kept_places), get=lambda index: corpus.get(kept_places[index])),
-        Corpus(name=f"{corpus.name} (validation)", size=len(held_places), get=lambda index: corpus.get(held_places[index])),
+        Corpus(
+            name=f"{corpus.name} (validation)", size=len(held_places), get=lambda index: corpus.get(held_places[index])
+        ),
     )
 
 

@@ -87,7 +87,9 @@ def longest_prefix(sizes: Sequence[int], rows: int, length: int) -> tuple[int, l
     return 0, [[] for _ in range(rows)]
 
 
-def arrange_rows(documents: Sequence[Document], placed: Sequence[Sequence[int]], length: int, pad_id: int) -> PackedBatch:
+def arrange_rows(
+    documents: Sequence[Document], placed: Sequence[Sequence[int]], length: int, pad_id: int
+) -> PackedBatch:
     """Write documents into rows as ``placed`` says (``placed[row]`` lists documents in order)."""
     ids = torch.full((len(placed), length), pad_id, dtype=torch.int64)
     learn = torch.zeros((len(placed), length), dtype=torch.bool)

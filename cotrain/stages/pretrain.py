@@ -110,7 +110,9 @@ def step_count(tokens: int, batch_tokens: int, length: int) -> int:
     return math.ceil(tokens / max(length, batch_tokens // length * length))
 
 
-def make_plan(tokens: int, batch_tokens: int, more: Mapping[str, Any] | None, *, length: int, **fields: Any) -> TrainingPlan:
+def make_plan(
+    tokens: int, batch_tokens: int, more: Mapping[str, Any] | None, *, length: int, **fields: Any
+) -> TrainingPlan:
     """A plan of as many steps and rows as these numbers of tokens need; raises ConfigError for unknown fields."""
     if batch_tokens < length or tokens < batch_tokens:
         raise ConfigError(

@@ -34,7 +34,7 @@ from cotrain.rollout.judges import judge
 from cotrain.rollout.protocols import examine, fields_for, review
 from cotrain.rollout.role import Role, Turn
 from cotrain.stages.corpora import Corpus, Item, from_items
-from cotrain.stages.solutions import CHUNK, open_player, in_chunks, read_rows, why_lost, lost_suffix
+from cotrain.stages.solutions import CHUNK, in_chunks, lost_suffix, open_player, read_rows, why_lost
 from cotrain.tasks.processbench import FixedSolution, solution_of_row
 from cotrain.tasks.reading import Quarantine
 from cotrain.text.free_verdicts import BOXED, TAGS, WORDS, write_free_review
@@ -175,7 +175,9 @@ def _labelled_conversation(sample: FixedSolution, role: Role, form: Form) -> Ite
     text = _verdict_tag(right) if form == "genrm" else _review_text(verdicts, right, role)
     if text is None:
         return None
-    prompt = fill_template(role.prompt, **role.prompt_fields(judge_fields(sample, guarded="nonce" in fields_of(role.prompt))))
+    prompt = fill_template(
+        role.prompt, **role.prompt_fields(judge_fields(sample, guarded="nonce" in fields_of(role.prompt)))
+    )
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
 
 

@@ -16,7 +16,7 @@ import torch
 
 from cotrain.models.load import load_model
 from cotrain.stages.corpora import Corpus
-from cotrain.stages.pretrain import Parts, train_and_save, make_plan, move_to_device, weighted_parts
+from cotrain.stages.pretrain import Parts, make_plan, move_to_device, train_and_save, weighted_parts
 from cotrain.stages.trainer import TrainingOutcome
 
 

@@ -162,7 +162,11 @@ def choose_step_format(
     with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=own_aside) as (tasks, player):
         chosen_tasks = [tasks[i] for i in spread_indices(len(tasks))]
         episodes = player.play(ask_solver, chosen_tasks, step=LOOK, group_size=1)
-    samples = [SampledAnswer(task=chosen_tasks[e.task], text=trace.text, finish=trace.finish) for e in episodes for trace in e.traces]
+    samples = [
+        SampledAnswer(task=chosen_tasks[e.task], text=trace.text, finish=trace.finish)
+        for e in episodes
+        for trace in e.traces
+    ]
     solutions = read_answers(role.prompt, role.answer, samples).found
     steps = steps_kind_of([one.text for one, solution in zip(samples, solutions, strict=True) if solution is not None])
     say(f"steps as {steps}, as most of {len(samples)} answers are written; --steps-as chooses otherwise")

@@ -42,9 +42,9 @@ from cotrain.models.optim import (
     adamw,
     has_bfloat16,
     load_optimizer_tensors,
+    lr_multiplier,
     muon,
     optimizer_tensors,
-    lr_multiplier,
 )
 from cotrain.stages.batches import Documents, batches_ahead, pack_all
 from cotrain.stages.packing import PADDING, Document, PackedBatch, block_mask, segment_lengths
@@ -318,7 +318,9 @@ def _save_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer, step: in
     """One checkpoint: weights, optimiser state, two integers; a transaction (``disk.transaction``)."""
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     tensors = {"model": weights, "optimizer": optimizer_tensors(optimizer, model)}
-    transaction.save_checkpoint(out / CHECKPOINTS, step, tensors, {"state": {"step": step, "cursor": cursor}}, keep=keep)
+    transaction.save_checkpoint(
+        out / CHECKPOINTS, step, tensors, {"state": {"step": step, "cursor": cursor}}, keep=keep
+    )
 
 
 def _load_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple[int, int]:
@@ -332,7 +334,9 @@ def _load_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple
     parameters = dict(model.named_parameters())
     weights = tensors["model"]
     if {name: t.shape for name, t in weights.items()} != {name: p.shape for name, p in parameters.items()}:
-        raise StateError(f"{checkpoint.path}: its weights are not those of this model; resume with the model it began with")
+        raise StateError(
+            f"{checkpoint.path}: its weights are not those of this model; resume with the model it began with"
+        )
     load_optimizer_tensors(optimizer, model, tensors["optimizer"])
     with torch.no_grad():
         for name, tensor in weights.items():

@@ -60,7 +60,9 @@ class JsonlTasks:
         self.grader = AnswerGrader(workers=workers, deadline_s=deadline_s)
         self._limits = (workers, deadline_s)
         self.left_out = 0
-        self._rows = self._arrange_splits(read_splits(self.path, question, answer, self.quarantine if lenient else None))
+        self._rows = self._arrange_splits(
+            read_splits(self.path, question, answer, self.quarantine if lenient else None)
+        )
         self.quarantine.check_share(self.path)
         self._keep_paraphrases_apart()
         if not self._rows["train"]:

@@ -27,7 +27,9 @@ def paper_of(*, before: str, tests: str, solution: str) -> str:
         reference, defined = [], used - set(vars(builtins))
     else:
         defined = {name for statement in reference for name in _names_defined(statement)}
-    imports = [ast.unparse(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom) and used & _names_imported(s)]
+    imports = [
+        ast.unparse(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom) and used & _names_imported(s)
+    ]
     known_names = defined.union(*(_names_imported(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom)))
     imports += [f"import {name}" for name in sorted((used & sys.stdlib_module_names) - known_names)]
     return json.dumps({"imports": imports, "names": sorted(defined & used), "before": before, "tests": tests})

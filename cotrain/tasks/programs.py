@@ -74,7 +74,9 @@ class ProgramProblem:
 class ProgramGrader(AnswerGrader):
     """Grades by the tests of each problem. ``sandbox``: what runs a program, where that is not our own process."""
 
-    def __init__(self, problems: dict[str, ProgramProblem], workers: int, deadline_s: float, sandbox: Sandbox | None) -> None:
+    def __init__(
+        self, problems: dict[str, ProgramProblem], workers: int, deadline_s: float, sandbox: Sandbox | None
+    ) -> None:
         self._problems, self._sandbox = problems, sandbox
         self._patience = PATIENCE * deadline_s + GRACE_S
         cell = None if sandbox else working_cell()
@@ -275,7 +277,10 @@ def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     )
 
 
-ROW_READERS: dict[str, Callable[[dict[str, Any], str], ProgramProblem]] = {"mbpp": mbpp_problem, "humaneval": humaneval_problem}
+ROW_READERS: dict[str, Callable[[dict[str, Any], str], ProgramProblem]] = {
+    "mbpp": mbpp_problem,
+    "humaneval": humaneval_problem,
+}
 
 
 def _published_split(number: object) -> str | None:

@@ -33,7 +33,9 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
         paths_by_suite[name] = []
     for entry in data:
         name, equals, path = entry.partition("=")
-        candidates = {s: [Path(entry) / f"{s}{ending}" for ending in ("", ".jsonl", ".parquet")] for s in paths_by_suite}
+        candidates = {
+            s: [Path(entry) / f"{s}{ending}" for ending in ("", ".jsonl", ".parquet")] for s in paths_by_suite
+        }
         inside = {s: next(p for p in ps if p.exists()) for s, ps in candidates.items() if any(p.exists() for p in ps)}
         if equals and not Path(entry).exists():
             if name not in paths_by_suite:

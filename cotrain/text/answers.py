@@ -118,7 +118,9 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
     cut_steps = steps_in(body, steps or LINES)
     if not cut_steps:
         return _failure_with_answer(ParseFailure(reason="no steps"), said)
-    return Solution(steps=cut_steps, answer=said, tagged=write_solution([_without_marks(step.text) for step in cut_steps], said))
+    return Solution(
+        steps=cut_steps, answer=said, tagged=write_solution([_without_marks(step.text) for step in cut_steps], said)
+    )
 
 
 def _find_answer(spoken: str, answer: str) -> str | None:

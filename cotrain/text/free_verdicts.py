@@ -169,8 +169,16 @@ def _read_words(text: str, count: int | None) -> Review | Verdict | ParseFailure
         reason = "bad step verdict"
     else:
         span = _word_span(last)
-        return _answer_verdict(span, meaning) if count is None else _make_review([bool(ok) for ok in verdicts], meaning, span)
-    missing = meaning is None, bool(count) and not marks, count is not None and (len(marks) != count or None in verdicts)
+        return (
+            _answer_verdict(span, meaning)
+            if count is None
+            else _make_review([bool(ok) for ok in verdicts], meaning, span)
+        )
+    missing = (
+        meaning is None,
+        bool(count) and not marks,
+        count is not None and (len(marks) != count or None in verdicts),
+    )
     return _verdict_failure(reason, sum(missing))
 
 
@@ -200,7 +208,11 @@ def _read_boxed(text: str, boxes: Sequence[re.Match[str]], count: int | None) ->
     if _has_more(text, last.end()):
         return _verdict_failure("text after verdict", 0)
     if count is None:
-        return _answer_verdict(_group_span(last), final) if len(verdict_boxes) == 1 else _verdict_failure("several verdicts")
+        return (
+            _answer_verdict(_group_span(last), final)
+            if len(verdict_boxes) == 1
+            else _verdict_failure("several verdicts")
+        )
     if len(verdict_boxes) != count + 1:
         return _verdict_failure("no steps" if len(verdict_boxes) == 1 else "step count")
     return _make_review([said for _, said in verdict_boxes[:-1]], final, _group_span(last))

@@ -87,7 +87,9 @@ def tagged_solution(text: str) -> Solution | ParseFailure:
 def _tagged_solution(text: str) -> Solution | ParseFailure:
     scan = _scan_blocks(text, ("step", "answer", "final"))
     steps, answers = scan.blocks_named("step"), [a for a in scan.blocks_named("answer") if a.text.strip()]
-    score = _clip_score(1.0 - 0.8 * (len(answers) != 1) - 0.8 * (not steps) - 0.4 * (scan.stray or scan.broken is not None))
+    score = _clip_score(
+        1.0 - 0.8 * (len(answers) != 1) - 0.8 * (not steps) - 0.4 * (scan.stray or scan.broken is not None)
+    )
     if scan.broken is not None:
         reason = scan.broken
     elif scan.stray_tag or scan.blocks_named("final"):

@@ -286,21 +286,31 @@ class Renderer:
         except ModelError as error:
             raise ModelError(f"the chat template cannot render {[m.role for m in messages]}: {error}") from error
 
-    def _find_pieces(self, template: ChatTemplate, messages: Sequence[Message], layout: _Layout, text: str) -> list[Piece]:
+    def _find_pieces(
+        self, template: ChatTemplate, messages: Sequence[Message], layout: _Layout, text: str
+    ) -> list[Piece]:
         """The pieces of a prompt whose template looks into contents, which is ``text``. Where contents lie in it nobody
         says. So it is rendered again with the beginnings of control tokens in contents hidden, and with these tokens as
         a whole; where neither gives the same text, contents are looked for in it. Raises ModelError where control
         tokens are left that the template does not write by itself."""
         control_texts = sorted({_MARK[0], *(self.token_text(i) for i in self._forbidden)} - {""}, key=len, reverse=True)
-        signs = re.compile("|".join(re.escape(sign) for sign in sorted(set("".join(control_texts))) if not sign.isalnum()))
+        signs = re.compile(
+            "|".join(re.escape(sign) for sign in sorted(set("".join(control_texts))) if not sign.isalnum())
+        )
         bare = self._render_template(template, [Message(m.role, signs.sub("", m.content)) for m in messages])
         slots: list[Piece] = [(item, "template") for item in layout if isinstance(item, str)]
         allowed_controls = [self._control_ids(slots), self._control_ids([(bare, "template")])]
         control_pattern = re.compile("|".join(map(re.escape, control_texts)))
-        risky_contents = sorted({m.content for m in messages if control_pattern.search(m.content)}, key=len, reverse=True)
-        parts = re.compile("(" + "|".join(map(re.escape, risky_contents)) + ")").split(text) if risky_contents else [text]
+        risky_contents = sorted(
+            {m.content for m in messages if control_pattern.search(m.content)}, key=len, reverse=True
+        )
+        parts = (
+            re.compile("(" + "|".join(map(re.escape, risky_contents)) + ")").split(text) if risky_contents else [text]
+        )
         for pieces in (
-            self._hide_controls(template, messages, re.compile("|".join(re.escape(token[0]) for token in control_texts))),
+            self._hide_controls(
+                template, messages, re.compile("|".join(re.escape(token[0]) for token in control_texts))
+            ),
             self._hide_controls(template, messages, control_pattern),
             [(part, "content" if i % 2 else "template") for i, part in enumerate(parts)],
             [(text, "template")],
@@ -312,7 +322,9 @@ class Renderer:
             "model another one"
         )
 
-    def _hide_controls(self, template: ChatTemplate, messages: Sequence[Message], pattern: re.Pattern[str]) -> list[Piece]:
+    def _hide_controls(
+        self, template: ChatTemplate, messages: Sequence[Message], pattern: re.Pattern[str]
+    ) -> list[Piece]:
         """The pieces of a prompt, rendered with a mark in the place of each string in contents that has the pattern."""
         hidden: list[str] = []
 

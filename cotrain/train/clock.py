@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from cotrain.backend.work import ProcessStats, process_metrics
+from cotrain.backend.process_stats import ProcessStats, process_metrics
 
 
 class StageClock:

@@ -15,7 +15,7 @@ from cotrain.config.evaluation import Evaluation
 from cotrain.core.address import seed_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task
-from cotrain.metrics.clusters import Share, make_figure, defined_figures
+from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.rollout.executor import TOO_LONG, Executor
 from cotrain.train.refusals import refuse_idleness, refuse_unmeasured
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from cotrain.backend.shapes import ComputeShape
 from cotrain.core.types import Episode
 from cotrain.learn.contract import Sample
-from cotrain.learn.spoken import with_context
+from cotrain.learn.sampled_tokens import with_context
 from cotrain.train.policy_store import PolicyStore
 
 PARTS = ("prefill", "sampling", "scoring", "learning")
@@ -94,7 +94,9 @@ class FlopsMeter:
         for name in sorted({t.policy for t in traces} & set(self._shapes)):
             policy_traces = [t for t in traces if t.policy == name]
             prompt_part = "scoring" if name in self._scoring else "prefill"
-            self._spent[name, prompt_part] += forward_flops(self._shapes[name], prefill_work(t.prompt_ids for t in policy_traces))
+            self._spent[name, prompt_part] += forward_flops(
+                self._shapes[name], prefill_work(t.prompt_ids for t in policy_traces)
+            )
             sampling_work = decoding_work((len(t.prompt_ids), len(t.token_ids)) for t in policy_traces if t.token_ids)
             self._spent[name, "sampling"] += forward_flops(self._shapes[name], sampling_work)
 

@@ -22,7 +22,7 @@ from cotrain.core.notes import CORRECT, STEP_OK, STEPS
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.answers import best_is_right
-from cotrain.metrics.clusters import Share, make_figure, defined_figures
+from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import traces_by_task
 from cotrain.rollout.role import Role
 from cotrain.text.render import Rendering
@@ -43,7 +43,9 @@ def implied_figures(
     return results
 
 
-def _judge_figures(judge: Implied, episodes: Sequence[Episode], policies: PolicyStore, role: Role) -> dict[str, Estimate]:
+def _judge_figures(
+    judge: Implied, episodes: Sequence[Episode], policies: PolicyStore, role: Role
+) -> dict[str, Estimate]:
     task_traces = {
         task: [t for t in traces if CORRECT.of(t) is not None and not t.turns]
         for task, traces in traces_by_task(episodes, judge.role).items()
@@ -56,13 +58,19 @@ def _judge_figures(judge: Implied, episodes: Sequence[Episode], policies: Policy
         policies[name].logprobs(pairs, temperature=1.0 if role.sampling.is_greedy else role.sampling.temperature)
         for name in (judge.policy, judge.reference)
     )
-    rewards = {str(t.address): (a - b).double() for t, a, b in zip(flat, policy_logprobs, reference_logprobs, strict=True)}
+    rewards = {
+        str(t.address): (a - b).double() for t, a, b in zip(flat, policy_logprobs, reference_logprobs, strict=True)
+    }
     renderer = policies.renderers[role.policy]
     counts = {}
     for task, traces in task_traces.items():
         token_rewards = [rewards[str(trace.address)] for trace in traces]
-        scored_solutions = [(float(reward.sum()), CORRECT.known(trace)) for trace, reward in zip(traces, token_rewards, strict=True)]
-        scored_steps = [said for t, reward in zip(traces, token_rewards, strict=True) for said in _score_steps(t, reward, renderer)]
+        scored_solutions = [
+            (float(reward.sum()), CORRECT.known(trace)) for trace, reward in zip(traces, token_rewards, strict=True)
+        ]
+        scored_steps = [
+            said for t, reward in zip(traces, token_rewards, strict=True) for said in _score_steps(t, reward, renderer)
+        ]
         chosen, enough = scored_solutions[:BEST_OF], len(scored_solutions) >= BEST_OF
         best = enough and best_is_right([score for score, _ in chosen], [right for _, right in chosen])
         counts[task] = {

@@ -170,7 +170,9 @@ class PlayPipeline:
 
 def as_restored(played: PlayResult) -> PlayResult:
     """The play as a checkpoint gives it back: what protocols noted is JSON."""
-    return replace(played, episodes=tuple(replace(e, traces=tuple(map(_trace_as_restored, e.traces))) for e in played.episodes))
+    return replace(
+        played, episodes=tuple(replace(e, traces=tuple(map(_trace_as_restored, e.traces))) for e in played.episodes)
+    )
 
 
 def _trace_as_restored(trace: Trace) -> Trace:

@@ -17,7 +17,7 @@ from cotrain.backend.handles import PolicyHandle
 from cotrain.config.policies import Adapter, Critic, Learning, RewardModel
 from cotrain.core.errors import UserError
 from cotrain.core.statistics import Estimate
-from cotrain.models.changes import UnchangedCount, compare_pairs, compare_models
+from cotrain.models.changes import UnchangedCount, compare_models, compare_pairs
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory
 
 SAME, NEAR = "update_sparsity", "update_sparsity_1e-5"

@@ -25,9 +25,9 @@ from cotrain.engine.contract import Engine
 from cotrain.grading.pool import grade_outside
 from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
 from cotrain.learn.mismatch import with_bounds
+from cotrain.learn.sampled_tokens import Given, sampled_only, with_context
 from cotrain.learn.samples import sample_of
-from cotrain.learn.spoken import Given, sampled_only, with_context
-from cotrain.metrics.spent import flops_of
+from cotrain.metrics.budget import flops_of
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
 from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
 from cotrain.rollout.executor import Executor
@@ -38,10 +38,10 @@ from cotrain.tasks.labelled import UNLABELLED
 from cotrain.train.advantages import TokenAdvantages, record_advantages
 from cotrain.train.clock import StageClock
 from cotrain.train.drawing import train_task
-from cotrain.train.evaluation import measure_protocol, evaluation_seed, greedy_names
+from cotrain.train.evaluation import evaluation_seed, greedy_names, measure_protocol
 from cotrain.train.flops import FlopsMeter, Sequences
 from cotrain.train.implied import implied_figures
-from cotrain.train.lag import PlayResult, PlayPipeline, StoppableEngine, PlayCounter, check_lag, updates_behind
+from cotrain.train.lag import PlayCounter, PlayPipeline, PlayResult, StoppableEngine, check_lag, updates_behind
 from cotrain.train.policy_store import PolicyStore
 from cotrain.train.refusals import refuse_lonely, refuse_play, refuse_silence
 
@@ -91,7 +91,9 @@ class CoTrainer:
         self._training: Any = wrap(self._stoppable) if wrap else self._stoppable
         self.retries, self.finished = 0, 0  # returns to a checkpoint, to go on with other draws; steps done
         self.executor = self.make_executor(self.seed, engine=self._training)
-        self.plays = PlayPipeline(self._play_step, self._stoppable, lag, apart=bool(lag) and self.backend.enable_overlap())
+        self.plays = PlayPipeline(
+            self._play_step, self._stoppable, lag, apart=bool(lag) and self.backend.enable_overlap()
+        )
         self.watch: Watch | None = None  # of what is played on held-out problems
         self.judge = self.make_executor(evaluation_seed(recipe.seed))
         self.tokens = 0  # sampled in training so far, all roles
@@ -106,11 +108,15 @@ class CoTrainer:
                 self.policies.refuse_foreign(name, speaker, sorted(read - {speaker}))
         horizon = recipe.horizon or recipe.steps
         self.planned = {  # of each policy: its decays run on its own updates
-            policy: recipe.schedule.planned_steps([n for n, o in recipe.objectives.items() if o.policy == policy], horizon)
+            policy: recipe.schedule.planned_steps(
+                [n for n, o in recipe.objectives.items() if o.policy == policy], horizon
+            )
             for policy in self.policies.update_counts
         }
 
-    def make_executor(self, seed: int, *, roles: Mapping[str, Role] | None = None, engine: Engine | None = None) -> Executor:
+    def make_executor(
+        self, seed: int, *, roles: Mapping[str, Role] | None = None, engine: Engine | None = None
+    ) -> Executor:
         """An executor over these policies, by default with the recipe's roles. All share one event loop."""
         return Executor(
             engine or self._stoppable,
@@ -307,7 +313,9 @@ class CoTrainer:
         spoken_traces = [sampled_only(trace) for trace in traces]
         pairs = [(t.prompt_ids, t.token_ids) for t, _ in spoken_traces]
         given_tokens = [between for _, between in spoken_traces]
-        values = self._score_tokens(needs.values, pairs, given_tokens) if needs.values and pairs else [None] * len(pairs)
+        values = (
+            self._score_tokens(needs.values, pairs, given_tokens) if needs.values and pairs else [None] * len(pairs)
+        )
         scores = {p: self._score_tokens(p, pairs, given_tokens, temperature) for p in needs.scores if pairs}
         return tuple(
             sample_of(t, given=g, temperature=temperature, values=v, scores={p: of[i] for p, of in scores.items()})
@@ -332,7 +340,8 @@ class CoTrainer:
     ) -> list[torch.Tensor]:
         """A policy's log-probabilities, or a critic's values, and what they cost."""
         self.meter.count_scoring(
-            policy, [(prompt, with_context(ids, between)[0]) for (prompt, ids), between in zip(pairs, given, strict=True)]
+            policy,
+            [(prompt, with_context(ids, between)[0]) for (prompt, ids), between in zip(pairs, given, strict=True)],
         )
         return self.policies[policy].logprobs(pairs, temperature=temperature, given=given)
 
@@ -371,7 +380,9 @@ class CoTrainer:
             executor = self.make_executor(evaluation_seed(self.recipe.seed), roles=roles)
             executor.watch = self.watch
             group_size = max(1, evaluation.group_size // 4)
-            results, played = measure_protocol(evaluation, executor, tasks, split=split, group_size=group_size, greedy=False)
+            results, played = measure_protocol(
+                evaluation, executor, tasks, split=split, group_size=group_size, greedy=False
+            )
             return {key: value for key, value in results.items() if key.split("/")[0] not in swapped}, played
 
         figures, played = evaluate_judges(False)
@@ -399,14 +410,18 @@ class CoTrainer:
         """``ahead``: what ``plays.state`` gave."""
         saved_stores: Mapping[str, Any] = {}
         if self.stores:
-            finished, tokens, retries, policies, algorithms, saved_stores = take_fields("run", state, *STATE_FIELDS, "stores")
+            finished, tokens, retries, policies, algorithms, saved_stores = take_fields(
+                "run", state, *STATE_FIELDS, "stores"
+            )
         else:
             finished, tokens, retries, policies, algorithms = take_fields("run", state, *STATE_FIELDS)
         memory = take_fields("run's algorithms", algorithms, *self.memory)
         self.policies.load(policies, tensors)
         self.memory = dict(zip(self.memory, memory, strict=True))
         store_states = take_fields("run's stores", saved_stores, *self.stores)
-        self.stores = {n: self.recipe.stores[n].restore_state(was) for n, was in zip(self.stores, store_states, strict=True)}
+        self.stores = {
+            n: self.recipe.stores[n].restore_state(was) for n, was in zip(self.stores, store_states, strict=True)
+        }
         self.finished, self.tokens = int(finished), int(tokens)
         self.meter = FlopsMeter(self.policies)  # a step that was given up may have counted
         self.set_attempt(int(retries))

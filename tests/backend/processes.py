@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from cotrain.backend.engine_host import BaseEngineHost
-from cotrain.backend.several import MultiProcessBackend
+from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.core.errors import ProcessLost
 from cotrain.runs import run as loop
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain.backend.several import MultiProcessBackend
+from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.runs import run as loop
 from tests.backend.processes import Apart
 from tests.backend.test_several import RECIPES, digest, undisturbed  # noqa: F401  a fixture

@@ -22,7 +22,10 @@ def half_done():
     torch.set_num_threads(1)
     host = EngineHost({"generator": trainable(TINY)}, 0, "cpu", 1)
     lengths = (2, 40)
-    asked = [to_host_request(n, request(policy="generator", task=n, sampling=Sampling(max_tokens=lengths[n]))) for n in range(2)]
+    asked = [
+        to_host_request(n, request(policy="generator", task=n, sampling=Sampling(max_tokens=lengths[n])))
+        for n in range(2)
+    ]
     answered, *_ = host.advance(asked, [])
     assert [one.number for one in answered] == [0] and len(host._tasks) == 1
     return host

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from cotrain.backend import learner_group
 from cotrain.backend.learner_group import RankGroup, RankGroupPolicy
 from cotrain.backend.learner_host import PolicyInfo
-from cotrain.backend.rank_host import RankHost, WriteFailure, ShareSize
-from cotrain.backend.several import ENGINE, MultiProcessBackend
-from cotrain.backend.work import ProcessStats
+from cotrain.backend.multi_process import ENGINE, MultiProcessBackend
+from cotrain.backend.process_stats import ProcessStats
+from cotrain.backend.rank_host import RankHost, ShareSize, WriteFailure
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.config.policies import trainable
@@ -57,7 +57,9 @@ def made(name, out, kills=(), world=2, **settings):
     """A run, and its launcher."""
     launcher = Mixed(kills)
     try:
-        loop.start_run(recipe(name), out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=world), **settings)
+        loop.start_run(
+            recipe(name), out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=world), **settings
+        )
     finally:
         launcher.stop()
     assert not any(process.process.is_alive() for process in launcher.processes)
@@ -156,7 +158,9 @@ def test_a_run_goes_on_with_another_number_of_ranks(name, tmp_path):
     launcher, seen = Mixed(), []
     try:
         with pytest.raises(KeyboardInterrupt):
-            loop.start_run(made_of, out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=2), observer=Stop(2))
+            loop.start_run(
+                made_of, out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=2), observer=Stop(2)
+            )
     finally:
         launcher.stop()
     seen.append(parts(out))
@@ -292,7 +296,11 @@ def test_what_ranks_say_of_a_checkpoint(tmp_path, monkeypatch):
 
     try:
         tried = {name: policy(name).checkpoint_tensors() for name in ("calm", "full", "wild")}
-        assert [(tensor_bytes(parts), is_finite(parts)) for parts in tried.values()] == [(8, True), (8, True), (8, False)]
+        assert [(tensor_bytes(parts), is_finite(parts)) for parts in tried.values()] == [
+            (8, True),
+            (8, True),
+            (8, False),
+        ]
         with pytest.raises(NotFinite, match="policy 'wild' has weights that are not finite"):
             PolicyStore({"calm": policy("calm"), "wild": policy("wild")}).checkpoint_parts()
         with pytest.raises(DiskError, match="disk full; nothing is lost: there was no checkpoint before") as error:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
+from cotrain.backend.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.core.stopping import Interrupted
@@ -112,7 +112,9 @@ def test_a_resumed_run_is_the_undisturbed_one(name, stop, lagging, tmp_path):
     """Stopped with a checkpoint at once, and killed with one of the step before; gone on with in one process."""
     out = tmp_path / "run"
     with pytest.raises(type(stop)):
-        loop.start_run(RECIPES[name](), out, checkpoint_every=1, backend=MultiProcessBackend(Here()), lag=1, observer=Stop(2, stop))
+        loop.start_run(
+            RECIPES[name](), out, checkpoint_every=1, backend=MultiProcessBackend(Here()), lag=1, observer=Stop(2, stop)
+        )
     _, documents = transaction.latest_checkpoint(out / "checkpoints").load()
     finished = documents["state"]["finished"]
     assert finished == (2 if isinstance(stop, Interrupted) else 1)
@@ -178,7 +180,9 @@ LOST = [(), *(pytest.param(lost, marks=pytest.mark.whole) for lost in ((ENGINE,)
 def test_play_and_update_go_on_at_once_and_either_may_be_lost(lost, lagging, tmp_path):
     """Neither ends before the other has begun: taking turns, they would wait for ever."""
     launcher = Meeting(lost)
-    loop.start_run(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher), lag=1)
+    loop.start_run(
+        RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher), lag=1
+    )
     assert launcher.seen == {(what, step) for what in (ENGINE, LEARNERS) for step in range(3)}
     assert launcher.lost == len(lost)
     assert digest(tmp_path / "run") == digest(lagging("adapters"))

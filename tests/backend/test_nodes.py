@@ -13,8 +13,8 @@ import pytest
 
 from cotrain.backend.cluster_file import Cluster
 from cotrain.backend.joining import check_address
+from cotrain.backend.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.backend.on_ray import PATIENCE, RayLauncher
-from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.core.errors import ConfigError
 from cotrain.runs import run as loop
 from tests.backend.commands import below

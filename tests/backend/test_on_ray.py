@@ -11,8 +11,8 @@ import pytest
 
 from cotrain.backend import machines
 from cotrain.backend.cluster_file import Cluster
+from cotrain.backend.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.backend.on_ray import RayLauncher, RayProcess, inspect_remote_python
-from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError, ProcessLost
 from cotrain.runs import run as loop
@@ -76,7 +76,12 @@ def test_kills_change_nothing(what, ray_here, undisturbed, tmp_path):  # noqa: F
 @pytest.mark.cluster
 def test_a_moving_average_by_ray_is_that_of_one_process(ray_here, undisturbed, tmp_path):  # noqa: F811
     """Undisturbed, as ``tango`` is by the command (``test_ray_command.py``)."""
-    loop.start_run(RECIPES["EMA teacher"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(RayLauncher(CLUSTER)))
+    loop.start_run(
+        RECIPES["EMA teacher"](),
+        tmp_path / "run",
+        checkpoint_every=1,
+        backend=MultiProcessBackend(RayLauncher(CLUSTER)),
+    )
     assert digest(tmp_path / "run") == undisturbed("EMA teacher")
 
 

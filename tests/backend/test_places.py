@@ -2,8 +2,8 @@
 
 import pytest
 
+from cotrain.backend.multi_process import LEARNERS, MultiProcessBackend
 from cotrain.backend.places import VllmPlacement, embedded_alone
-from cotrain.backend.several import LEARNERS, MultiProcessBackend
 from cotrain.config.policies import adapter, critic, ema, frozen, reward_model, trainable
 from cotrain.runs import run as loop
 from tests.backend.processes import Here
@@ -60,7 +60,12 @@ def test_lost_engines_of_several_change_nothing(tmp_path):
         ((), (("engine of generator", "advance", 3), ("engine of verifier", "advance", 4)))
     ):
         launcher, out = Here(losses), tmp_path / str(number)
-        loop.start_run(RECIPES["separate policies"](), out, checkpoint_every=1, backend=MultiProcessBackend(launcher, placing=apart))
+        loop.start_run(
+            RECIPES["separate policies"](),
+            out,
+            checkpoint_every=1,
+            backend=MultiProcessBackend(launcher, placing=apart),
+        )
         assert launcher.lost == len(losses) and launcher.begun[LEARNERS] == 1
         found.append(digest(out))
     assert found[0] == found[1]

@@ -5,9 +5,9 @@ import torch
 
 from cotrain.backend import learner_group
 from cotrain.backend.learner_group import RankGroup
+from cotrain.backend.multi_process import MultiProcessBackend
+from cotrain.backend.process_stats import ProcessStats
 from cotrain.backend.rank_host import RankHost
-from cotrain.backend.several import MultiProcessBackend
-from cotrain.backend.work import ProcessStats
 from cotrain.config.override import override
 from cotrain.core.errors import RankShort
 from cotrain.disk import transaction
@@ -70,7 +70,9 @@ def test_all_ranks_split_the_update_when_one_has_too_little_memory(tmp_path, mon
     out, same = tmp_path / "short", tmp_path / "same"
     launcher, told = on_two(RECIPES["adapters"](), out, ShortInUpdate, monkeypatch)
     assert launcher.begun == 2 * 2
-    tokens = transaction.latest_checkpoint(out / "checkpoints").load()[1]["state"]["policies"]["generator"]["micro_tokens"]
+    tokens = transaction.latest_checkpoint(out / "checkpoints").load()[1]["state"]["policies"]["generator"][
+        "micro_tokens"
+    ]
     how = f"all go on with passes of {tokens} tokens; going back to the start"
     assert told == [f"rank 1 of 2 had too little memory for a pass of policy 'generator'; {how}"]
     smaller = override(RECIPES["adapters"](), [f"policies.generator.micro_tokens={tokens}"])

@@ -114,7 +114,9 @@ def test_an_object_store_beyond_the_memory_of_the_machine():
 
 PROCESSES = (
     ProcessMemory(what="the command", memory={}, beside={"the program itself": GIB}),
-    ProcessMemory(what="the learners", memory={"weights": 4 * GIB, "optimiser": 8 * GIB}, beside={"the program itself": GIB}),
+    ProcessMemory(
+        what="the learners", memory={"weights": 4 * GIB, "optimiser": 8 * GIB}, beside={"the program itself": GIB}
+    ),
     ProcessMemory(what="the engine's process", memory={"weights": 4 * GIB}, beside={"the program itself": GIB}),
 )
 
@@ -145,7 +147,9 @@ def test_processes_that_need_more_memory_than_a_gpu_has():
 
 
 def test_an_object_store_that_weights_do_not_fit_into_is_noted():
-    assert "weights of up to 4.00 GiB pass through an object store of 1024 MB" in object_store_note(PROCESSES, Cluster())
+    assert "weights of up to 4.00 GiB pass through an object store of 1024 MB" in object_store_note(
+        PROCESSES, Cluster()
+    )
     assert object_store_note(PROCESSES, Cluster(object_store_mb=5000)) is None
 
 

@@ -15,8 +15,8 @@ import torch
 from cotrain.backend.engine_host import EngineHost
 from cotrain.backend.hosted_engines import replica_of
 from cotrain.backend.local import LocalBackend, make_embedded_engine
+from cotrain.backend.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.backend.places import VllmPlacement, embedded_alone, with_replicas
-from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.config.policies import adapter, frozen, reward_model, trainable
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
@@ -39,7 +39,9 @@ def test_an_episode_stays_with_one_replica_and_all_have_as_many():
     shares = Counter(replica_of(address(task=t, member=m), 4) for t in range(6) for m in range(8))
     assert shares == dict.fromkeys(range(4), 12)
     one = replica_of(address(task=3, member=2), 4)
-    assert all(replica_of(address(task=3, member=2, role=r, call=c, path=(c,)), 4) == one for r in "ab" for c in range(9))
+    assert all(
+        replica_of(address(task=3, member=2, role=r, call=c, path=(c,)), 4) == one for r in "ab" for c in range(9)
+    )
     assert replica_of(address(task=3, member=2), 1) == 0
 
 
@@ -209,5 +211,10 @@ def test_a_replica_that_is_lost_three_times_in_one_play_ends_the_run_with_the_re
 
     launcher = Here((TWO, "advance", n) for n in range(4, 30))
     with pytest.raises(Diverged, match=r"\(replica 2 of 2\) is lost during advance; so it was 3 times in one play"):
-        loop.start_run(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher, replicas=2))
+        loop.start_run(
+            RECIPES["adapters"](),
+            tmp_path / "run",
+            checkpoint_every=1,
+            backend=MultiProcessBackend(launcher, replicas=2),
+        )
     assert launcher.begun == {LEARNERS: 1, ONE: 1, TWO: 3}

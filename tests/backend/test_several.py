@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
+from cotrain.backend.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.methods.co_rewarding import co_rewarding
@@ -112,7 +112,9 @@ LOSSES = [  # of engines as they begin, play and take weights; of learners as th
 @pytest.mark.parametrize("name", RECIPES)
 def test_lost_processes_change_nothing(name, undisturbed, tmp_path):
     launcher = Here(LOSSES)
-    loop.start_run((RECIPES | ITERATED)[name](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher))
+    loop.start_run(
+        (RECIPES | ITERATED)[name](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher)
+    )
     assert launcher.lost == len(LOSSES)
     assert digest(tmp_path / "run") == undisturbed(name)
 
@@ -120,5 +122,7 @@ def test_lost_processes_change_nothing(name, undisturbed, tmp_path):
 def test_learners_that_are_lost_three_times_in_one_step_end_the_run_with_the_reason(tmp_path):
     launcher = Here((LEARNERS, "update", n) for n in range(1, 9))
     with pytest.raises(Diverged, match=r"the learners' process is lost during update; 3 times in a row"):
-        loop.start_run(RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher))
+        loop.start_run(
+            RECIPES["adapters"](), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher)
+        )
     assert launcher.lost == launcher.begun[LEARNERS] == 3

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from cotrain.backend.local import LocalBackend
-from cotrain.backend.several import MultiProcessBackend
-from cotrain.backend.work import ProcessStats, short_name, process_metrics
+from cotrain.backend.multi_process import MultiProcessBackend
+from cotrain.backend.process_stats import ProcessStats, process_metrics, short_name
 from cotrain.config.policies import frozen, trainable
 from cotrain.rollout.idle_loop import IdleLoop, together
 from tests.backend.processes import Here

@@ -21,7 +21,7 @@ from cotrain.core.errors import ConfigError, ModelError
 from cotrain.methods.cooper.recipe import cooper
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.models.sizes import parameter_count, model_size
+from cotrain.models.sizes import model_size, parameter_count
 from cotrain.preflight import estimate
 from cotrain.preflight.estimate import estimate_run, resident_bytes
 from cotrain.preflight.machine import fit_to_memory

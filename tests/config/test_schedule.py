@@ -46,7 +46,9 @@ def test_who_goes_over_to_other_objectives_begins_anew_and_nobody_else():
     found = {step: made.policies_to_reset(step, policies) for step in range(12)}
     assert {step: names for step, names in found.items() if names} == {3: ["a"], 5: ["c"]}
     assert not any(tango_like().policies_to_reset(step, {"gen": "g", "ver": "v"}) for step in range(9))
-    assert not any(tango_like().policies_to_reset(step, {"gen": "g", "ver": "g"}) for step in range(9)), "a judge goes on"
+    assert not any(tango_like().policies_to_reset(step, {"gen": "g", "ver": "g"}) for step in range(9)), (
+        "a judge goes on"
+    )
     assert not single(nothing, "a").policies_to_reset(0, {"a": "a"})
 
 

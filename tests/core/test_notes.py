@@ -19,7 +19,9 @@ def test_a_value_of_the_declared_type_becomes_json():
     assert STEPS.checked_json([(0, 3, "a = 1"), [4, 6, "b"]], "t") == [[0, 3, "a = 1"], [4, 6, "b"]]
     assert VERDICTS.checked_json((True, False), "t") == [True, False] and VERDICTS.checked_json([], "t") == []
     assert STEP_OK.checked_json(None, "t") is None and FIRST_WRONG.checked_json(0, "t") == 0
-    assert SHARE.checked_json(1, "t") == 1 and type(SHARE.checked_json(1, "t")) is int  # the ledger keeps what was written
+    assert (
+        SHARE.checked_json(1, "t") == 1 and type(SHARE.checked_json(1, "t")) is int
+    )  # the ledger keeps what was written
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,9 @@ def test_wilson_by_hand() -> None:
     # 4 of 10: middle (0.4 + 0.192073) / 1.384146 = 0.427754, half sqrt(0.384146 * 0.24 + 0.036892) / 1.384146 =
     # 0.259573
     assert wilson_interval(0.4, 10) == pytest.approx((0.16818, 0.68733), abs=1e-4)
-    assert wilson_interval(0.4, 10, student_t(3))[1] > wilson_interval(0.4, 10)[1]  # fewer degrees of freedom, a wider interval
+    assert (
+        wilson_interval(0.4, 10, student_t(3))[1] > wilson_interval(0.4, 10)[1]
+    )  # fewer degrees of freedom, a wider interval
     for share, n in ((-0.1, 4), (1.1, 4), (0.5, 0)):
         with pytest.raises(ValueError, match="wilson needs"):
             wilson_interval(share, n)

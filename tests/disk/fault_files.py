@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cotrain.disk.files import Files, FileDigest
+from cotrain.disk.files import FileDigest, Files
 from cotrain.disk.parts import write_part
 
 KILLED = 137

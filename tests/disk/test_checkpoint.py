@@ -13,7 +13,15 @@ import torch
 
 from cotrain.core.errors import StateError, UserError
 from cotrain.disk.files import DiskError, Files
-from cotrain.disk.transaction import Checkpoint, Damage, discard_after, latest_checkpoint, save_checkpoint, step_name, verify_checkpoint
+from cotrain.disk.transaction import (
+    Checkpoint,
+    Damage,
+    discard_after,
+    latest_checkpoint,
+    save_checkpoint,
+    step_name,
+    verify_checkpoint,
+)
 
 DTYPES = [
     torch.float32,
@@ -135,7 +143,9 @@ def test_falls_back_and_says_so(tmp_path: Path) -> None:
         ("step-000003", "no manifest.json"),
         ("step-000002", "generator.safetensors is missing"),
     ]
-    save_checkpoint(tmp_path, 2, *small(2), keep=2)  # the run goes on from 1: 2 is made anew, 3 is a future that was given up
+    save_checkpoint(
+        tmp_path, 2, *small(2), keep=2
+    )  # the run goes on from 1: 2 is made anew, 3 is a future that was given up
     assert names(tmp_path) == ["step-000001", "step-000002"] and same(latest_checkpoint(tmp_path), 2)
 
 

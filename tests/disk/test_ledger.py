@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.address import Address
 from cotrain.core.errors import StateError
-from cotrain.core.types import Episode, TurnRange, Reward, Trace
+from cotrain.core.types import Episode, Reward, Trace, TurnRange
 from cotrain.disk.files import DiskError
 from cotrain.disk.floats import decode_floats, encode_floats
 from cotrain.disk.ledger import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import StateError
 from cotrain.disk.files import DiskError
-from cotrain.disk.parts import join_parts, split_part_name, part_name
+from cotrain.disk.parts import join_parts, part_name, split_part_name
 from cotrain.disk.transaction import latest_checkpoint, save_checkpoint
 
 GROUP = {
@@ -62,7 +62,9 @@ def test_names_are_read_back(stem: str, part: int, parts: int) -> None:
 
 def test_a_damaged_or_missing_part_is_named_and_passed_over(tmp_path: Path) -> None:
     def made(step: int) -> Path:
-        return save_checkpoint(tmp_path, step, {"p": InParts(GROUP, 3, FaultyFiles())}, {"state": {"step": step}}, keep=9)
+        return save_checkpoint(
+            tmp_path, step, {"p": InParts(GROUP, 3, FaultyFiles())}, {"state": {"step": step}}, keep=9
+        )
 
     paths = [made(step) for step in range(4)]
     flipped = bytearray((paths[3] / "p.2-of-3.safetensors").read_bytes())

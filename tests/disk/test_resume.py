@@ -40,7 +40,9 @@ def run(directory: Path, pause: float) -> None:
                 if step % EVERY == 0:
                     metrics.sync()
                     ledger.sync()
-                    save_checkpoint(directory / "checkpoints", step, {"policy": {"w": weights}}, {"loop": {"done": step}})
+                    save_checkpoint(
+                        directory / "checkpoints", step, {"policy": {"w": weights}}, {"loop": {"done": step}}
+                    )
 
 
 def contents(directory: Path) -> dict[str, bytes]:

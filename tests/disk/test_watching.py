@@ -9,7 +9,7 @@ from pathlib import Path
 from cotrain.core import pace
 from cotrain.disk import watching
 from cotrain.disk.files import read_blocks
-from cotrain.disk.watching import MegabytePace, WatchedFiles, watch_growth, directory_bytes
+from cotrain.disk.watching import MegabytePace, WatchedFiles, directory_bytes, watch_growth
 
 
 def test_bytes_are_counted_in_whole_megabytes() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import TurnRange, Sampling, Trace
+from cotrain.core.types import Sampling, Trace, TurnRange
 from cotrain.engine import kept
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete_request

@@ -106,7 +106,9 @@ def test_entropies_by_hand():
     cases = {(1.0, 1.0): 1.5 * math.log(2), (1.0, 0.49): 0.0, (1.0, 0.7): two_thirds, (0.5, 1.0): cooler,
              (0.0, 0.1): 1.5 * math.log(2)}  # greedy: of the plain softmax  # fmt: skip
     for (temperature, top_p), expected in cases.items():
-        _, _, entropy = draw_tokens(logits, torch.tensor([0.5]).double(), torch.tensor([temperature]), torch.tensor([top_p]))
+        _, _, entropy = draw_tokens(
+            logits, torch.tensor([0.5]).double(), torch.tensor([temperature]), torch.tensor([top_p])
+        )
         assert float(entropy) == pytest.approx(expected, abs=1e-6)
 
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotrain.functional.credit import (
+    add_at_tokens,
     ema_baseline,
     group_mean_std,
     leave_one_out,
-    add_at_tokens,
     pool_is_flat,
     reward_to_go,
     whiten,

@@ -3,7 +3,7 @@
 import pytest
 
 from cotrain.core.errors import ConfigError
-from cotrain.lab.comparison.arms import make_arm, distinct_arms, parse_arm, shown_settings
+from cotrain.lab.comparison.arms import distinct_arms, make_arm, parse_arm, shown_settings
 from cotrain.methods.alphaproof.recipe import alphaproof
 
 

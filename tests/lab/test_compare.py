@@ -178,7 +178,10 @@ def test_a_comparison_is_repeated_on_other_seeds_and_goes_on_where_it_is_older_t
 
 def test_a_rate_moves_the_other_policies_in_proportion():
     recipe = recipe_of_arm(make_arm("rise", "rise", {"model": TINY}), {}, ())
-    assert rate_settings(recipe, 4e-4) == ("policies.model.lr=0.0004", "policies.critic.lr=0.002")  # 2e-4 and 1e-3 at first
+    assert rate_settings(recipe, 4e-4) == (
+        "policies.model.lr=0.0004",
+        "policies.critic.lr=0.002",
+    )  # 2e-4 and 1e-3 at first
 
 
 def test_arms_are_measured_alike_or_not_compared(tmp_path):
@@ -243,7 +246,9 @@ def test_a_small_comparison_is_made_equal_and_not_repeated(tmp_path):
         "evaluation.splits=[]",
         "evaluation.curve_tasks=1",
     )
-    made = ComparisonPlan(arms=arms, seeds=1, out=tmp_path / "cmp", batches=3, evaluate_every=3, operations=(2, 2), settings=tiny)
+    made = ComparisonPlan(
+        arms=arms, seeds=1, out=tmp_path / "cmp", batches=3, evaluate_every=3, operations=(2, 2), settings=tiny
+    )
     result = compare(made)
     runs = {name: found["seeds"][0] for name, found in result["recipes"].items()}
     cheap = next(name for name in runs if name != result["dearest"])

@@ -81,7 +81,11 @@ def test_overlap_with_another_file(tmp_path):
 
 def test_what_is_the_same_question():
     assert question_key("What is $3 + 4$?") == question_key("what is 3+4") != question_key("What is 3-4?")
-    assert question_key(LONG) == question_key(LONG.replace(" ", "  ").replace(";", ",")) != question_key(LONG.replace("nine", "ten"))
+    assert (
+        question_key(LONG)
+        == question_key(LONG.replace(" ", "  ").replace(";", ","))
+        != question_key(LONG.replace("nine", "ten"))
+    )
     assert question_key(LONG + " $12^{th}$") == question_key(LONG + " $12$th")
 
 
@@ -123,7 +127,9 @@ def test_long_questions_differ_by_their_operations_and_not_by_their_typesetting(
     words = "Find the sum over all positive integers of the following expression in lowest terms: "
     assert question_key(words + r"$\frac{2n - 1}{n}$") != question_key(words + r"$\frac{2n + 1}{n}$")
     assert question_key(words + "$x-y$") == question_key(words + "$ x − y $") != question_key(words + "$x+y$")
-    assert question_key("A well-known " + words + "$3 \\cdot y=2$") == question_key("a well known " + words + "3 \\cdot y = 2")
+    assert question_key("A well-known " + words + "$3 \\cdot y=2$") == question_key(
+        "a well known " + words + "3 \\cdot y = 2"
+    )
     assert question_key(r"What is $88 \div (4 \div 2)$?") != question_key(r"What is $88 \div 4 \div 2$?")
 
 

@@ -13,13 +13,13 @@ from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.methods.alphaproof.recipe import alphaproof
 from cotrain.methods.alphaproof.step_search import ChainNode, prove, steps_in, wrong_reason
-from cotrain.methods.alphaproof.variants import Variants, facts_needed_by, draw_variant
+from cotrain.methods.alphaproof.variants import Variants, draw_variant, facts_needed_by
 from cotrain.methods.magrpo.halves import Halves
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.tasks.sources import from_description
 from cotrain.tasks.words.problem import Fact
-from cotrain.tasks.words.reader import read_problem, problem_signature, task_of
+from cotrain.tasks.words.reader import problem_signature, read_problem, task_of
 from cotrain.tasks.words.source import WordProblems
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
@@ -87,7 +87,10 @@ def test_the_promise_of_a_chain_is_its_mean_less_its_tries():
     def said(*logprobs):
         return SimpleNamespace(completion=SimpleNamespace(logprobs=logprobs))
 
-    assert ChainNode(None, turns=(said(-1.0, -3.0), said(-5.0)), tries=1).promise == -4.0 and ChainNode(None).promise == 0.0
+    assert (
+        ChainNode(None, turns=(said(-1.0, -3.0), said(-5.0)), tries=1).promise == -4.0
+        and ChainNode(None).promise == 0.0
+    )
 
 
 def test_the_budget_ends_it_and_nothing_is_learned():

@@ -10,14 +10,14 @@ from cotrain.core.types import Sampling
 from cotrain.methods.constitutional.principles import (
     PRINCIPLES,
     WRITERS,
-    share_kept,
-    principle_of,
     keeps_principle,
     mend_solution,
+    principle_of,
     question_of,
     revise_oneself,
     say,
     say_verdict,
+    share_kept,
 )
 from cotrain.methods.constitutional.recipe import constitutional, prefer
 from cotrain.rollout.common_roles import parse_meta, parse_solution

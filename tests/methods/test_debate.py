@@ -5,7 +5,14 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
-from cotrain.methods.debate.debates import PAID, argue, speech_pay, parse_accusation, parse_review_as_accusation, debate_shares
+from cotrain.methods.debate.debates import (
+    PAID,
+    argue,
+    debate_shares,
+    parse_accusation,
+    parse_review_as_accusation,
+    speech_pay,
+)
 from cotrain.methods.debate.recipe import debate
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.executor import Executor

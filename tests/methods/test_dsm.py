@@ -4,7 +4,7 @@ import pytest
 
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling
-from cotrain.methods.dsm import dsm, proof_reward, prove, analysis_score
+from cotrain.methods.dsm import analysis_score, dsm, proof_reward, prove
 from cotrain.rollout.common_roles import parse_meta, parse_review, parse_self_check, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
@@ -51,7 +51,11 @@ def rewards(*, check=GOOD, review=GOOD, meta=SOUND, own=GOOD, solution=TASK.solu
 
 def test_scores_and_the_generators_reward_by_hand():
     assert [analysis_score(True, (True, True), "steps"), analysis_score(True, (True, False), "steps")] == [1.0, 0.5]
-    assert [analysis_score(False, (False,), "steps"), analysis_score(False, (True,), "answer"), analysis_score(True, None, "steps")] == [
+    assert [
+        analysis_score(False, (False,), "steps"),
+        analysis_score(False, (True,), "answer"),
+        analysis_score(True, None, "steps"),
+    ] == [
         0.0,
         0.0,
         1.0,

@@ -10,7 +10,7 @@ from cotrain.config.policies import frozen
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Grade, Sampling, Task
 from cotrain.methods.co_rewarding import co_rewarding, exchanged, taught, untaught
-from cotrain.methods.coverrl import review_anchors, coverrl, is_vetoed, parse_revision, vote_then_verify
+from cotrain.methods.coverrl import coverrl, is_vetoed, parse_revision, review_anchors, vote_then_verify
 from cotrain.methods.judged import judged, solve_to_be_believed
 from cotrain.methods.ttrl import ttrl, vote
 from cotrain.rollout.common_roles import parse_review, parse_solution

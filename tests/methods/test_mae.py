@@ -7,7 +7,7 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Sampling
-from cotrain.methods.mae.evolve import evolve, is_question, parse_score, rehearse, say_score, drop_sentence, write_score
+from cotrain.methods.mae.evolve import drop_sentence, evolve, is_question, parse_score, rehearse, say_score, write_score
 from cotrain.methods.mae.recipe import mae
 from cotrain.methods.spiral.source import Games
 from cotrain.models.load import load_model
@@ -16,7 +16,7 @@ from cotrain.rollout.executor import Executor
 from cotrain.rollout.idle_loop import pausing_engine
 from cotrain.rollout.role import Role
 from cotrain.rollout.stores import PoolProblem, TaskPool
-from cotrain.tasks.words.reader import read_problem, problem_signature
+from cotrain.tasks.words.reader import problem_signature, read_problem
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
 from cotrain.train.trainer import CoTrainer
@@ -30,7 +30,9 @@ SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 3, "ev
 
 def held():
     name = problem_signature(read_problem(OLD))
-    return TaskPool(items=(PoolProblem(problem=OLD, answer="9", signature=name, solved=0.5, born=0, source="0:0:0:p:0"),))
+    return TaskPool(
+        items=(PoolProblem(problem=OLD, answer="9", signature=name, solved=0.5, born=0, source="0:0:0:p:0"),)
+    )
 
 
 def played(said, answer, question_score, answer_score, *, pool=None, protocol=evolve, wrap=None, **changes):

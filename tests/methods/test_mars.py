@@ -30,7 +30,10 @@ ANSWER = {search_corpus.facts_and_question(t.prompt)[1]: t.answer for t in TASKS
 
 def extract(fields, rng):
     wanted = [
-        s for d in fields["documents"].split("\n") for s in search_corpus.split_sentences(d) if s in FACTS[fields["purpose"]]
+        s
+        for d in fields["documents"].split("\n")
+        for s in search_corpus.split_sentences(d)
+        if s in FACTS[fields["purpose"]]
     ]
     return " ".join(wanted) or NOTHING
 

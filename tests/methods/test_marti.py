@@ -7,7 +7,7 @@ import pytest
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
 from cotrain.methods.marti.recipe import marti
-from cotrain.methods.marti.workflows import HEAR_FULL, team_turn, shaped_reward, work
+from cotrain.methods.marti.workflows import HEAR_FULL, shaped_reward, team_turn, work
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role

@@ -11,7 +11,7 @@ from cotrain.rollout.executor import Executor
 from cotrain.rollout.proposals import propose_and_solve, proposer_pay
 from cotrain.rollout.role import Role
 from cotrain.rollout.stores import PoolProblem, TaskPool
-from cotrain.tasks.words.reader import read_problem, problem_signature
+from cotrain.tasks.words.reader import problem_signature, read_problem
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
 from cotrain.train.trainer import CoTrainer
@@ -110,7 +110,9 @@ def test_of_the_pool_only_what_few_solved_is_used_again():
 
 
 def test_the_oldest_problems_leave_a_full_pool():
-    pool = TaskPool(cap=1).with_episodes(played(GOOD, ["16"])[2], step=0).with_episodes(played(OTHER, ["16"])[2], step=1)
+    pool = (
+        TaskPool(cap=1).with_episodes(played(GOOD, ["16"])[2], step=0).with_episodes(played(OTHER, ["16"])[2], step=1)
+    )
     assert [item.problem for item in pool.items] == [OTHER]
 
 

@@ -12,7 +12,7 @@ from cotrain.tasks.words import WordProblems, search_corpus
 from cotrain.tasks.words.corrupt import Attempt, Habits, clean_attempt, with_errors
 from cotrain.tasks.words.oracle import grade_steps
 from cotrain.tasks.words.problem import Fact, assemble_problem
-from cotrain.tasks.words.source import text_bucket, study_problems
+from cotrain.tasks.words.source import study_problems, text_bucket
 from cotrain.tasks.words.wording import FAMILIES, Family
 from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
 
@@ -68,7 +68,9 @@ def test_a_revision_by_hand():
     assert wrong.judgement.ok == (False, True, True)
     everything = "".join(f"<step>{s}</step>" for s in (PEARS, PLUMS, NUTS)) + "<answer>27</answer>"
     assert corpus.revise_solution(PROBLEM, wrong, (False, True, True), False) == everything
-    assert corpus.revise_solution(PROBLEM, wrong, (True, True, True), True) == wrong.text  # what is called right is copied
+    assert (
+        corpus.revise_solution(PROBLEM, wrong, (True, True, True), True) == wrong.text
+    )  # what is called right is copied
     late = corpus.revise_solution(
         PROBLEM, wrong, (True, False, True), False
     )  # redone from the wrong number, so nothing changes
@@ -80,7 +82,9 @@ def test_a_revision_drops_and_adds_steps():
     assert corpus.revise_solution(PROBLEM, short, (True, True), False) == PROBLEM.solution
     assert corpus.revise_solution(PROBLEM, short, (True, True), True) == short.text
     skipped = attempt(PEARS, " nuts= plums-5=16-5=11 nuts", answer="11")
-    assert corpus.revise_solution(PROBLEM, skipped, (True, False), False) == PROBLEM.solution  # the operand is worked out first
+    assert (
+        corpus.revise_solution(PROBLEM, skipped, (True, False), False) == PROBLEM.solution
+    )  # the operand is worked out first
     twice = attempt(PEARS, PEARS, PLUMS, NUTS, answer="27")
     assert twice.judgement.ok == (True, False, True, True)
     assert corpus.revise_solution(PROBLEM, twice, twice.judgement.ok, False) == PROBLEM.solution
@@ -174,7 +178,9 @@ def test_bins_are_digested_for_the_question(brief):
         user, assistant = corpus.bin_conversation(SOURCE, 0.0, 1, i, brief=brief)
         (*documents, question), mark = split(user["content"])
         shown = [s for d in documents for s in search_corpus.split_sentences(d)]
-        digest = [] if assistant["content"] == corpus.NOTHING else list(search_corpus.split_sentences(assistant["content"]))
+        digest = (
+            [] if assistant["content"] == corpus.NOTHING else list(search_corpus.split_sentences(assistant["content"]))
+        )
         (style,) = (s for s in FAMILIES.values() if question in {s.question.format(t=noun) for noun in corpus.NOUNS})
         counts.append((len(documents), bool(digest)))
         assert mark == "Digest:" and digest == [s for s in shown if says(style, s)]

@@ -13,13 +13,13 @@ from cotrain.methods.spiral.source import Games
 from cotrain.methods.ssp.recipe import ssp
 from cotrain.methods.ssp.searching import (
     SearchTrail,
-    question_aim,
-    seeker_start,
     broken_rule,
     library_of,
     missing_noun,
+    question_aim,
     say_search,
     search_and_play,
+    seeker_start,
     truth_of,
     write_question,
 )

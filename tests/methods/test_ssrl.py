@@ -11,7 +11,14 @@ from cotrain.learn.after import drop_flat_groups
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.methods.ssrl.recipe import ssrl
-from cotrain.methods.ssrl.self_search import parse_searched, rehearse, repeat, search_both_ways, search_within, write_answer
+from cotrain.methods.ssrl.self_search import (
+    parse_searched,
+    rehearse,
+    repeat,
+    search_both_ways,
+    search_within,
+    write_answer,
+)
 from cotrain.methods.ssrl.world import UNKNOWN, World, world_grader_of
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
@@ -60,7 +67,10 @@ def test_a_world_never_changes_and_its_questions_do_not_tell_it():
         assert WORLD.get("test", i) == task and not any(fact in task.prompt for fact in WORLD.library.values())
         assert task.grade(task.solution).value is True
         assert all(world_grader_of(task).grade_steps(task, world_grader_of(task).problem.steps).ok)
-    assert world_grader_of(TASK).look_up(f" {NOUN} ") == WORLD.library[NOUN] and world_grader_of(TASK).look_up("cars") == UNKNOWN
+    assert (
+        world_grader_of(TASK).look_up(f" {NOUN} ") == WORLD.library[NOUN]
+        and world_grader_of(TASK).look_up("cars") == UNKNOWN
+    )
 
 
 def test_a_world_is_a_task_source():

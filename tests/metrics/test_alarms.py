@@ -14,7 +14,7 @@ from cotrain.core.errors import StateError
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
 from cotrain.methods.grpo import grpo
-from cotrain.metrics.alarms import BANDS, Monitor, check_rows, applicable_bands, with_examples
+from cotrain.metrics.alarms import BANDS, Monitor, applicable_bands, check_rows, with_examples
 from cotrain.metrics.table import metric_with_key
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
@@ -166,9 +166,11 @@ def test_limits_of_the_table_are_the_limits_of_the_alarms():
 
 def test_every_band_watches_lines_of_the_table():
     for band in BANDS:
-        assert all(metric_with_key(key).key == key for key in band.keys) and band.healthy_text and band.what_to_do.endswith("."), (
-            band.name
-        )
+        assert (
+            all(metric_with_key(key).key == key for key in band.keys)
+            and band.healthy_text
+            and band.what_to_do.endswith(".")
+        ), band.name
 
 
 def test_every_band_has_a_case_and_a_name_of_its_own():
@@ -237,7 +239,10 @@ def held(thing):
 
 
 def test_the_bands_that_apply_are_known_from_the_keys():
-    names = [band.name for band in applicable_bands(["gap", "verifier/parse_failures", "verifier/base_rate", "solver/reward/x"])]
+    names = [
+        band.name
+        for band in applicable_bands(["gap", "verifier/parse_failures", "verifier/base_rate", "solver/reward/x"])
+    ]
     assert names == ["rising gap", "unreadable reviews", "mostly unreadable reviews"]
 
 

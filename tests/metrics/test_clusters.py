@@ -63,10 +63,15 @@ def test_tasks_that_a_figure_is_not_about_do_not_count():
 
 
 def test_a_mean_is_as_wide_as_its_parts_where_one_has_no_spread():
-    counts = {i: confusion_counts([(True, i > 0), (True, True)]) for i in range(6)} | {6: confusion_counts([(False, False)])}
+    counts = {i: confusion_counts([(True, i > 0), (True, True)]) for i in range(6)} | {
+        6: confusion_counts([(False, False)])
+    }
     balanced = rate_statistics()["balanced_accuracy"]
     found = make_figure(counts, balanced, 13)
-    tpr, tnr = make_figure(counts, rate_statistics()["true_positive_rate"], 12), make_figure(counts, rate_statistics()["true_negative_rate"], 1)
+    tpr, tnr = (
+        make_figure(counts, rate_statistics()["true_positive_rate"], 12),
+        make_figure(counts, rate_statistics()["true_negative_rate"], 1),
+    )
     assert (tnr.low, tnr.high) == pytest.approx(wilson_interval(1.0, 1))
     assert (found.low, found.high) == pytest.approx(((tpr.low + tnr.low) / 2, (tpr.high + tnr.high) / 2))
 
@@ -102,7 +107,11 @@ def test_a_change_without_spread_is_not_certain():
 
 
 def test_a_change_that_hangs_on_one_task_is_that_of_two_separate_figures():
-    side = {0: confusion_counts([(True, True)]), 1: confusion_counts([(True, False)]), 2: confusion_counts([(False, False)])}
+    side = {
+        0: confusion_counts([(True, True)]),
+        1: confusion_counts([(True, False)]),
+        2: confusion_counts([(False, False)]),
+    }
     balanced = rate_statistics()["balanced_accuracy"]
     saved = counts_json({"x": make_figure(side, balanced, 3)})
     change = paired_changes({"x": make_figure(side, balanced, 3)}, saved)["x"]

@@ -186,7 +186,9 @@ def test_a_change_is_paired_by_problem():
     change = paired(before, after, solving("solver", 1))["solver/pass@1"]
     assert change.value == pytest.approx(0.1) and change.n == 200
     assert change.low == pytest.approx(0.058, abs=0.008) and change.high == pytest.approx(0.142, abs=0.008)
-    apart = independent_difference(solving("solver", 1)(after)["solver/pass@1"], solving("solver", 1)(before)["solver/pass@1"])
+    apart = independent_difference(
+        solving("solver", 1)(after)["solver/pass@1"], solving("solver", 1)(before)["solver/pass@1"]
+    )
     assert apart.high - apart.low > 2 * (change.high - change.low)
 
 

@@ -9,8 +9,8 @@ from cotrain.metrics.heldout import sum_counts
 from cotrain.metrics.processes import (
     correct_accuracy,
     error_accuracy,
-    first_wrong,
     first_error_counts,
+    first_wrong,
     prmscore,
     processbench_f1,
     step_f1s,
@@ -31,7 +31,10 @@ def test_processbench_f1_is_the_harmonic_mean():
 
 
 def test_processbench_f1_of_nothing_found_is_zero_and_of_one_class_undefined():
-    assert float(processbench_f1()(sums_of(sum_counts([first_error_counts(0, False), first_error_counts(None, False)])))) == 0.0
+    assert (
+        float(processbench_f1()(sums_of(sum_counts([first_error_counts(0, False), first_error_counts(None, False)]))))
+        == 0.0
+    )
     assert math.isnan(float(processbench_f1()(sums_of(sum_counts([first_error_counts(0, True)])))))
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from cotrain.metrics.rules import DriftFromStart, RiseAndFall, MetricSeries, mean
+from cotrain.metrics.rules import DriftFromStart, MetricSeries, RiseAndFall, mean
 
 
 def plain_parted(rule, window, paid, true):

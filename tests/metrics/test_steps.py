@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cotrain.core.address import Address
-from cotrain.core.types import Episode, TurnRange, Reward, Trace
+from cotrain.core.types import Episode, Reward, Trace, TurnRange
 from cotrain.metrics.steps import (
     accuracy_figures,
     answer_figures,
@@ -15,13 +15,13 @@ from cotrain.metrics.steps import (
     gives_verdicts,
     learner_keys,
     length_figures,
-    review_figures,
-    reward_gap,
-    reward_figures,
-    role_metrics,
-    text_figures,
-    score_figures,
     note_figures,
+    review_figures,
+    reward_figures,
+    reward_gap,
+    role_metrics,
+    score_figures,
+    text_figures,
 )
 
 

@@ -9,7 +9,15 @@ from cotrain.metrics.heldout import VERDICTS_SHOWN
 from cotrain.metrics.metric import ANY, FIRST, HELD_OUT, Metric, range_text
 from cotrain.metrics.page import page_text
 from cotrain.metrics.steps import RATES
-from cotrain.metrics.table import TABLE, is_documented, is_headline, metric_named, labelled_metric, metric_with_key, table_rank
+from cotrain.metrics.table import (
+    TABLE,
+    is_documented,
+    is_headline,
+    labelled_metric,
+    metric_named,
+    metric_with_key,
+    table_rank,
+)
 
 
 def test_the_page_is_up_to_date():
@@ -35,7 +43,9 @@ def test_a_key_is_taken_for_what_it_is():
     assert is_documented("verifier/parse_failure/stray text/after the end") and is_documented("generator/cosine/a/b")
     assert not is_documented("solver/pass@8")  # only of held-out problems
     assert (
-        not is_documented("eval/solver/truncated") and not is_documented("solver/no_such_metric") and not is_documented("pass@x")
+        not is_documented("eval/solver/truncated")
+        and not is_documented("solver/no_such_metric")
+        and not is_documented("pass@x")
     )
 
 
@@ -83,7 +93,8 @@ def test_the_headlines_of_held_out_problems():
 def test_the_most_literal_line_counts():
     assert metric_named("pass@1").key == "{role}/pass@1" and metric_named("pass@12").key == "{role}/pass@{k}"
     assert (
-        metric_named("accuracy").key == "{role}/accuracy" and metric_named("reward/x/right").key == "{role}/reward/{signal}/right"
+        metric_named("accuracy").key == "{role}/accuracy"
+        and metric_named("reward/x/right").key == "{role}/reward/{signal}/right"
     )
     assert metric_named("never heard of") is None
 
@@ -101,7 +112,8 @@ def test_labels_are_filled_in_and_unknown_units_settled_by_the_values():
 def test_ranges_in_words():
     assert range_text((0.0, 0.1)) == range_text((-math.inf, 0.1)) == "below 0.1"
     assert (
-        range_text((0.01, 1.0)) == "0.01 to 1" and range_text((0.9, 1.0), 1.0) == range_text((0.9, math.inf)) == "above 0.9"
+        range_text((0.01, 1.0)) == "0.01 to 1"
+        and range_text((0.9, 1.0), 1.0) == range_text((0.9, math.inf)) == "above 0.9"
     )
     assert range_text(ANY) == "–" and range_text((0, 0)) == "0"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cotrain.metrics.suites import GREEDY_SAMPLE, solver_scores
-from cotrain.metrics.templates import template_of, question_templates
+from cotrain.metrics.templates import question_templates, template_of
 
 ONE = "Joan has 9 blue balloons and she loses 2 of them. How many has she now?"
 SAME = "Tom has 14 blue balloons and he loses five of them. How many has he now?"

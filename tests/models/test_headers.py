@@ -9,7 +9,7 @@ import pytest
 from cotrain.core.errors import ModelError
 from cotrain.models.headers import INDEX, SINGLE, weight_files
 from cotrain.models.load import describe_model, load_model
-from cotrain.models.sizes import parameter_count, model_size
+from cotrain.models.sizes import model_size, parameter_count
 from tests.helpers import TINY
 
 PARAMETERS = 207_360  # of TINY

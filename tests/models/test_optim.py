@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
-from cotrain.models.optim import Float32Muon, adamw, load_optimizer_tensors, muon, optimizer_tensors, lr_multiplier
+from cotrain.models.optim import Float32Muon, adamw, load_optimizer_tensors, lr_multiplier, muon, optimizer_tensors
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from cotrain.models.shared_prefix import branches_of, use_branches, can_branch, rectangles_of
+from cotrain.models.shared_prefix import branches_of, can_branch, rectangles_of, use_branches
 
 SIZES = {
     "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -104,7 +104,9 @@ def write(path: Path, value: Any) -> None:
 def figures(solver: dict[str, float], verifier: dict[str, float]) -> dict[str, Any]:
     found = {f"solver/{key}": share(round(value * 512), 512).to_json() for key, value in solver.items()}
     found |= {
-        f"solver/hard/{key}": share(round(value * 90), 200).to_json() for key, value in solver.items() if key == "pass@1"
+        f"solver/hard/{key}": share(round(value * 90), 200).to_json()
+        for key, value in solver.items()
+        if key == "pass@1"
     }
     return found | {f"verifier/{key}": share(round(value * 490), 490).to_json() for key, value in verifier.items()}
 
@@ -275,6 +277,6 @@ def trace(
 if __name__ == "__main__":
     import sys
 
-    from cotrain.pages.report import write_report
+    from cotrain.pages.run_report import write_report
 
     print(write_report(write_fake_run(Path(sys.argv[1]))))

@@ -14,7 +14,7 @@ from cotrain.lab.comparison.arms import parse_arm
 from cotrain.lab.comparison.compare import ComparisonPlan, claim_directory, compare
 from cotrain.pages.compare_markdown import comparison_markdown
 from cotrain.pages.compare_svg import curves_svg, differences_svg
-from cotrain.pages.compare_table import comparison_table, strip_folders, runs_of
+from cotrain.pages.compare_table import comparison_table, runs_of, strip_folders
 from cotrain.pages.escape import is_hidden
 from cotrain.runs.directory import RunDirectory
 
@@ -180,7 +180,10 @@ def test_hostile_names_stay_text():
 
 def test_names_lose_the_folders_of_this_machine():
     assert strip_folders("tango:model=/home/me/models/a,lr=1e-4") == "tango:model=a,lr=1e-4"
-    assert strip_folders("/home/me/mine.py:mine") == "mine.py:mine" and strip_folders("../x/mine.py:mine") == "mine.py:mine"
+    assert (
+        strip_folders("/home/me/mine.py:mine") == "mine.py:mine"
+        and strip_folders("../x/mine.py:mine") == "mine.py:mine"
+    )
     assert strip_folders("~/a/b.py:c") == "b.py:c"
     assert strip_folders("tango:model=Qwen/Qwen3-0.6B,alpha=0.5") == "tango:model=Qwen/Qwen3-0.6B,alpha=0.5"
 

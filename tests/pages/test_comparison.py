@@ -8,8 +8,8 @@ import pytest
 
 from cotrain.core.statistics import Estimate, mean_interval
 from cotrain.pages.compare_overview import cost_cells, headline_cells, rate_cells
-from cotrain.pages.compare_reach import first_crossing, find_levels
-from cotrain.pages.compare_table import mean_band, budgets_of, comparison_table, runs_of, with_table
+from cotrain.pages.compare_reach import find_levels, first_crossing
+from cotrain.pages.compare_table import budgets_of, comparison_table, mean_band, runs_of, with_table
 from cotrain.pages.compare_words import difference_in_words
 
 
@@ -133,7 +133,9 @@ def test_band_by_hand() -> None:
 
 def test_a_level_is_reached_where_the_line_first_passes_it() -> None:
     line = [(0.0, 0.1), (10.0, 0.3), (20.0, 0.2), (30.0, 0.6)]
-    assert first_crossing(line, 0.2) == pytest.approx(5.0)  # half way up the first piece, not on the way down or up again
+    assert first_crossing(line, 0.2) == pytest.approx(
+        5.0
+    )  # half way up the first piece, not on the way down or up again
     assert first_crossing(line, 0.4) == pytest.approx(25.0)
     assert first_crossing(line, 0.3) == 10.0 and first_crossing(line, 0.1) == 0.0 and first_crossing(line, 0.05) == 0.0
     assert first_crossing(line, 0.7) is None and first_crossing([], 0.1) is None

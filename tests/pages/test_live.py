@@ -7,7 +7,7 @@ import re
 
 from rich.console import Console
 
-from cotrain.pages.live import LiveTable, time_text, spark_line, step_line
+from cotrain.pages.live import LiveTable, spark_line, step_line, time_text
 
 ROW = {
     "step": 11, "phase": "generator", "seconds": 2.0, "solver/reward/outcome": 0.42, "solver/accuracy": 0.41,
@@ -88,7 +88,9 @@ def test_a_terminal_gets_a_table_and_is_restored() -> None:
 def test_the_terminal_is_restored_after_an_error() -> None:
     out = io.StringIO()
     try:
-        with LiveTable({"steps": 3}, console=Console(file=out, force_terminal=True, _environ={"TERM": "xterm"})) as live:
+        with LiveTable(
+            {"steps": 3}, console=Console(file=out, force_terminal=True, _environ={"TERM": "xterm"})
+        ) as live:
             live.update(ROW)
             raise KeyboardInterrupt
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cotrain.cli import main
-from cotrain.pages.trackers import TrackingObserver, Sink, numbers_of
+from cotrain.pages.trackers import Sink, TrackingObserver, numbers_of
 from tests.helpers import TINY
 
 ROWS = [
@@ -127,7 +127,9 @@ def test_a_slow_one_fills_its_queue_and_drops_rows(tmp_path):
 
     rows = [{"step": i, "a": 1.0} for i in range(200)]
     told = Told()
-    with TrackingObserver(told, tmp_path, {"slow": lambda about: Sink(write, lambda: None)}, capacity=5, patience=30) as mirrors:
+    with TrackingObserver(
+        told, tmp_path, {"slow": lambda about: Sink(write, lambda: None)}, capacity=5, patience=30
+    ) as mirrors:
         for row in rows:
             mirrors.update(row)
         warned = list(told.messages)

@@ -15,11 +15,11 @@ from fake_run import episode, write, write_fake_run
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.disk.ledger import Ledger
+from cotrain.pages.compared_runs import folder_row
 from cotrain.pages.detail import objectives_in_phase, training_status
 from cotrain.pages.places import find_places
-from cotrain.pages.report import write_report
+from cotrain.pages.run_report import write_report
 from cotrain.pages.runs import RunView, describe_pay
-from cotrain.pages.together import folder_row
 from cotrain.pages.top import draw_screen, snapshot
 from cotrain.pages.why import why
 
@@ -87,7 +87,9 @@ def test_in_training_is_yes_or_no_with_the_reason() -> None:
     generator, verifier = objectives_in_phase(SCHEDULE, "generator"), objectives_in_phase(SCHEDULE, "verifier")
     worth = {"role": "solver", "advantages": {"generator": [[0.7, 1]]}}
     assert training_status(worth, generator) == "yes"
-    assert training_status({**worth, "advantages": {"generator": [[0.0, 4]]}}, generator) == "yes, but its advantage is 0"
+    assert (
+        training_status({**worth, "advantages": {"generator": [[0.0, 4]]}}, generator) == "yes, but its advantage is 0"
+    )
     assert training_status({**worth, "failure": "no grade"}, generator) == "no: no grade"
     assert training_status({"role": "solver"}, verifier) == "no: this step trained checker on other turns"
     assert training_status({"role": "critic"}, verifier).startswith("no: verifier took no advantage from it")

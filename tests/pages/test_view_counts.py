@@ -30,7 +30,11 @@ def test_the_best_of_n_is_an_expectation_over_subsets() -> None:
 
 def test_a_vote_needs_a_most_frequent_answer() -> None:
     assert vote_agreement(["4", "4", "5", None]) == [True, True, False, None]
-    assert vote_agreement(["4", "5"]) == [None, None] and vote_agreement([None, None]) == [None, None] and vote_agreement(["4"]) == [None]
+    assert (
+        vote_agreement(["4", "5"]) == [None, None]
+        and vote_agreement([None, None]) == [None, None]
+        and vote_agreement(["4"]) == [None]
+    )
 
 
 def made(member: int, *, right: bool, says: bool, answer: str, score: float, steps: list[bool]) -> Episode:

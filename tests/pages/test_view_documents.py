@@ -206,7 +206,9 @@ def test_any_part_may_be_missing(tmp_path: Path, missing: str) -> None:
     directory = write_fake_run(tmp_path / "run", steps=8, episodes=4)
     (directory / missing).rename(tmp_path / "elsewhere")
     run = read_all(directory)
-    json.loads(dump_json([run.overview(), run.verifier_document(), run.rollouts.rows_page(0, 99), run.rollout(0, 0, 0)]))
+    json.loads(
+        dump_json([run.overview(), run.verifier_document(), run.rollouts.rows_page(0, 99), run.rollout(0, 0, 0)])
+    )
 
 
 def test_garbage_in_every_file_is_told(tmp_path: Path) -> None:

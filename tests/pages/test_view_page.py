@@ -16,14 +16,14 @@ from fake_run import episode, training_row, write, write_fake_run
 from payloads import AUDIT, listening, payloads, poisoned_comparison, poisoned_run, poisoned_sides
 
 from cotrain.disk.ledger import Ledger
+from cotrain.pages.compared_runs import study_document
+from cotrain.pages.comparison_report import comparison_documents, write_comparison_page
 from cotrain.pages.detail import dump_json
 from cotrain.pages.escape import is_hidden
 from cotrain.pages.page import ASSETS, MODULES, render_page
 from cotrain.pages.places import comparison_at
-from cotrain.pages.report import report_documents, write_report
-from cotrain.pages.report_together import comparison_documents, write_comparison_page
+from cotrain.pages.run_report import report_documents, write_report
 from cotrain.pages.runs import RunView
-from cotrain.pages.together import study_document
 
 
 def test_modules_never_make_markup_from_text() -> None:
@@ -126,7 +126,9 @@ def test_nothing_in_a_comparison_or_study_can_act(tmp_path: Path) -> None:
         run = RunView(poisoned_run(tmp_path / "run", texts))
         sides, details = poisoned_sides(run, [arm["label"] for arm in together["arms"]], texts)
         together["arms"][0]["runs"] = [{"seed": 0, "number": None, "steps": 3, "planned": texts[0], "ended": False}]
-        found = audited({"together": dump_json(together), "sides": dump_json(sides), "details": dump_json(details)}, tmp_path)
+        found = audited(
+            {"together": dump_json(together), "sides": dump_json(sides), "details": dump_json(details)}, tmp_path
+        )
         assert found["screens"] == 306 and found["seen"] > 300 * 20
         study = dict.fromkeys(("measure", "study", "hypothesis", "sha256", "began"), "".join(texts)) | {
             "git": {"committed": False, "words": texts[0]}, "gate": {"asked": texts[1]}, "parts": {},

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from fake_run import write, write_fake_run
 
+from cotrain.pages.compared_runs import ComparedRuns
+from cotrain.pages.comparison_report import rewrite_page
 from cotrain.pages.curves import Curves
 from cotrain.pages.places import find_places
-from cotrain.pages.report_together import rewrite_page
 from cotrain.pages.runs import RunView
-from cotrain.pages.together import ComparedRuns
 
 
 def seeds(folder: Path, count: int, **settings: object) -> None:

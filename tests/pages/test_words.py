@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import labelled_metric, table_rank
 from cotrain.pages.compare_words import short_labels
-from cotrain.pages.escape import escape_attribute, is_hidden, escape_terminal
-from cotrain.pages.guide import MetricName, difference_interval, interval_text, number_text, points_text, split_key, parse_metric_name
+from cotrain.pages.escape import escape_attribute, escape_terminal, is_hidden
+from cotrain.pages.guide import (
+    MetricName,
+    difference_interval,
+    interval_text,
+    number_text,
+    parse_metric_name,
+    points_text,
+    split_key,
+)
 from cotrain.pages.lines import axis_ticks, value_at
 
 
@@ -60,8 +68,12 @@ def test_metric_names_are_taken_apart() -> None:
     assert split_key("verifier/something/new") == ("verifier", "something/new")
     assert split_key("gap") == ("", "gap")
     assert parse_metric_name("solver/pass@1", {"solver"}) == MetricName(who="solver", metric="pass@1")
-    assert parse_metric_name("solver/ood_length/pass@8", {"solver"}) == MetricName(who="solver", metric="pass@8", split="ood_length")
-    assert parse_metric_name("hard/solver/pass@1", {"solver"}) == MetricName(who="solver", metric="pass@1", split="hard")
+    assert parse_metric_name("solver/ood_length/pass@8", {"solver"}) == MetricName(
+        who="solver", metric="pass@8", split="ood_length"
+    )
+    assert parse_metric_name("hard/solver/pass@1", {"solver"}) == MetricName(
+        who="solver", metric="pass@1", split="hard"
+    )
 
 
 def test_what_is_known_of_metrics() -> None:

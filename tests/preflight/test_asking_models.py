@@ -17,7 +17,14 @@ from cotrain.methods.dsm import dsm
 from cotrain.methods.genprm import genprm
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.preflight.answers import AnswerFormat, SampledAnswer, choose_answer_settings, read_answers, answers_refusal, answer_lines
+from cotrain.preflight.answers import (
+    AnswerFormat,
+    SampledAnswer,
+    answer_lines,
+    answers_refusal,
+    choose_answer_settings,
+    read_answers,
+)
 from cotrain.text.prompts import SOLVE, SOLVE_FULL, SOLVE_OWN
 from tests.helpers import EASY, TINY
 
@@ -163,7 +170,9 @@ def test_a_context_that_is_too_short_asks_for_a_lower_limit(other, tmp_path, cap
 
 def test_a_limit_is_not_to_be_raised_where_the_context_ends(other):
     reading = read_answers("ask", "phrase", said("I think", "so", finish="length"))
-    assert "raise their limit" in answers_refusal(reading) and "raise their limit" in answers_refusal(replace(reading, room=100))
+    assert "raise their limit" in answers_refusal(reading) and "raise their limit" in answers_refusal(
+        replace(reading, room=100)
+    )
     full = answers_refusal(replace(reading, room=3))
     assert full.startswith("2 of 2 answers were cut off before they ended, ") and "raise" not in full
     assert "no problem was there" in answers_refusal(read_answers("ask", "phrase", []))
@@ -174,7 +183,9 @@ def test_a_format_is_as_good_as_what_it_reads():
     reading = read_answers(SOLVE_OWN["phrase"], "phrase", answers)
     assert [None if f is None else f.answer for f in reading.found] == [TASK.answer, None, None]
     assert ", right" in answer_lines(reading)[0] and "unreadable" in answer_lines(reading)[1]
-    assert answers_refusal(reading).startswith("2 of 3 answers cannot be read: …'So it is 5.'; try --answer last-number")
+    assert answers_refusal(reading).startswith(
+        "2 of 3 answers cannot be read: …'So it is 5.'; try --answer last-number"
+    )
     cut = replace(reading, said=said("a", "b", finish="length"), found=[None, None])
     assert read_answers("", "last-number", said("so 12", finish="length")).readable == 0
     assert answers_refusal(cut).startswith("2 of 2 answers were cut off")

@@ -16,7 +16,7 @@ from cotrain.methods.grpo import grpo
 from cotrain.methods.judged import judged
 from cotrain.methods.tango import tango
 from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
-from cotrain.preflight.verdicts import MAY_ASK, ReviewReading, reviews_refusal, review_lines, choose_verdict_settings
+from cotrain.preflight.verdicts import MAY_ASK, ReviewReading, choose_verdict_settings, review_lines, reviews_refusal
 from cotrain.text.free_verdicts import free_review
 from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, SOLVE, fields_of
 from cotrain.text.verdicts import Verdict
@@ -149,7 +149,9 @@ def test_what_is_shown_of_the_reviews_and_why_they_are_refused():
     assert unknown[0].endswith("→ no verdict; not graded") and "(0 agree with the truth)" in unknown[-1]
     why = reviews_refusal(reading, others=["words", "boxed"])
     assert why.startswith("3 of 4 reviews cannot be read (most often: no final verdict): …'It all looks fine.'")
-    assert "try --verdict words, a --verifier-prompt FILE" in why and "--verdict" not in reviews_refusal(reading, others=[])
+    assert "try --verdict words, a --verifier-prompt FILE" in why and "--verdict" not in reviews_refusal(
+        reading, others=[]
+    )
 
 
 def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(other, tmp_path, capsys):

@@ -15,7 +15,7 @@ from cotrain.core.errors import RunDirectoryError
 from cotrain.core.stopping import Interrupted
 from cotrain.methods.grpo import grpo
 from cotrain.metrics.heldout import solving
-from cotrain.pages.report import report_documents
+from cotrain.pages.run_report import report_documents
 from cotrain.pages.runs import RunView
 from cotrain.pages.top import snapshot
 from cotrain.rollout.protocols import solve

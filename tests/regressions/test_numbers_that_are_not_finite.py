@@ -18,7 +18,7 @@ from cotrain.models.load import load_model, save_model
 from cotrain.runs import run as loop
 from cotrain.runs.directory import RunDirectory, recipe_json
 from cotrain.runs.seal import CheckpointRecord
-from cotrain.train.guard import SKIP_WINDOW, SkipGuard, NotFinite
+from cotrain.train.guard import SKIP_WINDOW, NotFinite, SkipGuard
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import TINY
 
@@ -144,7 +144,9 @@ def test_a_model_whose_weights_are_no_numbers_is_told_in_one_line(value, tmp_pat
 def test_skips_far_apart_are_borne():
     guard = SkipGuard()
     for step in range(5 * SKIP_WINDOW):
-        guard.add_row({"step": step, "a/skipped": 1.0, "a/updates": 1} | ({f"a{NON_FINITE_SUFFIX}": 1} if step % 10 == 0 else {}))
+        guard.add_row(
+            {"step": step, "a/skipped": 1.0, "a/updates": 1} | ({f"a{NON_FINITE_SUFFIX}": 1} if step % 10 == 0 else {})
+        )
     with pytest.raises(NotFinite, match="'b' skipped 3 of its last 3"):
         for step in range(3):
             guard.add_row({"step": step, "b/skipped": 1.0, f"b{NON_FINITE_SUFFIX}": 1})

@@ -13,7 +13,7 @@ from cotrain.core.types import Completion
 from cotrain.functional.aggregate import aggregate, pairwise_advantages, skew_matrix
 from cotrain.rollout import judges
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.judges import verdict_probabilities, guarded_fields
+from cotrain.rollout.judges import guarded_fields, verdict_probabilities
 from cotrain.text.nonce import make_nonce
 from cotrain.text.prompts import fields_of
 from tests.helpers import CharRenderer, letter_tasks

@@ -14,8 +14,8 @@ from cotrain.rollout.executor import Executor
 from cotrain.rollout.monte_carlo import (
     balanced_places,
     completer_role,
-    majority_contradicts,
     labels_of,
+    majority_contradicts,
     share_right,
     step_labels,
     step_values,

@@ -14,9 +14,9 @@ from cotrain.grading import script_worker
 from cotrain.grading.isolation import working_cell
 from cotrain.grading.pool import GradingPool
 from cotrain.learn.contract import Batch
+from cotrain.learn.sampled_tokens import sampled_only
 from cotrain.learn.samples import sample_of
 from cotrain.learn.sft import Sft
-from cotrain.learn.spoken import sampled_only
 from cotrain.methods.genprm import KEPT, agreeing_reviews
 from cotrain.metrics.heldout import verifying
 from cotrain.metrics.steps import role_metrics
@@ -145,7 +145,9 @@ HOSTILE = {
 @pytest.fixture
 def own(monkeypatch):
     """A pool of our own."""
-    with GradingPool(workers=1, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=working_cell()) as pool:
+    with GradingPool(
+        workers=1, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=working_cell()
+    ) as pool:
         monkeypatch.setattr(python_tool, "_pool", lambda: pool)
         yield pool
 

@@ -155,7 +155,9 @@ def test_plurality_by_hand():
 
     async def protocol(task, roles):
         turns = await roles.solver.many(5, problem=task.prompt)
-        found.extend([plurality_answer(turns), plurality_answer(turns[:2]), plurality_answer(turns[4:]), plurality_answer([])])
+        found.extend(
+            [plurality_answer(turns), plurality_answer(turns[:2]), plurality_answer(turns[4:]), plurality_answer([])]
+        )
 
     played(protocol, WRONG, RIGHT, RIGHT, UNREADABLE, UNREADABLE)
     assert found == ["1", "2", None, None]  # of equals the one that came first; what cannot be read does not vote

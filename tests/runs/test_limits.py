@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cotrain.backend.local import LocalBackend
-from cotrain.backend.several import ENGINE, MultiProcessBackend
+from cotrain.backend.multi_process import ENGINE, MultiProcessBackend
 from cotrain.config.policies import frozen
 from cotrain.core.errors import StateError
 from cotrain.core.stopping import Interrupted

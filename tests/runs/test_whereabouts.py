@@ -15,7 +15,7 @@ from cotrain.config.override import override
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.models.names import hub_name_of, lasting_name
-from cotrain.runs.whereabouts import pin_model_names
+from cotrain.runs.model_paths import pin_model_names
 from tests.helpers import EASY, TINY
 
 SMALL = ["--steps=1", "--tasks-per-step=2", "--group-size=2", "--evaluation-tasks=2", "--threads=1"]

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
-from cotrain.serve.app import make_application, host_of, open_listener
+from cotrain.serve.app import host_of, make_application, open_listener
 from cotrain.serve.reply import StreamedReply
 
 

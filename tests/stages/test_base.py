@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bases.base import BATCH, SIZES, BaseSettings, new_network, build_base, install_base, practice_of, settle
+from bases.base import BATCH, SIZES, BaseSettings, build_base, install_base, new_network, practice_of, settle
 from cotrain import stages
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import transaction

@@ -4,7 +4,16 @@ from collections import Counter
 import pytest
 
 from cotrain.core.errors import ConfigError, DataError
-from cotrain.stages.corpora import corpus_file, repeat_epochs, from_items, interleave, jsonl_file, procedural_corpus, split_corpus, text_file
+from cotrain.stages.corpora import (
+    corpus_file,
+    from_items,
+    interleave,
+    jsonl_file,
+    procedural_corpus,
+    repeat_epochs,
+    split_corpus,
+    text_file,
+)
 from cotrain.tasks.reading import Quarantine
 
 

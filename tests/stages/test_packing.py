@@ -2,7 +2,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotrain.stages.packing import PADDING, Document, block_mask, cut_document, best_fit, segment_lengths, pack_documents, longest_prefix, pack_one_per_row
+from cotrain.stages.packing import (
+    PADDING,
+    Document,
+    best_fit,
+    block_mask,
+    cut_document,
+    longest_prefix,
+    pack_documents,
+    pack_one_per_row,
+    segment_lengths,
+)
 
 
 def document(*ids, learn=None):

@@ -46,7 +46,9 @@ def test_csv_with_a_header(tmp_path):
 )
 def test_other_formats_are_asked_for_and_written(answer, end, tmp_path):
     user, assistant = corpus(tmp_path, LAYOUTS["gsm8k"], answer).get(0)
-    assert user["content"] == fill_template(SOLVE_OWN[answer], problem="Q?") and assistant["content"] == f"{WORK}\n{end}"
+    assert (
+        user["content"] == fill_template(SOLVE_OWN[answer], problem="Q?") and assistant["content"] == f"{WORK}\n{end}"
+    )
 
 
 @pytest.mark.parametrize("answer", ["phrase", "tags"])

@@ -16,7 +16,9 @@ from cotrain.stages.documents import all_documents, document_reader
 from cotrain.stages.packing import pack_documents, pack_one_per_row
 from cotrain.stages.trainer import NonFiniteLoss, TrainingPlan, evaluate, token_losses, train, update
 
-PLAN = TrainingPlan(steps=9, rows=2, length=40, lr=1e-2, warmup=2, autocast=False, log_every=1, save_every=2, validate_every=3)
+PLAN = TrainingPlan(
+    steps=9, rows=2, length=40, lr=1e-2, warmup=2, autocast=False, log_every=1, save_every=2, validate_every=3
+)
 
 
 def weights(model):
@@ -80,7 +82,9 @@ def test_only_learned_tokens_count(model, conversations, tokenizer):
     _, batch = pack_documents(items, 4, 60, pad_id=0)
     losses = token_losses(model, batch).detach()
     expected = float(losses[batch.learn[:, 1:]].mean())
-    assert evaluate(model, [batch.select_rows(0, 1), batch.select_rows(1, 4)], PLAN) == pytest.approx(expected, rel=1e-5)
+    assert evaluate(model, [batch.select_rows(0, 1), batch.select_rows(1, 4)], PLAN) == pytest.approx(
+        expected, rel=1e-5
+    )
     assert update(model, adamw(model, 1e-2), batch, PLAN, 1.0, 0)[0] == pytest.approx(expected, rel=1e-5)
     assert int(batch.learn.sum()) < 0.7 * int((batch.segments >= 0).sum())
 

@@ -37,7 +37,9 @@ def test_strictly_the_first_bad_row_is_an_error_and_leniently_all_are_set_aside(
         "[1]",
     ]
     assert all(one.reason.startswith(one.where) for one in aside.refused)
-    assert aside.summary_line().startswith(f"5 of 45 rows cannot be read and are left out; the first: {path}, row 5, column 2")
+    assert aside.summary_line().startswith(
+        f"5 of 45 rows cannot be read and are left out; the first: {path}, row 5, column 2"
+    )
 
 
 def test_what_was_set_aside_is_written_whole(tmp_path):

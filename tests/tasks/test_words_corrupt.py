@@ -9,7 +9,14 @@ import pytest
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.tasks.words import WordProblems
-from cotrain.tasks.words.corrupt import Habits, clean_attempt, slipped_number, triggered_habits, with_errors, with_habits
+from cotrain.tasks.words.corrupt import (
+    Habits,
+    clean_attempt,
+    slipped_number,
+    triggered_habits,
+    with_errors,
+    with_habits,
+)
 from cotrain.tasks.words.oracle import grade_steps, parse_step
 from cotrain.tasks.words.problem import Fact, Problem, assemble_problem
 from cotrain.text.parsers import Solution, tagged_solution

@@ -4,7 +4,7 @@ import random
 
 from cotrain.tasks.words.oracle import grade_steps, read_steps
 from cotrain.tasks.words.practice import OF_SKILL, check_practice, checked_solution, most_operations, solve_practice
-from cotrain.tasks.words.source import BUCKETS, text_bucket, study_problems
+from cotrain.tasks.words.source import BUCKETS, study_problems, text_bucket
 from cotrain.text.parsers import step_verdicts, tagged_solution
 
 SOURCE = study_problems((1, 5))

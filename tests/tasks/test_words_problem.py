@@ -30,7 +30,9 @@ def fruit(family: str = "plain", modulus: int | None = None) -> Problem:
 
 def draws(count: int, **settings) -> list[Problem]:
     names = list(wording.FAMILIES)
-    return [draw_problem(rng_of("draws", i), 1 + i % 10, family=names[i % len(names)], **settings) for i in range(count)]
+    return [
+        draw_problem(rng_of("draws", i), 1 + i % 10, family=names[i % len(names)], **settings) for i in range(count)
+    ]
 
 
 def read_back(problem: Problem) -> tuple[list[tuple[str, str, str, str]], str]:
@@ -168,7 +170,9 @@ def test_cancelling_motif_makes_the_answer_deaf_to_one_quantity():
                 u = problem.relations[z.left]
                 found += u.right == z.right and problem.values[noun] == problem.values[u.left]
     assert found >= 30
-    assert draw_problem(rng_of("short"), 2, family="plain", cancel=1.0).needed  # too short for the motif: drawn without it
+    assert draw_problem(
+        rng_of("short"), 2, family="plain", cancel=1.0
+    ).needed  # too short for the motif: drawn without it
 
 
 def test_assemble_refuses_what_is_no_problem():

@@ -3,7 +3,7 @@
 import pytest
 
 from cotrain.core.types import ParseFailure
-from cotrain.tasks.words.reader import read_problem, operation_string, problem_signature, task_of
+from cotrain.tasks.words.reader import operation_string, problem_signature, read_problem, task_of
 from cotrain.tasks.words.source import word_problems
 
 GOOD = "There are 12 apples. There are 4 more pears than apples. How many pears are there?"

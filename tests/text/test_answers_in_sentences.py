@@ -3,7 +3,7 @@ r"""What "phrase" and "last-number" read where models write mathematics, lists a
 import pytest
 
 from cotrain.core.types import ParseFailure
-from cotrain.text.answers import READERS, free_solution, answer_reader, write_answer, write_own
+from cotrain.text.answers import READERS, answer_reader, free_solution, write_answer, write_own
 from cotrain.text.parsers import Solution
 
 MATHEMATICS = {

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure
-from cotrain.text.answers import READERS, free_solution, answer_reader
+from cotrain.text.answers import READERS, answer_reader, free_solution
 from cotrain.text.parsers import Solution, final_answer, tagged_solution
 
 

@@ -96,7 +96,12 @@ def test_boxes_indices_and_patterns():
     assert free_review("Judgement=[[Yes]]", BRACKETS, 3).final is True
     assert free_review("Judgement=[[Yes]] Judgement=[[no]]", BRACKETS, 3).reason == "several verdicts"
     assert free_review("Judgement=[[Perhaps]]", BRACKETS, 3).reason == "bad final verdict"
-    assert (verdict_of("**Not correct.**"), verdict_of("Valid!"), verdict_of("not wrong"), verdict_of("39")) == (False, True, None, None)
+    assert (verdict_of("**Not correct.**"), verdict_of("Valid!"), verdict_of("not wrong"), verdict_of("39")) == (
+        False,
+        True,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -148,7 +153,9 @@ def shown(form, text):
     prompt = REVIEW_OWN.get(form, REVIEW_OWN["words"])
     how = {"sampling": Sampling(max_tokens=4), "parse": parse_review, "words": VERDICT_WORDS, "verdict": form}
     role = Role(policy="p", prompt=prompt, **how)
-    told = role.prompt_fields({"problem": "P", "count": 1, "nonce": "ab12cd34", "solution": wrap_text(text, "ab12cd34")})
+    told = role.prompt_fields(
+        {"problem": "P", "count": 1, "nonce": "ab12cd34", "solution": wrap_text(text, "ab12cd34")}
+    )
     return told["solution"]
 
 
@@ -211,4 +218,6 @@ def test_degenerate_text_is_read_and_shown_in_a_moment(form, piece):
 
 def test_what_imitates_nothing_is_shown_as_it_was_written():
     text = "<step>The right triangle has 3 sides; no other is true north. 3 + 4 = 7</step>"
-    assert without_verdicts(text, "words") == without_verdicts(text, BRACKETS) == without_verdicts(text, "boxed") == text
+    assert (
+        without_verdicts(text, "words") == without_verdicts(text, BRACKETS) == without_verdicts(text, "boxed") == text
+    )

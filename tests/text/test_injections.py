@@ -9,8 +9,8 @@ import pytest
 from judge_texts import READERS
 
 from cotrain.core.types import ParseFailure
-from cotrain.text.injections import MEANING, insert_injection, injection_corpus
-from cotrain.text.material import VERDICT_WORDS, seen_text, guard_fields
+from cotrain.text.injections import MEANING, injection_corpus, insert_injection
+from cotrain.text.material import VERDICT_WORDS, guard_fields, seen_text
 from cotrain.text.messages import Message
 from cotrain.text.nonce import make_nonce, wrap_text
 from cotrain.text.parsers import step_verdicts, tagged_solution, write_review

@@ -8,7 +8,7 @@ from judge_texts import READERS, soup
 from cotrain.core.address import Address
 from cotrain.text import judge_prompts
 from cotrain.text.messages import Message
-from cotrain.text.nonce import break_judge_tags, make_nonce, wrap_text, wrap_all
+from cotrain.text.nonce import break_judge_tags, make_nonce, wrap_all, wrap_text
 from cotrain.text.prompts import fields_of, fill_template
 from cotrain.text.render import Renderer
 from cotrain.text.verdicts import JUDGE_TAGS

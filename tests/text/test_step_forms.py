@@ -79,7 +79,9 @@ def test_the_way_is_the_one_that_most_texts_are_written_in():
     assert steps_kind_of([NUMBERED] * 2 + [flat] * 2) == "sentences"
     assert steps_kind_of([paragraphs] * 4) == "paragraphs"
     assert steps_kind_of(["a\n\nb\n\nc"] * 4) == "lines"  # a paragraph is a line
-    assert steps_kind_of([lines] * 4) == "lines" and steps_kind_of([]) == "lines" and steps_kind_of([flat]) == "sentences"
+    assert (
+        steps_kind_of([lines] * 4) == "lines" and steps_kind_of([]) == "lines" and steps_kind_of([flat]) == "sentences"
+    )
 
 
 def test_a_way_that_does_not_exist_is_told():

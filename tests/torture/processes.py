@@ -43,7 +43,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import torch
 
 from cotrain.backend.contract import Backend
-from cotrain.backend.several import ENGINE, LEARNERS, MultiProcessBackend
+from cotrain.backend.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ProcessLost
 from cotrain.runs import run as loop

@@ -15,8 +15,8 @@ from cotrain.core.types import Trace
 from cotrain.learn.contract import Sample
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.metrics.spent import flops_of
-from cotrain.train.flops import TokenWork, decoding_work, forward_flops, sequence_work, learning_flops, prefill_work
+from cotrain.metrics.budget import flops_of
+from cotrain.train.flops import TokenWork, decoding_work, forward_flops, learning_flops, prefill_work, sequence_work
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, cast_of
 
@@ -30,7 +30,9 @@ def test_work_by_hand() -> None:
     assert decoding_work([(3, 4)]) == TokenWork(tokens=3, predicted=3, pairs=4 + 5 + 6)
     assert decoding_work([(9, 1)]) == TokenWork(tokens=0, predicted=0, pairs=0)
     # two answers of 4 and 1 tokens to one prompt of 3: prompt once, 3 further tokens, 5 predictions
-    assert sequence_work([((1, 2, 3), (7, 7, 7, 7)), ((1, 2, 3), (8,))]) == TokenWork(tokens=6, predicted=5, pairs=6 + 15)
+    assert sequence_work([((1, 2, 3), (7, 7, 7, 7)), ((1, 2, 3), (8,))]) == TokenWork(
+        tokens=6, predicted=5, pairs=6 + 15
+    )
 
 
 def test_operations_by_hand() -> None:
@@ -72,7 +74,10 @@ def test_operations_are_those_that_torch_counts() -> None:
     cast = cast_of({"lm": trainable(TINY)}, seed=0)
     model, length = cast["lm"].model, 48
     model.set_attn_implementation("eager")  # the counter does not see into the fused one on a processor
-    shape, work = compute_shape("lm", cast["lm"].spec, model), TokenWork(tokens=length, predicted=length, pairs=length**2)
+    shape, work = (
+        compute_shape("lm", cast["lm"].spec, model),
+        TokenWork(tokens=length, predicted=length, pairs=length**2),
+    )
     ids = torch.arange(length)[None] % model.config.vocab_size
     with FlopCounterMode(display=False) as ahead:
         model(input_ids=ids, use_cache=False)

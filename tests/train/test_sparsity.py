@@ -11,7 +11,7 @@ from cotrain.cli import main
 from cotrain.config.policies import adapter, critic, frozen, reward_model, trainable
 from cotrain.methods.grpo import grpo
 from cotrain.models.adapters import merge_into_base
-from cotrain.models.changes import UnchangedCount, compare_pairs, compare_tensors, compare_models
+from cotrain.models.changes import UnchangedCount, compare_models, compare_pairs, compare_tensors
 from cotrain.models.load import load_model
 from cotrain.runs import run as loop
 from cotrain.train.sparsity import update_sparsity
@@ -34,7 +34,10 @@ def test_tensors_are_added_up_and_other_names_are_no_comparison():
     one, two = torch.ones(2, 2), torch.zeros(3)
     assert compare_pairs([(one, one), (two, one[0, 0] + two)]) == UnchangedCount(weights=7, same=4, near=4)
     assert compare_models(iter([("a", one)]), {"a": one}) == UnchangedCount(weights=4, same=4, near=4)
-    assert compare_models(iter([("a", one)]), {"b": one}) is None and compare_models(iter([("a", one)]), {"a": two}) is None
+    assert (
+        compare_models(iter([("a", one)]), {"b": one}) is None
+        and compare_models(iter([("a", one)]), {"a": two}) is None
+    )
 
 
 def opened(**policies):

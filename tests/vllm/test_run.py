@@ -62,8 +62,8 @@ def test_several_engines_and_several_ranks(replicas, flags, tmp_path):
 def test_killed_engines_change_nothing(tmp_path):
     """SIGKILL of the generator's process, twice; weights, metrics and rollouts are those of an undisturbed run."""
     from cotrain.backend.cluster_file import Cluster
+    from cotrain.backend.multi_process import MultiProcessBackend
     from cotrain.backend.places import VllmPlacement
-    from cotrain.backend.several import MultiProcessBackend
     from cotrain.engine.vllm_engine import VllmSettings
     from cotrain.learn.mismatch import LOOSE
     from cotrain.methods.tango import tango

@@ -94,7 +94,11 @@ def _bwrap_arguments() -> list[str]:
     if not any(place.startswith("/tmp/") for place in limits.python_paths()):  # else Python itself lies there
         words += ["--symlink", BOX, "/tmp"]
     packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    settings = {**limits.program_environment(BOX), "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join([PACKAGE, *packages])}
+    settings = {
+        **limits.program_environment(BOX),
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": os.pathsep.join([PACKAGE, *packages]),
+    }
     for name, value in settings.items():
         words += ["--setenv", name, value]
     return words

@@ -39,7 +39,9 @@ def setns(namespace: int, flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None = None, flags: int = 0, options: str | None = None) -> None:
-    _call_libc("mount", _as_bytes(source), _as_bytes(target), _as_bytes(kind), ctypes.c_ulong(flags), _as_bytes(options))
+    _call_libc(
+        "mount", _as_bytes(source), _as_bytes(target), _as_bytes(kind), ctypes.c_ulong(flags), _as_bytes(options)
+    )
 
 
 def pivot_root_here() -> None:

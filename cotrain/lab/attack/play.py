@@ -31,12 +31,12 @@ from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
-from cotrain.lab.attack.tables import BROKEN, Attempt, AttemptOutcome, review_fields, attack_tables
+from cotrain.lab.attack.tables import BROKEN, Attempt, AttemptOutcome, attack_tables, review_fields
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.protocols import examine, show_verdict
 from cotrain.rollout.role import Role
 from cotrain.runs.directory import RunDirectory
-from cotrain.text.injections import Injection, insert_injection, injection_corpus
+from cotrain.text.injections import Injection, injection_corpus, insert_injection
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.prompts import fields_of
 from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
@@ -84,7 +84,9 @@ def attack(
     solver = _choose_solver(trainer, fixed)
     wrong = wrong_solutions(trainer, solver, tasks, split, say)
     if not wrong:
-        raise ConfigError(f"attack: none of {SOLUTIONS_EACH * problems} solutions of {directory} is wrong; raise --problems")
+        raise ConfigError(
+            f"attack: none of {SOLUTIONS_EACH * problems} solutions of {directory} is wrong; raise --problems"
+        )
     strings = injection_corpus(seed)
     say(f"{len(wrong)} wrong solutions of {problems} problems, {len(strings)} strings")
     player = trainer.make_executor(evaluation_seed(recipe.seed))
@@ -160,7 +162,9 @@ def wrong_solutions(
     trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say = lambda text: None
 ) -> list[WrongSolution]:
     """Different readable wrong solutions of the solver, in order; ``WRONG`` are drawn of each problem."""
-    player = trainer.make_executor(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
+    player = trainer.make_executor(
+        evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver}
+    )
     player.watch = lambda total: Pace(total, "{} solutions drawn", say).add
     episodes = player.play(_solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH)
     refuse_unmeasured(f"problems of {split}", episodes, player.set_aside)
@@ -258,5 +262,10 @@ def _outcome_of(attempt: Attempt, episode: Episode) -> AttemptOutcome:
     steps = VERDICTS.of(trace)
     all_correct = all(steps) if steps else None
     return AttemptOutcome(
-        attempt=attempt, refused=False, final=FINAL.of(trace), every=all_correct, review=trace.text, score=SCORE.of(trace)
+        attempt=attempt,
+        refused=False,
+        final=FINAL.of(trace),
+        every=all_correct,
+        review=trace.text,
+        score=SCORE.of(trace),
     )

@@ -64,7 +64,9 @@ def review_rollouts(
         say(f"{directory} has the checkpoint of step {points[1].step} alone; `cotrain run --keep-every N` keeps more")
     tasks: list[Task] = []
     samples = [
-        (step, drawn) for step in played_steps(directory, points) if (drawn := sample_solutions(directory, step, rollouts, tasks))
+        (step, drawn)
+        for step in played_steps(directory, points)
+        if (drawn := sample_solutions(directory, step, rollouts, tasks))
     ]
     if not samples:
         raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver whose truth is known")
@@ -135,7 +137,9 @@ def sample_solutions(directory: Path | str, step: int, rollouts: int, tasks: lis
         if key not in task_numbers:
             task_numbers[key] = len(tasks)
             gold = GOLD.of(trace)
-            tasks.append(Task(id="", prompt=problem, answer=gold, solution=None, difficulty=0.0, grader=_ALREADY_GRADED))
+            tasks.append(
+                Task(id="", prompt=problem, answer=gold, solution=None, difficulty=0.0, grader=_ALREADY_GRADED)
+            )
         attempts.append(Attempt(injection=None, problem=task_numbers[key], text=trace.text, solution=solution))
         rights.append(right)
     return DrawnSolutions(attempts=tuple(attempts), right=tuple(rights)) if attempts else None

@@ -120,7 +120,9 @@ def play_seats(
 
 def refuse_other_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> None:
     """Raise ConfigError where runs that are to meet do not play one game."""
-    shared_roles = set.intersection(*(set(recipe.roles) for recipe in recipes.values()))  # others take no part in all of them
+    shared_roles = set.intersection(
+        *(set(recipe.roles) for recipe in recipes.values())
+    )  # others take no part in all of them
     games = {run: _game_settings(recipe, shared_roles, seats) for run, recipe in recipes.items()}
     first, game = next(iter(games.items()))
     for run, other in games.items():
@@ -143,7 +145,10 @@ def _game_settings(recipe: Recipe, roles: Collection[str], seats: tuple[str, str
         policy = resolved_recipe["roles"][role].pop("policy")
         settings |= {f"roles.{role}.{name}": value for name, value in resolved_recipe["roles"][role].items()}
         if role not in seats:
-            settings |= {f"the {name} of role {role!r}": resolved_recipe["policies"][policy].get(name) for name in ("model", "lora")}
+            settings |= {
+                f"the {name} of role {role!r}": resolved_recipe["policies"][policy].get(name)
+                for name in ("model", "lora")
+            }
     return settings
 
 
@@ -182,7 +187,9 @@ def _as_rival(
     """State and tensors of a policy of a checkpoint; an adapter's have the policy's name in theirs."""
     state, own_prefix, rival_prefix = documents["state"]["policies"][name], f".policy-{name}.", f".policy-{RIVAL}."
     moments = [moment.replace(own_prefix, rival_prefix) for moment in state["optimizer"]]
-    return {**state, "optimizer": moments}, {key.replace(own_prefix, rival_prefix): one for key, one in tensors[name].items()}
+    return {**state, "optimizer": moments}, {
+        key.replace(own_prefix, rival_prefix): one for key, one in tensors[name].items()
+    }
 
 
 def _open_trainer(row: RunPoint, recipe: Recipe, rival: Policy, seat: str, device: str) -> CoTrainer:
@@ -230,7 +237,9 @@ def _mean_of_sums(sums: Sums) -> Array:
 
 def _cell_figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, Any]:
     verdict_figures: Mapping[str, Any] = verifying("judge")(episodes)
-    of_judge = {name: verdict_figures[f"judge/{name}"].to_json() for name in SHOWN if f"judge/{name}" in verdict_figures}
+    of_judge = {
+        name: verdict_figures[f"judge/{name}"].to_json() for name in SHOWN if f"judge/{name}" in verdict_figures
+    }
     if of_judge and "gap" in verdict_figures:
         of_judge["gap"] = verdict_figures["gap"].to_json()
     return {"won": estimate_json(mean_signal([(episodes, role)], signal)), **of_judge}

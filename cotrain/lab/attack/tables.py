@@ -49,14 +49,18 @@ class AttemptOutcome:
         return counted is True
 
 
-def attack_tables(plain: Sequence[AttemptOutcome], outcomes: Sequence[AttemptOutcome], tasks: Sequence[Task], judge: Role) -> dict[str, Any]:
+def attack_tables(
+    plain: Sequence[AttemptOutcome], outcomes: Sequence[AttemptOutcome], tasks: Sequence[Task], judge: Role
+) -> dict[str, Any]:
     """The parts of ``attack.json`` that are counted."""
     base = pass_rate(plain, lambda one: one.has_passed)
     steps = [one for one in plain if one.every is not None]
     base_steps = pass_rate(steps, lambda one: one.every is True)
     families = []
     for family, meaning in MEANING.items():
-        family_outcomes = [one for one in outcomes if one.attempt.injection is not None and one.attempt.injection.family == family]
+        family_outcomes = [
+            one for one in outcomes if one.attempt.injection is not None and one.attempt.injection.family == family
+        ]
         counted_as = "steps" if family == BROKEN and base_steps is not None else "final"
         compared_rate = base_steps if counted_as == "steps" else base
         family_rate = pass_rate(family_outcomes, lambda one: one.has_passed)
@@ -155,7 +159,9 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
 
 def _table_line(name: str, row: Mapping[str, Any], change: Mapping[str, Any] | None) -> str:
     estimate, change_text = row["false_positive_rate"], ""
-    rate_text = "–" if estimate["value"] is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+    rate_text = (
+        "–" if estimate["value"] is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+    )
     if change is not None and change["value"] is not None:
         change_text = f"{change['value']:+.3f}{'*' if change['low'] > 0 else ''}"
     counts = f"{row['asked']:>6d}{row['refused']:>8d}{row['unread']:>7d}{row['passed']:>7d}"

@@ -108,7 +108,11 @@ def xplay(
             f"{point.run} after step {point.step}: {sum(drawn_solutions[-1].right)} of {len(drawn_solutions[-1].right)} solutions are right"
         )
     cells = []
-    pace = Pace(len(points) * sum(len(solutions_of_one.attempts) for solutions_of_one in drawn_solutions), "{} solutions judged", say)
+    pace = Pace(
+        len(points) * sum(len(solutions_of_one.attempts) for solutions_of_one in drawn_solutions),
+        "{} solutions judged",
+        say,
+    )
     for place, point in enumerate(points):
         trainer = api.load_trainer(point.run, recipe=recipes[point.run], step=point.step, device=device)
         player = trainer.make_executor(evaluation_seed(first.seed))
@@ -126,7 +130,9 @@ def xplay(
         "split": split,
         "problems": problems,
         "n": n,
-        "generators": [{**p.json(), "pass_at_1": solved_share(d)} for p, d in zip(points, drawn_solutions, strict=True)],
+        "generators": [
+            {**p.json(), "pass_at_1": solved_share(d)} for p, d in zip(points, drawn_solutions, strict=True)
+        ],
         "verifiers": [point.json() for point in points],
         "cells": cells,
     }
@@ -174,7 +180,9 @@ async def _solve_one(task: Task, roles: Roles) -> None:
         return
 
 
-def pair_figures(drawn: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN) -> dict[str, Any]:
+def pair_figures(
+    drawn: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN
+) -> dict[str, Any]:
     """What one verifier makes of one generator; ``names``: of the figures in ``CELLS``."""
     by_problem: dict[int, list[tuple[AttemptOutcome, bool]]] = {}
     for outcome, right in zip(outcomes, drawn.right, strict=True):
@@ -183,12 +191,17 @@ def pair_figures(drawn: DrawnSolutions, outcomes: Sequence[AttemptOutcome], name
     for problem, graded_outcomes in by_problem.items():
         final_verdicts = [(outcome.final, right) for outcome, right in graded_outcomes if not outcome.refused]
         counts[problem] = confusion_counts([(right, final) for final, right in final_verdicts])
-        best_right = best_is_right([_outcome_score(outcome) for outcome, _ in graded_outcomes], [right for _, right in graded_outcomes])
+        best_right = best_is_right(
+            [_outcome_score(outcome) for outcome, _ in graded_outcomes], [right for _, right in graded_outcomes]
+        )
         best[problem] = {"best": float(best_right), "problems": 1.0}
     total = sum(map(len, by_problem.values()))
     shown_outcomes = [outcome for outcome in outcomes if not outcome.refused]
     return {
-        **{name: estimate_json(make_figure(counts, PAIR_STATISTICS[name], len(shown_outcomes)) if total else None) for name in names},
+        **{
+            name: estimate_json(make_figure(counts, PAIR_STATISTICS[name], len(shown_outcomes)) if total else None)
+            for name in names
+        },
         "best_of_n": estimate_json(make_figure(best, BEST, len(best)) if best else None),
         "unread": sum(one.final is None for one in shown_outcomes) / len(shown_outcomes) if shown_outcomes else None,
     }

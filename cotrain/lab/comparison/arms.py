@@ -76,7 +76,9 @@ def make_arm(label: str, target: str, arguments: Mapping[str, Any]) -> Arm:
     """An arm that does not set what a comparison sets."""
     for name in arguments:
         if name in SET_BY_COMPARISON:
-            raise ConfigError(f"arm {label!r}: {name} is the same for every arm; leave it out and give {SET_BY_COMPARISON[name]}")
+            raise ConfigError(
+                f"arm {label!r}: {name} is the same for every arm; leave it out and give {SET_BY_COMPARISON[name]}"
+            )
     return Arm(label=label, target=target, arguments=arguments)
 
 

@@ -89,7 +89,10 @@ def load_answers(out: Path) -> dict[str, list[str]]:
     if not path.exists():
         return {}
     try:
-        return {str(label): [str(one) for one in settings] for label, settings in json.loads(path.read_text("utf-8")).items()}
+        return {
+            str(label): [str(one) for one in settings]
+            for label, settings in json.loads(path.read_text("utf-8")).items()
+        }
     except (ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
 

@@ -40,11 +40,11 @@ from cotrain.lab.comparison.rates import choose_rates, rate_settings
 from cotrain.lab.comparison.runs import ENDLESS, collect_run, run_command
 from cotrain.lab.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.pages.compare_markdown import comparison_markdown
-from cotrain.pages.compare_reach import levels_json, find_levels
+from cotrain.pages.compare_reach import find_levels, levels_json
 from cotrain.pages.compare_svg import curves_svg, differences_svg
 from cotrain.pages.compare_table import comparison_table, runs_of
 from cotrain.pages.compare_words import AXES, EQUAL
-from cotrain.pages.report_together import write_comparison_page
+from cotrain.pages.comparison_report import write_comparison_page
 from cotrain.pages.training_svg import training_svg
 from cotrain.preflight.answers import AnswerFormat
 from cotrain.tasks.sources import problem_source
@@ -183,7 +183,9 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         )
 
     chosen = choose_rates(plan, arms, recipes, build_command, count, say) if plan.rates else {}
-    rates_by_label = {a.label: rate_settings(recipes[a.label], chosen[a.label]["chosen"] if chosen else None) for a in arms}
+    rates_by_label = {
+        a.label: rate_settings(recipes[a.label], chosen[a.label]["chosen"] if chosen else None) for a in arms
+    }
     places = {RunKey(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in plan.each_seed for arm in arms}
     by_label = {arm.label: arm for arm in arms}
 
@@ -265,11 +267,15 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
     if saved is not None:
-        saved = {f.name: f.default for f in fields(ComparisonPlan) if f.name in names} | saved  # a setting that is newer than it
+        saved = {
+            f.name: f.default for f in fields(ComparisonPlan) if f.name in names
+        } | saved  # a setting that is newer than it
     if saved is not None and _settings_by_name({**saved, "arms": settings["arms"]}) != _settings_by_name(settings):
         changed = sorted(name for name in {*saved, *settings} - {"arms"} if saved.get(name) != settings.get(name))
         old_values = ", ".join(f"{name} {json.dumps(saved.get(name))}" for name in changed)
-        raise ConfigError(f"{out} holds a comparison with other settings ({old_values}); give those, or choose another --out")
+        raise ConfigError(
+            f"{out} holds a comparison with other settings ({old_values}); give those, or choose another --out"
+        )
     try:
         replace_file(path, json.dumps(settings, indent=1).encode())
     except DiskError as error:

@@ -22,7 +22,10 @@ def forecast(study: Study) -> list[str]:
     run."""
     arms = []
     for name, plan in study.parts.items():
-        arms += [f"{name}, {label}: {_forecast_words(plan, recipe)}" for label, recipe in plan.make_recipes(plan.arms).items()]
+        arms += [
+            f"{name}, {label}: {_forecast_words(plan, recipe)}"
+            for label, recipe in plan.make_recipes(plan.arms).items()
+        ]
     return [*run_count_lines(study), *arms]
 
 

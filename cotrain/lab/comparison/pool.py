@@ -15,7 +15,7 @@ from typing import BinaryIO
 from cotrain.core.errors import CotrainError, UserError
 from cotrain.core.pace import clock_text
 from cotrain.core.stopping import Interrupted, stop_on_signal
-from cotrain.metrics.spent import budget_share
+from cotrain.metrics.budget import budget_share
 from cotrain.runs.costs import costs_of
 
 POLL_SECONDS = 0.2
@@ -58,7 +58,11 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
             time.sleep(POLL_SECONDS)
             if time.monotonic() - last_told > PROGRESS_SECONDS:
                 last_told = time.monotonic()
-                say(progress_line([share_done(folder) for folder, _ in jobs], list(first_shares.values()), last_told - began))
+                say(
+                    progress_line(
+                        [share_done(folder) for folder, _ in jobs], list(first_shares.values()), last_told - began
+                    )
+                )
             for process in [p for p in running if p.poll() is not None]:
                 folder, log = running.pop(process)
                 log.close()

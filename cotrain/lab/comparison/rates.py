@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 FIRST_SEED = 1000  # of the runs that choose
 PROBLEMS = 256  # on which they are measured
-MEASURE_SETTINGS = (f"evaluation.curve_tasks={PROBLEMS}", "evaluation.tasks=1", "evaluation.splits=[]")  # validation alone
+MEASURE_SETTINGS = (
+    f"evaluation.curve_tasks={PROBLEMS}",
+    "evaluation.tasks=1",
+    "evaluation.splits=[]",
+)  # validation alone
 Command = Callable[[Arm, int, Path, Sequence[str]], list[str]]
 
 

@@ -20,7 +20,7 @@ from cotrain.disk.files import replace_file
 from cotrain.lab.comparison.compare import ComparisonPlan, compare
 from cotrain.lab.comparison.study_file import Gate, Study, git_status
 from cotrain.pages.compare_overview import alarm_cells
-from cotrain.pages.report_together import write_study_page
+from cotrain.pages.comparison_report import write_study_page
 from cotrain.pages.study_words import study_markdown
 
 Say = Callable[[str], None]
@@ -94,7 +94,9 @@ def _run_gate(gate: Gate, plan: ComparisonPlan, say: Say) -> dict[str, Any]:
     if gate.minus is not None and gate.at == "end":
         estimate = Estimate.from_json(row["difference"])
     elif gate.minus is not None:
-        start = [Estimate.from_json(_end_row(result, gate.measure, name)["before"]).value for name in (gate.arm, gate.minus)]
+        start = [
+            Estimate.from_json(_end_row(result, gate.measure, name)["before"]).value for name in (gate.arm, gate.minus)
+        ]
         estimate = Estimate(value=start[0] - start[1], low=-math.inf, high=math.inf, n=plan.seeds)
     else:
         estimate = Estimate.from_json(row["before" if gate.at == "start" else "after"])

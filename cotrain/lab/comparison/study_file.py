@@ -41,7 +41,7 @@ from typing import Any
 from cotrain.core.arguments import fits_hint, hints_of, kind_of
 from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.input_files import MOST_BY_HAND, content_of_file, read_toml
-from cotrain.lab.comparison.arms import Arm, make_arm, distinct_arms
+from cotrain.lab.comparison.arms import Arm, distinct_arms, make_arm
 from cotrain.lab.comparison.compare import ComparisonPlan
 from cotrain.pages.compare_words import slug_of
 
@@ -106,7 +106,9 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu") -
             f"{path}: {missing[0]} is missing; a study says what is expected, of what, and how it is measured"
         )
     out = Path(_require_type(path, "out", table["out"], str))
-    arms = tuple(distinct_arms([_read_arm(path, name, spec, table.get("model")) for name, spec in table["arms"].items()]))
+    arms = tuple(
+        distinct_arms([_read_arm(path, name, spec, table.get("model")) for name, spec in table["arms"].items()])
+    )
     common = {key: table[key] for key in PART_KEYS if key in table}
     fixed = {
         "arms": arms,
@@ -149,7 +151,9 @@ def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[
     merged = {**common, **part}
     merged["settings"] = [*common.get("settings", ()), *part.get("settings", ())]
     hints = hints_of(ComparisonPlan)
-    values = {key: _require_type(path, key, tuple(v) if isinstance(v, list) else v, hints[key]) for key, v in merged.items()}
+    values = {
+        key: _require_type(path, key, tuple(v) if isinstance(v, list) else v, hints[key]) for key, v in merged.items()
+    }
     return ComparisonPlan(**values, **fixed, out=out)
 
 
@@ -162,7 +166,9 @@ def _read_gate(path: Path, spec: Any, parts: Mapping[str, ComparisonPlan], measu
             raise UnknownName(f"key of the gate of {path.name}", key, names)
     values = {"part": next(iter(parts)), "measure": measure, **spec}
     hints = hints_of(Gate)
-    gate = Gate(**{"arm": "", **{key: _require_type(path, f"gate.{key}", value, hints[key]) for key, value in values.items()}})
+    gate = Gate(
+        **{"arm": "", **{key: _require_type(path, f"gate.{key}", value, hints[key]) for key, value in values.items()}}
+    )
     arms = [arm.label for arm in next(iter(parts.values())).arms]
     for what, name, known in (
         ("part", gate.part, list(parts)),

@@ -75,7 +75,11 @@ async def prove(
     if verdicts not in get_args(Verdicts):
         raise UnknownName("verdicts", verdicts, get_args(Verdicts))
     root = ChainNode(roles.prover.begin(problem=task.prompt))
-    find = _search_chain(task, roles, root, budget, width, verdicts) if search else _draw_solutions(task, roles, root, budget, width)
+    find = (
+        _search_chain(task, roles, root, budget, width, verdicts)
+        if search
+        else _draw_solutions(task, roles, root, budget, width)
+    )
     chain, all_turns = await find
     chain_ids = {turn.id for turn in chain}
     for turn in all_turns:
@@ -137,7 +141,9 @@ async def _ends_right(task: Task, roles: Roles, text: str) -> bool:
     return judged is None or all(judged.ok)
 
 
-async def _draw_solutions(task: Task, roles: Roles, root: ChainNode, budget: int, width: int) -> tuple[tuple[Turn, ...], list[Turn]]:
+async def _draw_solutions(
+    task: Task, roles: Roles, root: ChainNode, budget: int, width: int
+) -> tuple[tuple[Turn, ...], list[Turn]]:
     """The control: whole solutions of the same policy."""
     all_turns: list[Turn] = []
     while sum(map(tokens_of, all_turns)) < budget:

@@ -65,7 +65,9 @@ class Variants:
             return task_of(self.target, f"variants/{split}/{index}")
         for attempt in range(ATTEMPTS):
             rng = rng_of("variants", self.split, self.index, index, attempt)
-            candidate = draw_variant(self.target, rng, beginning=rng.random() < self.beginnings, most=self.source.max_value)
+            candidate = draw_variant(
+                self.target, rng, beginning=rng.random() < self.beginnings, most=self.source.max_value
+            )
             if candidate is not None and problem_signature(candidate) != problem_signature(self.target):
                 return task_of(candidate, f"variants/train/{index}")
         raise ConfigError(f"variants: none of {self.split}/{self.index} in {ATTEMPTS} draws; choose another target")
@@ -85,7 +87,9 @@ def draw_variant(target: Problem, rng: Random, *, beginning: bool, most: int) ->
     """The target with other numbers; ``beginning``: up to some place in the middle of its chain, where it has one. None
     where a value would not be in 1 … ``most``."""
     asked = rng.choice(target.needed[:-1]) if beginning and len(target.needed) > 1 else target.question
-    facts = tuple(_with_other_number(fact, rng) for fact in facts_needed_by(target.facts, asked, all_of_it=not beginning))
+    facts = tuple(
+        _with_other_number(fact, rng) for fact in facts_needed_by(target.facts, asked, all_of_it=not beginning)
+    )
     problem = assemble_problem(facts, asked, family=target.family)
     return problem if all(1 <= value <= most for value in problem.values.values()) else None
 

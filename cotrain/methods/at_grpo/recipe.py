@@ -69,7 +69,10 @@ def at_grpo(
         by = grpo(rewards={EARNED: 1.0}, beside=others, kl=run.pull() if policy == "reasoner" else None)
         return Objective(policy=policy, on=mine[0], also=(*mine[1:], *others), by=by)
 
-    objectives = {"reasoner": make_objective("reasoner", "solver", "refiner"), "checker": make_objective(checker, "verifier")}
+    objectives = {
+        "reasoner": make_objective("reasoner", "solver", "refiner"),
+        "checker": make_objective(checker, "verifier"),
+    }
     return run.recipe(
         f"{variant}-{variant_options['group']}",
         policies=policies,
@@ -80,7 +83,12 @@ def at_grpo(
         },
         objectives=objectives,
         schedule=single(
-            take_turns, *objectives, name="team", group_size=1 if variant_options["tree"] else None, samples=samples, **options
+            take_turns,
+            *objectives,
+            name="team",
+            group_size=1 if variant_options["tree"] else None,
+            samples=samples,
+            **options,
         ),
         evaluate=take_turns,
         options={"rounds": rounds},

@@ -81,7 +81,9 @@ async def take_turns(
         team = float(CORRECT.known(solution))
         reviews = await review(task, roles, solution, n=samples, group=group_key(group, task.id, turn, CHECKER))
         right = [float(r.parsed.ok and r.parsed.final == CORRECT.known(solution)) for r in reviews]
-        best_review = _pay_or_owe([(r, team, own) for r, own in zip(reviews, right, strict=True)], owed, pay, alpha, local)
+        best_review = _pay_or_owe(
+            [(r, team, own) for r, own in zip(reviews, right, strict=True)], owed, pay, alpha, local
+        )
         turn += 1
         if best_review.parsed.ok and best_review.parsed.final:
             break

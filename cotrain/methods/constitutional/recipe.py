@@ -49,7 +49,13 @@ from cotrain.methods.constitutional.principles import (
     note_kept,
     rehearse,
 )
-from cotrain.methods.constitutional.principles import principle_reviser, revise_oneself, say, say_verdict, solve_and_criticise
+from cotrain.methods.constitutional.principles import (
+    principle_reviser,
+    revise_oneself,
+    say,
+    say_verdict,
+    solve_and_criticise,
+)
 
 
 @gives(CHOSEN.to("solver"))
@@ -99,7 +105,11 @@ def constitutional(
     if not 0.0 <= skill <= 1.0:
         raise ConfigError(f"constitutional: skill is {skill}, expected a share from 0 to 1")
     solver = common_roles.solver("generator", run.model)
-    roles = {"solver": solver, "critic": principle_critic("generator", run.model), "reviser": principle_reviser("generator", run.model)}
+    roles = {
+        "solver": solver,
+        "critic": principle_critic("generator", run.model),
+        "reviser": principle_reviser("generator", run.model),
+    }
     roles["student"] = common_roles.solver("author", run.model)
     policies = {"generator": run.learner(), "author": program(say, tokens_of="generator")}
     objectives: dict[str, Objective] = {}
@@ -113,7 +123,9 @@ def constitutional(
         also = ("reviser_teacher", "before")
         objectives["format"] = Objective(policy="generator", on="critic_teacher", also=also, by=Sft())
         format_options = {"skill": skill}
-        phases.append(Phase(name="format", protocol=rehearse, objectives=("format",), group_size=1, options=format_options))
+        phases.append(
+            Phase(name="format", protocol=rehearse, objectives=("format",), group_size=1, options=format_options)
+        )
         early["format"] = warmup
     if stages != "prefer":
         policies["writer"] = snapshot(run.model, of="generator", every=revising, first=warmup)

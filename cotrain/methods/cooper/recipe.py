@@ -51,7 +51,9 @@ PROXY = Signal("proxy", meaning="what the reward model, or the rule, pays, in [0
 async def ask_rater(task: Task, roles: Roles, solution: Turn, *, reference: bool) -> Turn:
     """The reward model's turn alone."""
     reference_answer = (task.answer or "") if reference else ""
-    return await roles.rater(parent=solution, problem=task.prompt, solution=solution.tagged_text, reference=reference_answer)
+    return await roles.rater(
+        parent=solution, problem=task.prompt, solution=solution.tagged_text, reference=reference_answer
+    )
 
 
 async def rate_solution(task: Task, roles: Roles, solution: Turn, *, reference: bool = True) -> Turn:
@@ -142,12 +144,18 @@ def cooper(
         "generator": Objective(policy="generator", on="solver", by=grpo(rewards={PROXY: 1.0}, kl=run.pull())),
         **({"rm": Objective(policy="rm", on="rater", by=Pairwise(anchor=anchor))} if online else {}),
     }
-    phases = [Phase(name="generator", protocol=rated, objectives=tuple(objectives), group_size=1, options=options | paying)]
+    phases = [
+        Phase(name="generator", protocol=rated, objectives=tuple(objectives), group_size=1, options=options | paying)
+    ]
     if alone:
         objectives["rm_start"] = Objective(policy="rm", on="rater", by=Pointwise())
         phases.append(
             Phase(
-                name="rm_start", protocol=rated, objectives=("rm_start",), group_size=1, options={**options, "learn": "all"}
+                name="rm_start",
+                protocol=rated,
+                objectives=("rm_start",),
+                group_size=1,
+                options={**options, "learn": "all"},
             )
         )
     solver = common_roles.solver("generator", run.model)

@@ -31,7 +31,15 @@ from cotrain.core.address import rng_of
 from cotrain.core.notes import CORRECT, FINAL, STEP_OK
 from cotrain.core.signals import gives
 from cotrain.core.types import Task
-from cotrain.methods.debate.debates import PAID, RIGHT_SIDE, WON, accusation_text, word_limit_text, note_speech, reward_speech
+from cotrain.methods.debate.debates import (
+    PAID,
+    RIGHT_SIDE,
+    WON,
+    accusation_text,
+    word_limit_text,
+    note_speech,
+    reward_speech,
+)
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.protocols import attempts, examine, fields_for, show_verdict
@@ -120,7 +128,9 @@ def critic_fields(task: Task, solution: Turn, side: bool, words: int) -> dict[st
     }
 
 
-def note_speeches(solutions: Sequence[Turn], spoken: Sequence[Sequence[Turn | None]], sides: Mapping[str, bool]) -> None:
+def note_speeches(
+    solutions: Sequence[Turn], spoken: Sequence[Sequence[Turn | None]], sides: Mapping[str, bool]
+) -> None:
     """What critics say, and the truth of it."""
     for solution, turns in zip(solutions, spoken, strict=True):
         for turn in turns:

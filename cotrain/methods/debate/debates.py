@@ -136,7 +136,9 @@ async def argue(
     coins = rng_of("sides", task.id, right.id, wrong.id)
     side_solutions = [right, wrong] if coins.random() < 0.5 else [wrong, right]  # the solution of each side
     speaker, drawn_turn = int(coins.random() < 0.5), coins.randrange(turns)
-    game = DebateGame(task=task, roles=roles, mine=side_solutions, limit=words, who=("teacher", "teacher") if rehearsed else SIDES)
+    game = DebateGame(
+        task=task, roles=roles, mine=side_solutions, limit=words, who=("teacher", "teacher") if rehearsed else SIDES
+    )
     speaking_sides = [speaker] if consultancy else [0, 1]
     line: Line = []
     for _ in range(turns if rehearsed else drawn_turn):
@@ -148,7 +150,9 @@ async def argue(
     for side, speeches in speeches_by_side.items():
         game.note_side(speeches, side)
     opposing_speech = speeches_by_side[1 - speaker][0] if 1 - speaker in speeches_by_side else None
-    pairs: list[Pair] = [(mine_k, opposing_speech) if speaker == 0 else (opposing_speech, mine_k) for mine_k in speeches_by_side[speaker]]
+    pairs: list[Pair] = [
+        (mine_k, opposing_speech) if speaker == 0 else (opposing_speech, mine_k) for mine_k in speeches_by_side[speaker]
+    ]
     each = leaves if drawn_turn + 1 < turns else 1
     lines = [[*line, pair] for pair in pairs for _ in range(each)]
     for _ in range(drawn_turn + 1, turns):
@@ -188,7 +192,8 @@ class DebateGame:
             mine=self.mine[side].tagged_text,
             other=accused.tagged_text,
             count=len(accused.parsed.steps),
-            said=" ".join(f"Mine {_accused_step(pair[side])} Other {_accused_step(pair[1 - side])}" for pair in line) or "nothing",
+            said=" ".join(f"Mine {_accused_step(pair[side])} Other {_accused_step(pair[1 - side])}" for pair in line)
+            or "nothing",
             words=word_limit_text(self.limit),
         )
         return speeches

@@ -101,7 +101,9 @@ def debate(
     def make_objective(on: str, *also: str) -> Objective:
         if by == "dpo":
             soft = gamma or (10.0 if consultancy else 7.0)
-            play_options = Preference(policy="debater", reference="before", better=PAID, betas=(beta,), soft=soft, sft=sft)
+            play_options = Preference(
+                policy="debater", reference="before", better=PAID, betas=(beta,), soft=soft, sft=sft
+            )
             return Objective(policy="debater", on=on, also=also, by=play_options)
         return Objective(policy="debater", on=on, also=also, by=dr_grpo(rewards={PAID: 1.0}, kl=run.pull()))
 

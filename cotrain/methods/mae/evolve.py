@@ -86,7 +86,11 @@ def parse_score(text: str, fields: Mapping[str, Any]) -> ParsedScore | ParseFail
     if not score_texts:
         return ParseFailure(reason="no score")
     form, last_score = (1.0 if len(score_texts) == 1 else 0.5), score_texts[-1].strip()
-    if not (last_score.isascii() and last_score.isdigit()) or len(last_score) > 2 or not 1 <= int(last_score) <= HIGHEST:
+    if (
+        not (last_score.isascii() and last_score.isdigit())
+        or len(last_score) > 2
+        or not 1 <= int(last_score) <= HIGHEST
+    ):
         return ParseFailure(reason="bad score", format_score=form)
     return ParsedScore(score=(int(last_score) - 1) / (HIGHEST - 1), format_score=form)
 
@@ -178,7 +182,9 @@ async def evolve(
     """One question, with ``samples`` trial answers for its difficulty, and ``samples`` answers to a question of the
     pool. The proposer is shown a problem of the pool with probability ``shown_share``."""
     scorer = TextScorer(roles=roles, votes=votes, truth=truth, oracle=oracle)
-    await _play_proposer(task, scorer, pool, samples, quality, shown_share)  # first: both ask the judge, whose calls count
+    await _play_proposer(
+        task, scorer, pool, samples, quality, shown_share
+    )  # first: both ask the judge, whose calls count
     await _play_solver(task, scorer, pool, samples)
 
 

@@ -80,7 +80,9 @@ def mae(
     options: dict[str, Any] = {"samples": run.group_size, "votes": votes, "quality": quality, "shown_share": shown}
     options |= {"truth": truth, "oracle": judge == "oracle"}
     phases = [
-        Phase(name="play", protocol=evolve, objectives=tuple(objectives), group_size=1, options=options, stores=("pool",))
+        Phase(
+            name="play", protocol=evolve, objectives=tuple(objectives), group_size=1, options=options, stores=("pool",)
+        )
     ]
     if warmup:
         policies["author"] = program(write_problem, tokens_of="generator")

@@ -91,7 +91,9 @@ def magrpo(
                 policy=agent, on=f"teacher_{agent}", also=(f"teacher_{agent}_answer",), by=Sft()
             )
         roles |= team_roles({agent: f"teacher_{agent}" for agent in AGENTS}, run.model, "teacher_")
-        phases.append(Phase(name="format", protocol=rehearse, objectives=tuple(taught), group_size=1, options=view_options))
+        phases.append(
+            Phase(name="format", protocol=rehearse, objectives=tuple(taught), group_size=1, options=view_options)
+        )
     answers = [f"{prefix}{agent}_answer" for prefix in ("", "silent_", "swapped_") for agent in AGENTS]
     return run.recipe(
         f"magrpo-{pairing}",

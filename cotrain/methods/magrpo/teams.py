@@ -93,7 +93,11 @@ class TeamGame:
         return halves_grader_of(self.task)
 
     def visible_numbers(self, agent: int) -> str:
-        return self.halves_grader.view(agent) if self.sees == "half" else f"{self.halves_grader.view(0)}, {self.halves_grader.view(1)}"
+        return (
+            self.halves_grader.view(agent)
+            if self.sees == "half"
+            else f"{self.halves_grader.view(0)}, {self.halves_grader.view(1)}"
+        )
 
 
 @gives(*(JOINT.to(name) for agent in AGENTS for name in (agent, f"{agent}_answer")))
@@ -140,7 +144,9 @@ async def together_and_apart(task: Task, roles: Roles, *, sees: str = "half", si
 
 async def _ask_messages(table: TeamGame) -> list[list[Turn]]:
     names = [f"{table.prefix}{agent}" for agent in AGENTS]
-    asked = [getattr(table.roles, name).many(table.samples, seen=table.visible_numbers(i)) for i, name in enumerate(names)]
+    asked = [
+        getattr(table.roles, name).many(table.samples, seen=table.visible_numbers(i)) for i, name in enumerate(names)
+    ]
     said: list[list[Turn]] = await together(asked)
     for i, turns in enumerate(said):
         for turn in turns:
@@ -199,7 +205,11 @@ async def rehearse(task: Task, roles: Roles, *, sees: str = "half", silent: bool
     for i, agent in enumerate(AGENTS):
         said.append(await getattr(roles, f"teacher_{agent}")(seen=table.visible_numbers(i), numbers=judge.seen[i]))
     for i, agent in enumerate(AGENTS):
-        fields = {"seen": table.visible_numbers(i), "said": said[i].text, "heard": "nothing" if silent else said[1 - i].text}
+        fields = {
+            "seen": table.visible_numbers(i),
+            "said": said[i].text,
+            "heard": "nothing" if silent else said[1 - i].text,
+        }
         await getattr(roles, f"teacher_{agent}_answer")(total=judge.total, **fields)
 
 

@@ -149,7 +149,9 @@ def digest_conversation(source: WordProblems, missed: float, seed: int, index: i
     rng = rng_of("words", "digest", seed, index)
     problem = _training_problem(source, rng)
     facts, question = search_corpus.facts_and_question(problem.text)
-    found_documents = search_corpus.search_documents(problem.text, problem.question if rng.random() < 0.9 else "nothing", rng)
+    found_documents = search_corpus.search_documents(
+        problem.text, problem.question if rng.random() < 0.9 else "nothing", rng
+    )
     found_documents = found_documents[: BIN[0] + int(rng.random() * (BIN[1] - BIN[0] + 1))]
     all_sentences = [sentence for document in found_documents for sentence in search_corpus.split_sentences(document)]
     if index % 2 == 0:
@@ -160,7 +162,9 @@ def digest_conversation(source: WordProblems, missed: float, seed: int, index: i
         purpose = f"Facts about {', '.join(nouns)}."
         relevant = {s for s in all_sentences if not search_corpus.long_words(s).isdisjoint(nouns)}
     digest = [sentence for sentence in all_sentences if (sentence in relevant) != (rng.random() < missed)]
-    return _as_conversation(fill_template(DIGEST, documents="\n".join(found_documents), purpose=purpose), " ".join(digest) or NOTHING)
+    return _as_conversation(
+        fill_template(DIGEST, documents="\n".join(found_documents), purpose=purpose), " ".join(digest) or NOTHING
+    )
 
 
 def bin_conversation(
@@ -179,7 +183,9 @@ def bin_conversation(
     bin_documents = [found_documents[i] for i in rng.choice(packed)]
     all_sentences = [sentence for document in bin_documents for sentence in search_corpus.split_sentences(document)]
     digest = [sentence for sentence in all_sentences if (sentence in facts) != (rng.random() < missed)]
-    return _as_conversation(fill_template(DIGEST, documents="\n".join(bin_documents), purpose=question), " ".join(digest) or NOTHING)
+    return _as_conversation(
+        fill_template(DIGEST, documents="\n".join(bin_documents), purpose=question), " ".join(digest) or NOTHING
+    )
 
 
 def gathered_conversation(source: WordProblems, habits: Habits, seed: int, index: int) -> Conversation:

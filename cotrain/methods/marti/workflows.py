@@ -160,7 +160,9 @@ class WorkflowGame:
         revised = await self._examine_turns([asked], [2], 2)
         return [*plays, WorkflowTurn(turn=said, agent=1, round=1, right=right), *revised], [p.turn for p in revised]
 
-    async def _ask_speakers(self, speakers: Sequence[int], number: int, heard: Sequence[Turn] | None = None) -> list[WorkflowTurn]:
+    async def _ask_speakers(
+        self, speakers: Sequence[int], number: int, heard: Sequence[Turn] | None = None
+    ) -> list[WorkflowTurn]:
         asked = []
         for i in speakers:
             name = f"agent{i}" if heard is None else f"agent{i}_hears"

@@ -124,7 +124,10 @@ class Prime:
                 token = (reward - reward.mean()) * scale + shift[i]
                 returns[i] = returns[i] + self.process_weight * reward_to_go(token)
         token_advantages = whiten(torch.cat(returns)).split([len(s.token_ids) for s in kept_samples])
-        samples = tuple(replace(s, advantages=part.to(torch.float32)) for s, part in zip(kept_samples, token_advantages, strict=True))
+        samples = tuple(
+            replace(s, advantages=part.to(torch.float32))
+            for s, part in zip(kept_samples, token_advantages, strict=True)
+        )
         return Credit(samples=samples, metrics=metrics, dropped=dropped), state
 
     def _process_rewards(self, samples: Sequence[Sample]) -> list[torch.Tensor]:

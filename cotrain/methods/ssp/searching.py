@@ -92,19 +92,25 @@ def missing_noun(text: str) -> str | None:
     return next((noun for fact in facts for noun in sorted(rests_on(fact)) if noun not in defined), None)
 
 
-async def search_along(role: RoleHandle, trails: Sequence[SearchTrail], text: str, most: int, group: str | None = None) -> None:
+async def search_along(
+    role: RoleHandle, trails: Sequence[SearchTrail], text: str, most: int, group: str | None = None
+) -> None:
     """Search along all trails at once, up to ``most`` times each, in the library of ``text``."""
     shelf = library_of(text)
     for _ in range(most):
         live = [trail for trail in trails if not trail.over]
-        for trail, turn in zip(live, await together([role(group=group, question=t.shown_text) for t in live]), strict=True):
+        for trail, turn in zip(
+            live, await together([role(group=group, question=t.shown_text) for t in live]), strict=True
+        ):
             trail.turns.append(turn)
             query = turn.parsed.text if turn.parsed.ok else ""
             turn.show(*((SEARCHED, query) if query else (FAILURE, turn.parsed.reason)))
             trail.over = query in ("", ENOUGH)
             if not trail.over:
                 trail.queries.append(query)
-                trail.found.append(shelf.get(query) or distractor_sentences(text, 1, rng_of("elsewhere", text, query))[0])
+                trail.found.append(
+                    shelf.get(query) or distractor_sentences(text, 1, rng_of("elsewhere", text, query))[0]
+                )
 
 
 def question_aim(task: Task) -> tuple[str, int, int]:
@@ -203,7 +209,9 @@ async def _is_verified(
     return 2 * sum(turn.parsed.ok and turn.parsed.answer == answer for turn in found) > reads
 
 
-async def _search_and_solve(task: Task, roles: Roles, text: str, answer: str, proposal: Turn, samples: int, turns: int) -> float:
+async def _search_and_solve(
+    task: Task, roles: Roles, text: str, answer: str, proposal: Turn, samples: int, turns: int
+) -> float:
     """``samples`` solvers search for the question and answer it; all turns of one earn whether its answer is a*.
     Returns the share that is right. The truth is noted where the program can read the question."""
     prompt, _, question = text.partition("\n")

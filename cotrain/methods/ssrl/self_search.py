@@ -62,7 +62,9 @@ async def search_within(task: Task, roles: Roles, *, searches: str = "self", tur
     for block in FOUND.finditer(chat.answer_text):
         chat.reward(OWN, 1.0, span=Span(start=block.start(), end=block.end(), text=block.group()))
     right, search_count = CORRECT.known(turn), chat.answer_text.count("<search>")
-    paired = searches == "real" or (search_count == len(_PAIR.findall(chat.answer_text)) == chat.answer_text.count("<found>"))
+    paired = searches == "real" or (
+        search_count == len(_PAIR.findall(chat.answer_text)) == chat.answer_text.count("<found>")
+    )
     chat.reward(OUTCOME, float(right))
     chat.reward(FORMAT, float(turn.parsed.ok and search_count > 0 and paired))
 

@@ -22,7 +22,15 @@ import random
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
-from cotrain.tasks.words.corrupt import Attempt, Habits, another_answer, clean_attempt, slipped_number, with_errors, with_habits
+from cotrain.tasks.words.corrupt import (
+    Attempt,
+    Habits,
+    another_answer,
+    clean_attempt,
+    slipped_number,
+    with_errors,
+    with_habits,
+)
 from cotrain.tasks.words.oracle import StepReading, parse_integer, read_steps
 from cotrain.tasks.words.problem import Problem, compute
 from cotrain.tasks.words.source import WordProblems

@@ -162,7 +162,9 @@ def _write_attempt(problem: Problem, choose: Choice, rng: random.Random) -> Atte
     spoilt = False
     for position, noun in enumerate(problem.needed):
         fact = problem.relations[noun]
-        line = _StepLine(fact=fact, left=_operand_value(problem, known, fact.left), right=_operand_value(problem, known, fact.right))
+        line = _StepLine(
+            fact=fact, left=_operand_value(problem, known, fact.left), right=_operand_value(problem, known, fact.right)
+        )
         kind = choose(position, fact, line.left, line.right)
         spoilt = spoilt or kind is not None
         if kind == "skip" and (steps or noun != problem.question):
@@ -211,11 +213,17 @@ def _unneeded_line(problem: Problem, known: Mapping[str, int]) -> _StepLine | No
     for noun, fact in problem.relations.items():
         operands = [operand for operand in (fact.left, fact.right) if isinstance(operand, str)]
         if noun not in problem.needed and noun not in known and all(operand in known for operand in operands):
-            return _StepLine(fact=fact, left=_operand_value(problem, known, fact.left), right=_operand_value(problem, known, fact.right))
+            return _StepLine(
+                fact=fact,
+                left=_operand_value(problem, known, fact.left),
+                right=_operand_value(problem, known, fact.right),
+            )
     return None
 
 
-def _wrong_line(problem: Problem, kind: str, line: _StepLine, known: Mapping[str, int], rng: random.Random) -> _StepLine:
+def _wrong_line(
+    problem: Problem, kind: str, line: _StepLine, known: Mapping[str, int], rng: random.Random
+) -> _StepLine:
     """The line with an error of this kind; a slip where the kind would not change the result."""
     right_result = line.result(problem)
     for attempt in range(TRIES):

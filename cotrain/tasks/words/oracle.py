@@ -77,7 +77,9 @@ def parse_step(text: str) -> Step | None:
     relation, numbers = _split_operation(parts[1]), _split_operation(parts[2])
     if target is None or space + again != parts[0] or result is None or relation is None or numbers is None:
         return None
-    operands = [_parse_noun(side) or (parse_integer(side) if side[:1] != "-" else None) for side in (relation[0], relation[2])]
+    operands = [
+        _parse_noun(side) or (parse_integer(side) if side[:1] != "-" else None) for side in (relation[0], relation[2])
+    ]
     values = [parse_integer(side) for side in (numbers[0], numbers[2])]
     left, right = operands
     left_value, right_value = values

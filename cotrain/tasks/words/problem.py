@@ -224,9 +224,13 @@ class _Draft:
             one = self.pick_noun(self.open)
             self.add_combination(one, self.pick_noun([noun for noun in self.open if noun != one]))
             return
-        left = self.known_quantity() if use == 0 else self.open[-1] if self.random() < 0.5 else self.pick_noun(self.open)
+        left = (
+            self.known_quantity() if use == 0 else self.open[-1] if self.random() < 0.5 else self.pick_noun(self.open)
+        )
         if self.random() < 0.35:
-            self.add_combination(*((left, self.known_quantity(left)) if self.random() < 0.7 else (self.known_quantity(left), left)))
+            self.add_combination(
+                *((left, self.known_quantity(left)) if self.random() < 0.7 else (self.known_quantity(left), left))
+            )
             return
         first = int(self.random() * 3)
         for turn in range(3):

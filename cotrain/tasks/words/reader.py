@@ -107,7 +107,9 @@ def _match_sentence(style: Family, sentence: str) -> tuple[str, dict[str, str]] 
     return None
 
 
-def _work_out(parsed_sentences: list[tuple[str, dict[str, str]]], style: Family, max_value: int) -> Problem | ParseFailure:
+def _work_out(
+    parsed_sentences: list[tuple[str, dict[str, str]]], style: Family, max_value: int
+) -> Problem | ParseFailure:
     *before, (last, question_parts) = parsed_sentences
     if last != "question" or any(kind == "question" for kind, _ in before):
         return ParseFailure(reason="no question")

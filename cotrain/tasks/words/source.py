@@ -148,7 +148,9 @@ class WordProblems:
         rng = rng_of("words", split, index, "paraphrase")
         for attempt in range(ATTEMPTS if others else 0):
             facts = problem.facts if attempt < AS_THEY_STAND else rng.sample(problem.facts, len(problem.facts))
-            text = wording.render_problem(wording.family_named(rng.choice(others)), facts, problem.question, problem.modulus)
+            text = wording.render_problem(
+                wording.family_named(rng.choice(others)), facts, problem.question, problem.modulus
+            )
             if split != "train" or text_bucket(text) in BUCKETS["train"]:
                 return (text,)
         return ()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from cotrain.backend.handles import PolicyHandle
 from cotrain.core.address import Address
 from cotrain.core.types import Completion
-from cotrain.engine.contract import MemoryLimitedEngine, Engine, Request, as_serving_engine
+from cotrain.engine.contract import Engine, MemoryLimitedEngine, Request, as_serving_engine
 
 
 class RoutingEngine:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cotrain.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cotrain.backend.several import MultiProcessBackend
+    from cotrain.backend.multi_process import MultiProcessBackend
 
 
 def splitter_of(backend: MultiProcessBackend, recipe: Any, cluster: Any) -> Any:
@@ -58,7 +58,9 @@ def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
         return [] if note is None else [note]
     launcher.start()
     where = f"the Ray at {cluster.address}"
-    wanted_gpus = [("learner" if p.what.startswith("the learners") else "engine", p.gpus) for p in estimate.processes if p.gpus]
+    wanted_gpus = [
+        ("learner" if p.what.startswith("the learners") else "engine", p.gpus) for p in estimate.processes if p.gpus
+    ]
     machines.await_gpus(wanted_gpus, f"at {cluster.address}")
     engine = cluster.pythons.get("VllmHost") if backend.kind == "vllm" else None
     hosts = [process for process in estimate.processes if process.memory]

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import torch
 
-from cotrain.backend.handles import PolicyHandle, ProgramHandle, PolicySpec
+from cotrain.backend.handles import PolicyHandle, PolicySpec, ProgramHandle
 from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process, TimedProcess
 from cotrain.backend.hosted_engines import HostedEngines
 from cotrain.backend.learner_group import RankGroup, RankGroupPolicy, rank_label
@@ -34,9 +34,9 @@ from cotrain.backend.learner_host import LearnerHost, PolicyInfo
 from cotrain.backend.local import PolicyFactory, cache_answers_by_policy, with_device_defaults
 from cotrain.backend.places import ENGINE as ENGINE
 from cotrain.backend.places import EnginePlacement, PlacementRule, embedded_alone, with_replicas
-from cotrain.backend.players import RoutingEngine
+from cotrain.backend.process_stats import ProcessStats, short_name
 from cotrain.backend.publishing import PublishCheck, check_publishing
-from cotrain.backend.work import ProcessStats, short_name
+from cotrain.backend.routing_engine import RoutingEngine
 from cotrain.core.errors import EngineLost, ProcessLost
 from cotrain.core.types import Trace
 from cotrain.learn.mismatch import Bounds

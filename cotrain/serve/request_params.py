@@ -90,7 +90,9 @@ def read_chat(body: bytes) -> tuple[RequestParams, list[Message]]:
         raise BadRequest("top_logprobs is given without logprobs; set logprobs to true", "top_logprobs")
     limit = integer_field(fields, "max_completion_tokens", 1, 2**31)
     params = _read_params(
-        fields, (top or 0) if wanted else None, integer_field(fields, "max_tokens", 1, 2**31) if limit is None else limit
+        fields,
+        (top or 0) if wanted else None,
+        integer_field(fields, "max_tokens", 1, 2**31) if limit is None else limit,
     )
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -157,7 +159,9 @@ def number_field(found: Mapping[str, Any], name: str, least: float, most: float)
     return float(value)
 
 
-def _read_params(fields: Mapping[str, Any], top: int | None, max_tokens: int | None, echo: bool = False) -> RequestParams:
+def _read_params(
+    fields: Mapping[str, Any], top: int | None, max_tokens: int | None, echo: bool = False
+) -> RequestParams:
     model, stop = text_field(fields, "model"), fields.get("stop", [])
     if model is None:
         raise BadRequest("model is missing; GET /v1/models lists those there are", "model")
@@ -171,7 +175,9 @@ def _read_params(fields: Mapping[str, Any], top: int | None, max_tokens: int | N
         raise BadRequest("logprobs and echo do not go with stream; leave out one of them", "stream")
     options = fields.get("stream_options", {})
     if not isinstance(options, dict) or options.keys() - {"include_usage", "include_obfuscation"}:
-        raise BadRequest(f"stream_options is {_short_value(options)}; expected {{'include_usage': true}}", "stream_options")
+        raise BadRequest(
+            f"stream_options is {_short_value(options)}; expected {{'include_usage': true}}", "stream_options"
+        )
     return RequestParams(
         model=model,
         temperature=number_field(fields, "temperature", 0.0, 100.0),
@@ -190,12 +196,16 @@ def _read_params(fields: Mapping[str, Any], top: int | None, max_tokens: int | N
 def _read_message(message: Any, where: str) -> Message:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in ("system", "developer", "user", "assistant"):
-        raise BadRequest(f"{where}: role is {_short_value(role)}; expected system, developer, user or assistant", "messages")
+        raise BadRequest(
+            f"{where}: role is {_short_value(role)}; expected system, developer, user or assistant", "messages"
+        )
     content = message.get("content")
     if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
-        raise BadRequest(f"{where}: content is {_short_value(content)}; expected a text or a list of text parts", "messages")
+        raise BadRequest(
+            f"{where}: content is {_short_value(content)}; expected a text or a list of text parts", "messages"
+        )
     return Message("system" if role == "developer" else role, content)
 
 

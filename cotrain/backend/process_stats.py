@@ -28,7 +28,9 @@ class ProcessStats:
         return replace(self)
 
 
-def process_metrics(before: Mapping[str, ProcessStats], after: Mapping[str, ProcessStats], seconds: float) -> dict[str, float | str]:
+def process_metrics(
+    before: Mapping[str, ProcessStats], after: Mapping[str, ProcessStats], seconds: float
+) -> dict[str, float | str]:
     """What of a step is told, of each process: ``process/{process}/…``; see ``metrics/table_timings.py``.
 
     Args:

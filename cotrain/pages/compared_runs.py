@@ -15,8 +15,16 @@ from cotrain.core.errors import RunDirectoryError
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import labelled_metric
 from cotrain.pages import study_words
-from cotrain.pages.bands import seed_runs_of, bands_of, is_training_headline
-from cotrain.pages.compare_overview import TextTable, about_sentences, alarm_cells, cost_cells, headline_cells, rate_cells, setting_cells
+from cotrain.pages.bands import bands_of, is_training_headline, seed_runs_of
+from cotrain.pages.compare_overview import (
+    TextTable,
+    about_sentences,
+    alarm_cells,
+    cost_cells,
+    headline_cells,
+    rate_cells,
+    setting_cells,
+)
 from cotrain.pages.compare_reach import find_levels
 from cotrain.pages.compare_table import (
     VERDICTS,
@@ -27,14 +35,14 @@ from cotrain.pages.compare_table import (
     label_of,
     roles_in,
     runs_of,
-    with_table,
     verdict_table,
+    with_table,
 )
 from cotrain.pages.compare_words import AXES, UNITS, budget_in_words, short_labels
+from cotrain.pages.estimates import parse_estimates
 from cotrain.pages.follow import read_json_object
 from cotrain.pages.guide import interval_text, number_text
 from cotrain.pages.places import RECIPE, ViewPlace, comparison_at
-from cotrain.pages.read import parse_estimates
 from cotrain.pages.rollouts import FIELDS
 from cotrain.pages.runs import RunView, figure_rows, redact_texts
 from cotrain.pages.settings import flatten_settings, value_text
@@ -104,7 +112,11 @@ class ComparedRuns:
             "title": redact_texts(self.place.title),
             "name": self.place.name,
             "arms": [self._arm_progress(arm) for arm in self.arms],
-            **(comparison_tables(compare, held_out) if compare else {"said": [], "figures": [], "cells": [], "about": []}),
+            **(
+                comparison_tables(compare, held_out)
+                if compare
+                else {"said": [], "figures": [], "cells": [], "about": []}
+            ),
             "held_out": bands_of(held_out, differences=bool(compare)),
             "training": bands_of(seed_runs_of(curves, training=True), differences=False, first=is_training_headline),
             "settings": differing_settings({arm: list(seeds.values()) for arm, seeds in self.arms.items()}),
@@ -136,7 +148,11 @@ class ComparedRuns:
                     groups_by_problem.setdefault(problem, {})[arm] = {**group, "run": self._numbers.get(run.directory)}
         least_arms = min(2, sum(seed in seeds for seeds in self.arms.values()))
         shared: list[dict[str, Any]] = [
-            {"problem": problem, "apart": _share_range(arms), "arms": {redact_texts(arm): found for arm, found in arms.items()}}
+            {
+                "problem": problem,
+                "apart": _share_range(arms),
+                "arms": {redact_texts(arm): found for arm, found in arms.items()},
+            }
             for problem, arms in groups_by_problem.items()
             if len(arms) >= least_arms
         ]
@@ -179,10 +195,15 @@ def comparison_tables(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
         _titled_table("At the start and at the end", "", headline_cells(with_rows)),
         _titled_table("What it cost", COSTS_LEAD, cost_cells(with_rows)),
         _titled_table("Alarms", ALARMS_LEAD, alarm_cells(with_rows), folded=True),
-        *(_titled_table(f"Verdicts at the end: {title}", VERDICTS_LEAD, found) for title, found in _verdict_cells(rows)),
+        *(
+            _titled_table(f"Verdicts at the end: {title}", VERDICTS_LEAD, found)
+            for title, found in _verdict_cells(rows)
+        ),
         _titled_table("Needed to reach a level", NEEDED_LEAD, _needed_cells(runs, budgets), folded=True),
         _titled_table("How it was run", "", setting_cells(with_rows)),
-        _titled_table("Learning rates", "Chosen on validation problems, with seeds that are not compared.", rate_cells(with_rows)),
+        _titled_table(
+            "Learning rates", "Chosen on validation problems, with seeds that are not compared.", rate_cells(with_rows)
+        ),
     ]
     return {
         "about": about_sentences(with_rows),
@@ -269,7 +290,10 @@ def _estimate_text(e: Estimate) -> str:
 def differing_settings(arms: Mapping[str, Sequence[RunView]]) -> TextTable:
     """The settings in which the arms' first runs differ, one row each."""
     settings_by_arm = {
-        arm: {name: value_text(value) for name, value in flatten_settings(redact_texts(runs[0].recipe.get("settings", {}))).items()}
+        arm: {
+            name: value_text(value)
+            for name, value in flatten_settings(redact_texts(runs[0].recipe.get("settings", {}))).items()
+        }
         for arm, runs in arms.items()
         if runs
     }

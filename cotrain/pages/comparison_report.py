@@ -13,12 +13,12 @@ from typing import Any
 
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk.files import replace_file
+from cotrain.pages.compared_runs import ComparedRuns, study_document
 from cotrain.pages.detail import dump_json
 from cotrain.pages.follow import read_json_object
 from cotrain.pages.page import render_page
 from cotrain.pages.places import ViewPlace, comparison_at
 from cotrain.pages.runs import RunView, redact_texts
-from cotrain.pages.together import ComparedRuns, study_document
 
 MOST_BYTES = 2_000_000  # of the rollouts
 PROBLEMS = 12  # of one seed, with their rollouts

@@ -16,7 +16,9 @@ def progress_printer(steps: int) -> Callable[[dict[str, Any]], None]:
         now, step = time.monotonic(), int(row["step"])
         first[:] = first or [(step, now)]
         begun, since = first[0]
-        left = f"  {_duration_text((now - since) / (step - begun) * (steps - step))} left" if begun < step < steps else ""
+        left = (
+            f"  {_duration_text((now - since) / (step - begun) * (steps - step))} left" if begun < step < steps else ""
+        )
         shown = {**row, "step": f"{step} of {steps}"}
         print(
             "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()) + left,
