@@ -220,7 +220,8 @@ def _attack_section(run: RunDirectory, roles: list[str]) -> list[str]:
         "| family | false-positive rate | n |",
         "|---|---|---|",
         *(
-            f"| {name} | {_estimate_text(_known_estimate(row['false_positive_rate']))} | {row['asked'] - row['refused']} |"
+            f"| {name} | {_estimate_text(_known_estimate(row['false_positive_rate']))} | "
+            f"{row['asked'] - row['refused']} |"
             for name, row in rows
         ),
     ]

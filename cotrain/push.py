@@ -44,7 +44,8 @@ def command(words: Sequence[str]) -> int:
     add_trust_flag(parser)
     arguments = parser.parse_strictly(words)
     print(
-        f"pushed to {push_policy(arguments.directory, arguments.role, arguments.repo, private=arguments.private, say=print_progress)}"
+        f"pushed to "
+        f"{push_policy(arguments.directory, arguments.role, arguments.repo, private=arguments.private, say=print_progress)}"
     )
     return 0
 

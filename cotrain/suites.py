@@ -355,8 +355,9 @@ def score_lines(result: dict[str, Any]) -> list[str]:
     lines = [f"{result['suite']}: {counts}, after step {settings['step']}, data {' '.join(settings['data'])}"]
     lines += [f"  graded by {settings['grader']}"] if "grader" in settings else []
     for role, role_settings in settings["roles"].items():
-        sampling_text = f"temperature {role_settings['temperature']}, top_p {role_settings['top_p']}, at most {role_settings['max_tokens']} tokens"
-        lines.append(f"  {role}: {role_settings['policy']} ({role_settings['model']}), {sampling_text}")
+        sampling = f"temperature {role_settings['temperature']}, top_p {role_settings['top_p']}"
+        limit = f"at most {role_settings['max_tokens']} tokens"
+        lines.append(f"  {role}: {role_settings['policy']} ({role_settings['model']}), {sampling}, {limit}")
     for key, value in result["figures"].items():
         figure = f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
         lines.append(f"  {key:40s} {figure:>22s}  n={value['n']}")

@@ -160,7 +160,7 @@ class HostedEngine:
         return self._run_turn("step")
 
     def running_tokens(self) -> dict[Address, list[int]]:
-        return dict(self.ask("drawn"))
+        return dict(self.ask("running_tokens"))
 
     def check(self, request: Request) -> None:
         """Raises UnknownName; whatever else is wrong with a request is told when it is asked."""

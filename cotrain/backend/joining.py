@@ -130,7 +130,8 @@ def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) ->
     wanted, memory_bytes = cluster.object_store_mb * 2**20, memory_here()
     if wanted > memory_bytes:
         raise ConfigError(
-            f"object_store_mb = {cluster.object_store_mb} in the --cluster file: this machine has {memory_bytes // 2**20} MB "
+            f"object_store_mb = {cluster.object_store_mb} in the --cluster file: this machine has "
+            f"{memory_bytes // 2**20} MB "
             "of memory in all; lower it"
         )
     shared = shutil.disk_usage(SHARED).free if SHARED.is_dir() else wanted

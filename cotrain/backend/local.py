@@ -143,7 +143,7 @@ class PolicyFactory:
 
     def language_model(self, spec: Any) -> tuple[nn.Module, Rendering]:
         """A module of its own, with its renderer."""
-        model, tokenizer = load_model(spec.model, **spec.loading)
+        model, tokenizer = load_model(spec.model, **spec.load_options)
         return nn.Module.to(model, self.device).eval(), _make_renderer(model, tokenizer)
 
     def scoring_renderer(self, spec: Any) -> Rendering:
@@ -152,12 +152,12 @@ class PolicyFactory:
     def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
         """All weights of a module, with an optimiser."""
         model = model.to(self.device).requires_grad_(True)
-        return LearnerHandle(name, spec, renderer, model, TorchLearner(model, **spec.optimising))
+        return LearnerHandle(name, spec, renderer, model, TorchLearner(model, **spec.learner_options))
 
     def build_adapter(self, name: str, spec: Any) -> LearnerHandle:
         """The adapter of this policy on the base that it shares, with an optimiser."""
         model, renderer, activate, base = self.adapter_module(name, spec)
-        learner = TorchLearner(model, **spec.optimising, activate=activate)
+        learner = TorchLearner(model, **spec.learner_options, activate=activate)
         return LearnerHandle(name, spec, renderer, model, learner, activate=activate, base=base)
 
     def adapter_module(self, name: str, spec: Any) -> tuple[nn.Module, Rendering, Callable[[], object], AdapterBase]:
@@ -190,7 +190,7 @@ def _adapter_bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[
     for name, spec in policies.items():
         if spec.model in first and spec.shares_base:
             _refuse_two_bases(name, spec, *first[spec.model])
-    bases = {model: AdapterBase(model, **spec.loading) for model, (_, spec) in first.items()}
+    bases = {model: AdapterBase(model, **spec.load_options) for model, (_, spec) in first.items()}
     for name, spec, lora in adapters:
         if lora.path is not None:
             bases[spec.model].load(name, lora.path)
@@ -203,13 +203,13 @@ def _adapter_bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[
 
 def _sharing_key(spec: Any) -> tuple[Any, ...]:
     """What two policies must have in common to share a module."""
-    return (spec.model, *spec.loading.values())
+    return (spec.model, *spec.load_options.values())
 
 
 def _refuse_two_bases(name: str, spec: Any, other: str, base: Any) -> None:
     """Adapters and frozen policies on one model share it in memory."""
-    for field_name, value in spec.loading.items():
-        expected = base.loading[field_name]
+    for field_name, value in spec.load_options.items():
+        expected = base.load_options[field_name]
         if value != expected:
             raise ConfigError(
                 f"policies {other!r} and {name!r} share the base {spec.model!r}, with {field_name} {expected!r} and "

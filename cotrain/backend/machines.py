@@ -176,7 +176,8 @@ def check_gpus(wanted: Sequence[tuple[str, float]], gpus_per_machine: Sequence[f
     total = sum(each for _, each in wanted)
     if total > gpus_in_all:
         raise ConfigError(
-            f"learners and engine want {total:g} GPUs, and there are {gpus_in_all:g} {where}; give fewer ranks or engines, "
+            f"learners and engine want {total:g} GPUs, and there are {gpus_in_all:g} {where}; give fewer ranks or "
+            f"engines, "
             "or less than a GPU to each"
         )
 

@@ -147,7 +147,7 @@ class MultiProcessBackend:
             try:
                 self._learners = self._begin_learners()
                 self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
-                opened: dict[str, PolicyInfo] = self._learners.ask("opened")
+                opened: dict[str, PolicyInfo] = self._learners.ask("describe_policies")
                 self._engine = HostedEngines(
                     [
                         (

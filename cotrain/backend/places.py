@@ -112,7 +112,7 @@ def refuse_heads(name: str, spec: Any) -> None:
 
 
 def _loading_values(spec: Any) -> tuple[Any, ...]:
-    return tuple(spec.loading.values())
+    return tuple(spec.load_options.values())
 
 
 def _uses_autocast(spec: Any) -> bool:

@@ -162,11 +162,11 @@ class ShardedPolicyFactory(PolicyFactory):
 
     def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
         sharded = self._shards_of(model.to(self.device).requires_grad_(True))
-        return LearnerHandle(name, spec, renderer, model, ShardedLearner(sharded, **spec.optimising))
+        return LearnerHandle(name, spec, renderer, model, ShardedLearner(sharded, **spec.learner_options))
 
     def build_adapter(self, name: str, spec: Any) -> LearnerHandle:
         model, renderer, activate, base = self.adapter_module(name, spec)
-        learner = ShardedLearner(self._shards_of(model), **spec.optimising, activate=activate)
+        learner = ShardedLearner(self._shards_of(model), **spec.learner_options, activate=activate)
         return LearnerHandle(name, spec, renderer, model, learner, activate=activate, base=base)
 
     def build_frozen(self, name: str, spec: Any) -> ModelHandle:

@@ -331,7 +331,7 @@ def _run_watched(
     from cotrain.runs.run import Interrupted
     from cotrain.train.guard import Diverged
 
-    about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.length}
+    about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
     try:
         with (
             LiveTable(ends_of(recipe), spent=latest_costs(Path(out))) as live,
@@ -393,7 +393,8 @@ def demo(argv: Sequence[str]) -> int:
             )
         if arguments.seed not in (None, recipe.seed):
             raise ConfigError(
-                f"{arguments.out} holds the demo with seed {recipe.seed}; leave out --seed {arguments.seed} to go on with "
+                f"{arguments.out} holds the demo with seed {recipe.seed}; leave out --seed {arguments.seed} to go "
+                f"on with "
                 "it, or "
                 "choose another --out"
             )

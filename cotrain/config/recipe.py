@@ -148,7 +148,8 @@ def check_recipe(recipe: Recipe) -> None:
         if role == "solver" and "problem" not in (fields := fields_of(spec.prompt)):
             fields_text = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
             raise ConfigError(
-                f"role 'solver': its prompt has {fields_text}, so that it does not see the problem; expected {{problem}} "
+                f"role 'solver': its prompt has {fields_text}, so that it does not see the problem; expected "
+                f"{{problem}} "
                 "in it"
             )
         if not recipe.policies[spec.policy].plays:

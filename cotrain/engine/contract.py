@@ -113,6 +113,6 @@ def as_serving_engine(engine: Engine) -> ServingEngine:
     if not isinstance(engine, ServingEngine):
         name = type(engine).__name__
         raise ConfigError(
-            f"engine {name} has no step, drawn, check and context, which a server needs; serve with another"
+            f"engine {name} has no step, running_tokens, check and context, which a server needs; serve with another"
         )
     return engine

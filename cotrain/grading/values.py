@@ -113,7 +113,8 @@ def _item_pairs(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 _WRITERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     tuple: ("tuple", list), set: ("set", list), frozenset: ("frozenset", list), dict: ("dict", _item_pairs),
-    OrderedDict: ("OrderedDict", _item_pairs), Counter: ("Counter", _item_pairs), deque: ("deque", lambda v: (list(v), v.maxlen)),
+    OrderedDict: ("OrderedDict", _item_pairs), Counter: ("Counter", _item_pairs),
+    deque: ("deque", lambda v: (list(v), v.maxlen)),
     bytes: ("bytes", lambda v: (v.decode("latin-1"),)), bytearray: ("bytearray", lambda v: (v.decode("latin-1"),)),
     complex: ("complex", lambda v: (v.real, v.imag)), range: ("range", lambda v: (v.start, v.stop, v.step)),
     slice: ("slice", lambda v: (v.start, v.stop, v.step)), array: ("array", lambda v: (v.typecode, v.tolist())),

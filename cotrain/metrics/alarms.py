@@ -139,7 +139,8 @@ BANDS = (
             "right and harder ones where all are, and leave it where a format is paid that all of them keep.",
     ),
     Band(
-        name="cut off", keys=("{role}/truncated",), window=10, rule=MeanAbove(metric_with_key("{role}/truncated").tolerable[1]),
+        name="cut off", keys=("{role}/truncated",), window=10,
+        rule=MeanAbove(metric_with_key("{role}/truncated").tolerable[1]),
     ),
     Band(
         name="collapsing entropy", keys=("{policy}/{objective}/surprisal",), window=10,

@@ -124,7 +124,8 @@ def _figures_table(rows: Sequence[Mapping[str, Any]], roles: set[str]) -> str:
             )
             label = escape_markdown(label_of(row["metric"], roles))
             lines.append(
-                f"| {label} | {escape_markdown(row['recipe'])} | {_estimate_cell(before, share)} | {_estimate_cell(after, share)} | {words} |"
+                f"| {label} | {escape_markdown(row['recipe'])} | {_estimate_cell(before, share)} | "
+                f"{_estimate_cell(after, share)} | {words} |"
             )
     return "\n".join(["| figure | recipe | before | then | difference |", "|---|---|---|---|---|", *lines])
 
@@ -136,7 +137,8 @@ def _needed_section(runs: Runs, budgets: Mapping[str, float]) -> list[str]:
             name = f", {escape_markdown(level.name)}" if level.name else ""
             for r in level.reached:
                 lines.append(
-                    f"| {UNITS[axis]} to {number_text(level.value, share=True)}{name} | {escape_markdown(r.recipe)} | {escape_markdown(r.in_words())}"
+                    f"| {UNITS[axis]} to {number_text(level.value, share=True)}{name} | "
+                    f"{escape_markdown(r.recipe)} | {escape_markdown(r.in_words())}"
                     f" | {escape_markdown(r.difference_in_words())} |"
                 )
     head = ["| level | recipe | needed | against the reference |", "|---|---|---|---|"]
@@ -149,7 +151,8 @@ def _needed_section(runs: Runs, budgets: Mapping[str, float]) -> list[str]:
 def _verdicts_table(recipes: Mapping[str, Mapping[str, Estimate]]) -> str:
     metrics = [m for m in VERDICTS if any(m in figures for figures in recipes.values())]
     lines = [
-        f"| {escape_markdown(name)} | {' | '.join(_estimate_cell(figures[m], True) if m in figures else '–' for m in metrics)} |"
+        f"| {escape_markdown(name)} | "
+        f"{' | '.join(_estimate_cell(figures[m], True) if m in figures else '–' for m in metrics)} |"
         for name, figures in recipes.items()
     ]
     head = [

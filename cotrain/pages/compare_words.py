@@ -61,7 +61,8 @@ def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) 
         return "no seed was measured in both"
     size = points_text(change.value, share=metric_meaning.is_share) + unit
     if change.n >= LEAST and not verdict:
-        return f"{size} (95\u202f% interval {difference_interval(change, share=metric_meaning.is_share)}, {change.n} seeds)"
+        interval = difference_interval(change, share=metric_meaning.is_share)
+        return f"{size} (95\u202f% interval {interval}, {change.n} seeds)"
     if change.n == 1:
         return f"{size}; one seed: an anecdote"
     if change.n < LEAST:

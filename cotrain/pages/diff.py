@@ -108,7 +108,8 @@ def _rollout_pair(one: RunView, other: RunView, address: str | None) -> dict[str
         for directory, rollout in rollouts.items():
             if rollout is None:
                 raise ConfigError(
-                    f"cotrain diff: {directory} has no rollout {escape_terminal(address, 60)}; `cotrain view` lists them"
+                    f"cotrain diff: {directory} has no rollout {escape_terminal(address, 60)}; `cotrain view` "
+                    f"lists them"
                 )
         return _side_by_side(rollouts[one.directory] or {}, rollouts[other.directory] or {})
     steps = [{member.step for member in run.rollouts.members()} for run in (one, other)]
@@ -171,7 +172,8 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
     for row in comparison["figures"]:
         mark = " *" if row["apart"] else ""
         lines.append(
-            f"{escape_terminal(row['figure'], 60)[:width]:{width}s}{_estimate_text(row['a']):>24s}{_estimate_text(row['b']):>24s}{mark}"
+            f"{escape_terminal(row['figure'], 60)[:width]:{width}s}"
+            f"{_estimate_text(row['a']):>24s}{_estimate_text(row['b']):>24s}{mark}"
         )
     if comparison["figures"]:
         lines += ["*: the intervals do not touch; another seed may differ by more than they say"]

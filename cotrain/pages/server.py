@@ -280,7 +280,8 @@ class _Handler(BaseHTTPRequestHandler):
                     content = dump_json(self.viewer.answer(path[1:], parse_qs(url.query, max_num_fields=8)))
                 extra_headers = {
                     "Content-Security-Policy": "default-src 'none'",
-                    "Server-Timing": f"cpu;dur={1000 * (time.thread_time() - cpu_start):.1f}",  # how often a page may ask
+                    # how often a page may ask
+                    "Server-Timing": f"cpu;dur={1000 * (time.thread_time() - cpu_start):.1f}",
                 }
                 self._send_answer(content, "application/json", extra_headers)
             else:

@@ -81,8 +81,8 @@ def explain_rollout(rollout: dict[str, Any], address_end: str = "") -> list[str]
 
 def _trace_lines(trace: dict[str, Any]) -> list[str]:
     judged = f", judges {escape_terminal(trace['parent'], 80)}" if trace["parent"] else ""
-    speaker = f"{escape_terminal(trace['role'], 60)} ({escape_terminal(trace['policy'], 60)}, version {trace['version']}){judged}"
-    lines = [f"{escape_terminal(trace['address'], 80)}  {speaker}"]
+    role, policy = (escape_terminal(trace[key], 60) for key in ("role", "policy"))
+    lines = [f"{escape_terminal(trace['address'], 80)}  {role} ({policy}, version {trace['version']}){judged}"]
     for name, value, span in trace["signals"]:
         weight = f" × {trace['weights'][name]:g}" if name in trace["weights"] else " × 0" if trace["weights"] else ""
         where = f" for tokens {span[0]} to {span[1]}" if span else ""
@@ -93,7 +93,8 @@ def _trace_lines(trace: dict[str, Any]) -> list[str]:
     if entropies := _sampled_values(trace, trace.get("entropies") or []):
         mean, largest_at = sum(entropies) / len(entropies), max(range(len(entropies)), key=entropies.__getitem__)
         lines.append(
-            f"{INDENT}entropy of a token: mean {mean:.3g} nats, most {entropies[largest_at]:.3g} at sampled token {largest_at}"
+            f"{INDENT}entropy of a token: mean {mean:.3g} nats, most {entropies[largest_at]:.3g} at sampled token "
+            f"{largest_at}"
         )
     for objective, values in trace.get("advantages", {}).items():
         known_values = [value for value in values if value is not None]

@@ -56,7 +56,8 @@ def examine_installation() -> int:
     for name in (*EMBEDDED, EMBEDDED_RATER):
         description = describe_model(resolve_model(name))
         print(
-            f"model         {name}: {description['class']}, {description['parameters']:,} parameters, sha256 {description['sha256'][:12]}…"
+            f"model         {name}: {description['class']}, {description['parameters']:,} parameters, sha256 "
+            f"{description['sha256'][:12]}…"
         )
     return 1 if missing else 0
 

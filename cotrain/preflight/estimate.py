@@ -110,7 +110,8 @@ class RunEstimate:
             parts = ", ".join(f"{name} {bytes_text(value)}" for name, value in self.memory.items())
             lines.append(f"memory on {self.device}, estimated: {bytes_text(self.total_memory)} ({parts})")
         lines.append(
-            f"disk, estimated: {bytes_text(CHECKPOINTS_HELD * self.checkpoint)} for checkpoints of {bytes_text(self.checkpoint)} each"
+            f"disk, estimated: {bytes_text(CHECKPOINTS_HELD * self.checkpoint)} for checkpoints of "
+            f"{bytes_text(self.checkpoint)} each"
         )
         return lines
 

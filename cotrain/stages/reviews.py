@@ -74,7 +74,8 @@ def gold_reviews(
     items = [item for item in conversations if item is not None]
     if len(items) < len(conversations):
         lost = (
-            f"{len(conversations) - len(items)} of {len(conversations)} labelled solutions are left out: the verdict {role.verdict!r} "
+            f"{len(conversations) - len(items)} of {len(conversations)} labelled solutions are left out: the "
+            f"verdict {role.verdict!r} "
             "cannot say that steps and answer differ"
         )
         if not items:

@@ -267,7 +267,8 @@ def fill_template(template: str, /, **fields: str | int) -> str:
     missing, unknown = sorted(known - fields.keys()), sorted(fields.keys() - known)
     if missing or unknown:
         raise ConfigError(
-            f"prompt template {_short_template(template)!r} has the fields {sorted(known)} but was given {sorted(fields)}"
+            f"prompt template {_short_template(template)!r} has the fields {sorted(known)} but was given "
+            f"{sorted(fields)}"
             f" (missing: {missing or 'none'}, unknown: {unknown or 'none'}); change the template or the call"
         )
     return "".join(text if name is None else str(fields[name]) for name, text in _split_template(template))

@@ -74,8 +74,11 @@ def _judge_figures(
         chosen, enough = scored_solutions[:BEST_OF], len(scored_solutions) >= BEST_OF
         best = enough and best_is_right([score for score, _ in chosen], [right for _, right in chosen])
         counts[task] = {
-            **_pair_counts(scored_solutions, ""), **_pair_counts(scored_steps, "step_"), "best": float(best), "enough": float(enough),
-        }  # fmt: skip
+            **_pair_counts(scored_solutions, ""),
+            **_pair_counts(scored_steps, "step_"),
+            "best": float(best),
+            "enough": float(enough),
+        }
     total = {name: sum(row[name] for row in counts.values()) for name in ("pairs", "step_pairs", "enough")}
     return defined_figures(
         {

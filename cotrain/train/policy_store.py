@@ -84,7 +84,8 @@ class PolicyStore:
             if other.renderer is not None and vocabulary_of(other.renderer) != vocabulary_of(speaker_handle.renderer):
                 raise ConfigError(
                     f"objective {objective!r}: policy {name!r} ({other.spec.model}) has another tokenizer than "
-                    f"{speaker!r} ({speaker_handle.spec.model}), whose tokens it is to score; use models with one tokenizer"
+                    f"{speaker!r} ({speaker_handle.spec.model}), whose tokens it is to score; use models with one "
+                    f"tokenizer"
                 )
 
     def state(self) -> State:

@@ -103,7 +103,7 @@ def test_what_the_program_holds_is_what_it_holds_now():
 
 
 def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
-    monkeypatch.setattr(estimate, "resident", lambda: 0.5 * GIB)  # whatever this process has run before
+    monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.5 * GIB)  # whatever this process has run before
     recipe = tango(model=models.middle)
     room = Memory(total=64 * GIB, available=64 * GIB)
     assert fit_to_memory(recipe, "cpu", room)[1] == []

@@ -8,8 +8,8 @@ import pytest
 
 PRINTS = """
 import os, sys
-from cotrain.core.streams import secure
-secure()
+from cotrain.core.streams import secure_streams
+secure_streams()
 print("a line" * 20000)
 print("a note", file=sys.stderr)
 os._exit(0)  # nothing is flushed any more

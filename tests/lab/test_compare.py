@@ -142,7 +142,7 @@ def test_rates_are_chosen_at_the_cost_that_is_made_equal(tmp_path, monkeypatch):
             shutil.rmtree(folder, ignore_errors=True)
             made_run(folder, {"solver/pass@1": figure}, tokens=200 if dear else 100, steps=8 if goes_on else 4)
 
-    monkeypatch.setattr(waves, "work", make)
+    monkeypatch.setattr(waves, "run_jobs", make)
     for budget, lengths in ((None, [4, 2, 2, 1]), (8000.0, [4, 2])):
         waves_of_work.clear()
         made = begun(plan(tmp_path / str(budget), equal="flops", rates=(1e-4, 4e-4), seeds=1, budget=budget))

@@ -110,7 +110,7 @@ def test_what_is_nested_too_deeply_is_odd():
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "ASKING", 0.3)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
     viewer = server.Viewer([], tmp_path)
     listening = server.listen(viewer, 0)
     threading.Thread(target=listening.serve_forever, daemon=True).start()

@@ -16,10 +16,11 @@ PATCHES = {
     "exec": "import builtins\nbuiltins.exec = lambda *a: None\nbuiltins.compile = lambda *a: None",
     "json": 'import json\njson.dumps = lambda *a, **k: \'{"id": 1, "value": true, "reason": null}\'',
     "the channel": "import sys\nfor module in list(sys.modules.values()):\n"
-    "    for name in ('kind_of_failure', 'raising', 'raised', 'run', 'judge', 'examine', '_reply', 'perform'):\n"
+    "    for name in ('kind_of_failure', 'encode_exception', 'decode_exception', 'run_script', 'run_program', 'judge', "
+    "'run_tests', '_grade_line', '_next_reply', 'perform_request'):\n"
     "        if hasattr(module, name): setattr(module, name, lambda *a, **k: (True, None))",
     "its values": "import sys\nfor module in list(sys.modules.values()):\n"
-    "    if hasattr(module, 'Values'): module.Values.write = lambda self, value: True",
+    "    if hasattr(module, 'ValueCodec'): module.ValueCodec.write_value = lambda self, value: True",
     "trace": "import sys\nsys.settrace(lambda f, e, a: f.f_locals.clear() or None)",
     "the frames": "import sys\nf = sys._getframe()\nwhile f:\n    f.f_globals['AssertionError'] = SystemExit\n    f "
     "= f.f_back",

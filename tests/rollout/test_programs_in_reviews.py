@@ -148,7 +148,7 @@ def own(monkeypatch):
     with GradingPool(
         workers=1, judging=(python_tool.RUNNER,), memory=python_tool.MEMORY_BYTES, cell=working_cell()
     ) as pool:
-        monkeypatch.setattr(python_tool, "_pool", lambda: pool)
+        monkeypatch.setattr(python_tool, "_script_pool", lambda: pool)
         yield pool
 
 
@@ -237,7 +237,7 @@ def test_addresses_do_not_depend_on_which_program_was_faster(monkeypatch):
             time.sleep((hash((seed, time.monotonic_ns())) % 20) / 1000)
             return ran(source)
 
-        monkeypatch.setattr(python_tool, "_run", slow)
+        monkeypatch.setattr(python_tool, "_run_program", slow)
         assert play(say, several, wrap=lambda engine, s=seed: RandomLatency(engine, s))[2] == expected
 
 

@@ -162,7 +162,7 @@ def test_a_failure_that_nobody_awaited_is_one_line(capsys):
 COMMAND = """
 import sys, os
 from cotrain.core import streams
-streams.secure()
+streams.secure_streams()
 {}
 print("after")
 """

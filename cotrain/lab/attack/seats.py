@@ -130,7 +130,8 @@ def refuse_other_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) ->
             mine, theirs = game.get(name), other.get(name)
             if mine != theirs:
                 raise ConfigError(
-                    f"xplay: {name} is {_short_repr(theirs)} in {run} and {_short_repr(mine)} in {first}; expected one game"
+                    f"xplay: {name} is {_short_repr(theirs)} in {run} and {_short_repr(mine)} in {first}; "
+                    f"expected one game"
                 )
 
 

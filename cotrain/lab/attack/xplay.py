@@ -105,7 +105,8 @@ def xplay(
     for point in points:
         drawn_solutions.append(draw_solutions(point, recipes[point.run], tasks, n, split, device, pace))
         say(
-            f"{point.run} after step {point.step}: {sum(drawn_solutions[-1].right)} of {len(drawn_solutions[-1].right)} solutions are right"
+            f"{point.run} after step {point.step}: {sum(drawn_solutions[-1].right)} of "
+            f"{len(drawn_solutions[-1].right)} solutions are right"
         )
     cells = []
     pace = Pace(

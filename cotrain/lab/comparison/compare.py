@@ -244,7 +244,8 @@ def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
     for label, size in others:
         if size != first_size:
             raise ConfigError(
-                f"compare: {first!r} is tested on {first_size[0]} problems with {first_size[1]} answers each, {label!r} on "
+                f"compare: {first!r} is tested on {first_size[0]} problems with {first_size[1]} answers each, "
+                f"{label!r} on "
                 f"{size[0]} with "
                 f"{size[1]}; expected the same; add --set evaluation.tasks=N and --set evaluation.group_size=N"
             )

@@ -1,0 +1,105 @@
+"""Names say what a function does and to what, and one name means one thing. Run by ``make check``.
+
+Of all functions and methods of the package (dunders aside) at most half have a name of one word, and at most one in
+fifty is a bare participle (``told``, ``settled``). No name of a module's functions and classes is defined in three
+files."""
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ONE_WORD, PARTICIPLES, FILES = 0.50, 0.02, 2
+IRREGULAR = set(
+    [
+        "asked",
+        "begun",
+        "born",
+        "bought",
+        "bound",
+        "brought",
+        "built",
+        "chosen",
+        "come",
+        "cut",
+        "dealt",
+        "done",
+        "drawn",
+        "driven",
+        "fallen",
+        "found",
+        "given",
+        "gone",
+        "grown",
+        "heard",
+        "held",
+        "hidden",
+        "hit",
+        "kept",
+        "known",
+        "laid",
+        "led",
+        "left",
+        "lent",
+        "lost",
+        "made",
+        "meant",
+        "met",
+        "paid",
+        "put",
+        "run",
+        "said",
+        "seen",
+        "sent",
+        "set",
+        "shown",
+        "shut",
+        "sold",
+        "spent",
+        "split",
+        "spoken",
+        "stood",
+        "struck",
+        "taken",
+        "taught",
+        "thrown",
+        "told",
+        "torn",
+        "understood",
+        "won",
+        "woven",
+        "written",
+    ]
+)
+NO_PARTICIPLE = {"feed", "need", "seed", "shed", "speed", "embed"}
+root = Path(__file__).resolve().parent.parent
+functions: list[str] = []
+places: dict[str, set[str]] = defaultdict(set)
+for path in sorted((root / "cotrain").rglob("*.py")):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions += [n.name for n in ast.walk(tree) if isinstance(n, nodes) and not n.name.startswith("__")]
+    for node in tree.body:
+        if isinstance(node, (*nodes, ast.ClassDef)) and not node.name.startswith("__"):
+            places[node.name.strip("_")].add(str(path.relative_to(root)))
+
+
+def words_of(name: str) -> list[str]:
+    return [word for word in name.split("_") if word]
+
+
+def is_participle(name: str) -> bool:
+    words = words_of(name)
+    return len(words) == 1 and (
+        words[0] in IRREGULAR or (bool(re.search("ed$", words[0])) and words[0] not in NO_PARTICIPLE)
+    )
+
+
+one_word = sum(len(words_of(name)) == 1 for name in functions) / len(functions)
+participles = sum(map(is_participle, functions)) / len(functions)
+shared = {name: files for name, files in places.items() if len(files) > FILES}
+print(f"names: {len(functions)} functions, {one_word:.1%} of one word, {participles:.1%} bare participles")
+for name, files in sorted(shared.items()):
+    print(f"names: {name} is defined in {len(files)} files: {', '.join(sorted(files))}")
+sys.exit(bool(shared) or one_word > ONE_WORD or participles > PARTICIPLES)
