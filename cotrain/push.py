@@ -43,10 +43,10 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument("--private", action="store_true", help="only you can see it")
     add_trust_flag(parser)
     arguments = parser.parse_strictly(words)
-    print(
-        f"pushed to "
-        f"{push_policy(arguments.directory, arguments.role, arguments.repo, private=arguments.private, say=print_progress)}"
+    place = push_policy(
+        arguments.directory, arguments.role, arguments.repo, private=arguments.private, say=print_progress
     )
+    print(f"pushed to {place}")
     return 0
 
 

@@ -11,66 +11,10 @@ from collections import defaultdict
 from pathlib import Path
 
 ONE_WORD, PARTICIPLES, FILES = 0.50, 0.02, 2
-IRREGULAR = set(
-    [
-        "asked",
-        "begun",
-        "born",
-        "bought",
-        "bound",
-        "brought",
-        "built",
-        "chosen",
-        "come",
-        "cut",
-        "dealt",
-        "done",
-        "drawn",
-        "driven",
-        "fallen",
-        "found",
-        "given",
-        "gone",
-        "grown",
-        "heard",
-        "held",
-        "hidden",
-        "hit",
-        "kept",
-        "known",
-        "laid",
-        "led",
-        "left",
-        "lent",
-        "lost",
-        "made",
-        "meant",
-        "met",
-        "paid",
-        "put",
-        "run",
-        "said",
-        "seen",
-        "sent",
-        "set",
-        "shown",
-        "shut",
-        "sold",
-        "spent",
-        "split",
-        "spoken",
-        "stood",
-        "struck",
-        "taken",
-        "taught",
-        "thrown",
-        "told",
-        "torn",
-        "understood",
-        "won",
-        "woven",
-        "written",
-    ]
+IRREGULAR = frozenset(
+    """begun born bought bound brought built chosen come cut dealt done drawn driven fallen found given gone grown heard
+    held hidden hit kept known laid led left lent lost made meant met paid put run said seen sent set shown shut sold
+    spent split spoken stood struck taken taught thrown told torn understood won woven written""".split()  # noqa: SIM905
 )
 NO_PARTICIPLE = {"feed", "need", "seed", "shed", "speed", "embed"}
 root = Path(__file__).resolve().parent.parent

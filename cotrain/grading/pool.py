@@ -256,10 +256,10 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     percent = [side.unit is PERCENT for side in (right, answer_read)]
     by = Fraction(1)
     if right.unit is not None and answer_read.unit is not None:
-        unit_ratio = unit_ratio(answer_read.unit, right.unit)
-        if unit_ratio is None:
+        ratio = unit_ratio(answer_read.unit, right.unit)
+        if ratio is None:
             return Grade(value=False)
-        by = unit_ratio
+        by = ratio
     if right.value is not None and answer_read.value is not None:
         value, answer_value = right.value, answer_read.value if by == 1 else Fraction(answer_read.value) * by
         if value == answer_value and (not -1 < value < 1 or not value or percent[0] == percent[1]):
