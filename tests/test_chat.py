@@ -19,7 +19,7 @@ def trainer():
 
 def test_steps_answer_and_verdicts_of_several_reviews(trainer):
     recipe = trainer.recipe
-    executor = trainer.player(recipe.seed)
+    executor = trainer.make_executor(recipe.seed)
     for turn in range(8):
         lines = chat.problem_lines(trainer, executor, recipe.tasks.get("validation", turn).prompt, turn)
         if len(lines) >= 4 and "no verdict" not in lines[-1]:
@@ -31,7 +31,7 @@ def test_steps_answer_and_verdicts_of_several_reviews(trainer):
 
 def test_text_that_is_no_solution_is_shown_as_it_is(trainer):
     recipe = trainer.recipe
-    executor = trainer.player(recipe.seed)
+    executor = trainer.make_executor(recipe.seed)
     lines = chat.problem_lines(trainer, executor, "?", 9)
     assert lines and all(isinstance(line, str) for line in lines)
 
@@ -45,14 +45,14 @@ def test_the_conversation_ends_with_the_input(trainer, monkeypatch, capsys):
             raise line
         return line
 
-    monkeypatch.setattr(chat.api, "opened", lambda directory, *how, **more: trainer)
+    monkeypatch.setattr(chat.api, "open_trainer", lambda directory, *how, **more: trainer)
     assert chat.run_chat("anywhere", read_line=read) == 0
     out = capsys.readouterr().out
     assert trainer.recipe.tasks.get("validation", chat.EXAMPLE).prompt in out
 
 
 def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys):
-    monkeypatch.setattr(chat.api, "opened", lambda directory, *how, **more: trainer)
+    monkeypatch.setattr(chat.api, "open_trainer", lambda directory, *how, **more: trainer)
     problem = trainer.recipe.tasks.get("validation", chat.EXAMPLE).prompt
     assert main(["chat", "anywhere", "--once", problem]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -63,7 +63,7 @@ def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys):
 
 def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer, monkeypatch, capsys):
     said = iter(["word " * 900])
-    monkeypatch.setattr(chat.api, "opened", lambda directory, *how, **more: trainer)
+    monkeypatch.setattr(chat.api, "open_trainer", lambda directory, *how, **more: trainer)
     assert (
         chat.run_chat("anywhere", read_line=lambda prompt: next(said, None) or (_ for _ in ()).throw(EOFError())) == 0
     )
@@ -73,6 +73,6 @@ def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer
         raise RuntimeError("nobody\x1b[31m there")
 
     recipe = replace(trainer.recipe, evaluation=replace(trainer.recipe.evaluation, protocol=refuses))
-    executor = trainer.player(recipe.seed)
+    executor = trainer.make_executor(recipe.seed)
     (line,) = chat.problem_lines(SimpleNamespace(recipe=recipe), executor, "?", 10)
     assert "no answer: test_chat.py, line " in line and ": RuntimeError: nobody" in line and "\x1b" not in line

@@ -181,7 +181,7 @@ class PolicyGradient:
         values = channel.values
         if self.baseline is not None:
             keys = [f"{samples[owner].role}/{name}" for owner in channel.owners.tolist()]
-            games = [samples[owner].game for owner in channel.owners.tolist()]
+            games = [samples[owner].episode_key for owner in channel.owners.tolist()]
             values, baselines = self.baseline(values, keys, games, baselines)
         if self.advantage is not None:
             values = self.advantage(values, pools[channel.owners])

@@ -2,7 +2,7 @@
 
 Everything a model wrote is hostile until shown otherwise. Characters that would move the cursor, turn the reading
 direction or hide are replaced by something that can be seen: ``<U+202E>``. In a page the front-end does the same
-(``view/assets/words.js``); here markup is escaped only for the title. Nothing is dropped silently: a text that is cut
+(``pages/assets/words.js``); here markup is escaped only for the title. Nothing is dropped silently: a text that is cut
 says by how much.
 """
 

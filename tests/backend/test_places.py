@@ -13,7 +13,7 @@ BASE = "embedded"
 
 
 def places(policies):
-    settled = {name: spec.settled(autocast=False) for name, spec in policies.items()}
+    settled = {name: spec.with_device_defaults(autocast=False) for name, spec in policies.items()}
     return [(place.policies, place.host.__name__) for place in VllmPlacement()(settled, 0, "cpu", 1)]
 
 

@@ -168,7 +168,7 @@ def test_gpus_that_there_are_not():
 
 def test_gpus_may_join_late(monkeypatch):
     late = [[], [], [{"Resources": {"GPU": 1.0}}]]
-    monkeypatch.setattr(machines, "nodes", lambda: late.pop(0))
+    monkeypatch.setattr(machines, "live_nodes", lambda: late.pop(0))
     await_gpus([("learner", 1.0)], "at the Ray", lambda seconds: None)
     assert not late
 

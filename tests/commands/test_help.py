@@ -26,7 +26,7 @@ def parser_of(monkeypatch, words):
         raise Made(parser)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Parser, "strict", stop)
+        patch.setattr(Parser, "parse_strictly", stop)
         with pytest.raises(Made) as made:
             cli.main(words)
     return made.value.args[0]

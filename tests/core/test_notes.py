@@ -32,7 +32,7 @@ def test_a_value_of_the_declared_type_becomes_json():
 )  # fmt: skip
 def test_another_type_raises(key, value):
     with pytest.raises(TypeError, match=f"'{key.name}' of 0:0:0:solver:0 is .*; expected .*{key.meaning}"):
-        key.json(value, "0:0:0:solver:0")
+        key.checked_json(value, "0:0:0:solver:0")
 
 
 def test_a_number_without_end_raises():

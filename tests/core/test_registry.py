@@ -19,9 +19,16 @@ from cotrain import Objective, Recipe, Settings, Task, OUTCOME, common_roles, gr
 def riddle_grpo(run: Settings, *, scale: float = 1.0) -> Recipe:
     if scale < 0:
         raise ValueError("scale is below zero")
-    solver = common_roles.solver("solver", short=True)
-    return run.recipe("riddle", policies={"solver": run.trained()}, roles={"solver": solver}, protocol=solve,
-        objectives={"solver": Objective(on="solver", by=grpo({OUTCOME: scale}))})
+    solver = common_roles.solver("solver", run.model)
+    learn = Objective(policy="solver", on="solver", by=grpo(rewards={OUTCOME: scale}))
+    return run.recipe(
+        "riddle",
+        policies={"solver": run.learner()},
+        roles={"solver": solver},
+        objectives={"solver": learn},
+        schedule=single(solve, "solver"),
+        evaluate=solve,
+    )
 
 
 @dataclass(frozen=True)

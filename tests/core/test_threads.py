@@ -60,7 +60,7 @@ def test_torch_is_imported_by_no_command_line_before_that():
 def test_busy_processors_are_those_that_were_not_idle_meanwhile(monkeypatch):
     monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
     looks = iter([(1000, 5000), (1030, 5040)])
-    monkeypatch.setattr(threads, "spent", lambda: next(looks))
+    monkeypatch.setattr(threads, "cpu_ticks", lambda: next(looks))
     assert threads.busy_elsewhere(0) == pytest.approx(1.0)
 
 
@@ -68,7 +68,7 @@ def test_without_the_kernels_figures_the_load_stands_in(monkeypatch):
     def unknown():
         raise FileNotFoundError
 
-    monkeypatch.setattr(threads, "spent", unknown)
+    monkeypatch.setattr(threads, "cpu_ticks", unknown)
     monkeypatch.setattr(threads.os, "getloadavg", lambda: (2.5, 0.0, 0.0))
     assert threads.busy_elsewhere(0) == 2.5
 

@@ -90,7 +90,7 @@ def chain(engine, i, *, turns=3, keep=True, given=4):
             found.append((one, await engine.sample(one)))
             ids = (*one.prompt_ids, *found[-1][1].token_ids, *((9 + i + turn,) * (given + i % 3)))
             past = one.address if keep else None
-            one = replace(one, prompt_ids=ids, address=one.address.after(1), seed=one.seed + 1, continues=past)
+            one = replace(one, prompt_ids=ids, address=one.address.later_turn(1), seed=one.seed + 1, continues=past)
         return found
 
     return talk()
@@ -148,7 +148,7 @@ def test_new_weights_empty_what_is_kept():
     more = replace(
         first,
         prompt_ids=(*first.prompt_ids, *said.token_ids, 3),
-        address=first.address.after(1),
+        address=first.address.later_turn(1),
         continues=first.address,
     )
     with torch.no_grad():
@@ -164,7 +164,9 @@ def test_a_prompt_that_does_not_go_on_so_is_computed_in_full():
     model = tiny_model()
     engine = EmbeddedEngine({"a": model})
     [[(first, said)]] = talks(engine, 1, turns=1)
-    other = replace(first, prompt_ids=(8, *said.token_ids, 3), address=first.address.after(1), continues=first.address)
+    other = replace(
+        first, prompt_ids=(8, *said.token_ids, 3), address=first.address.later_turn(1), continues=first.address
+    )
     [completion] = answers(engine, [other])
     assert completion.token_ids == complete_request(model, other).token_ids and engine.counts()["a/reused_tokens"] == 0
 

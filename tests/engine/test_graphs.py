@@ -154,7 +154,7 @@ def test_copies_compute_what_autocast_does_and_leave_the_weights_in_place():
 def test_the_host_looks_every_few_steps(monkeypatch):
     looks = []
     finished = DeferredRows.collect_finished
-    monkeypatch.setattr(DeferredRows, "finished", lambda rows: looks.append(len(rows)) or finished(rows))
+    monkeypatch.setattr(DeferredRows, "collect_finished", lambda rows: looks.append(len(rows)) or finished(rows))
     engine = static({"a": tiny_model()})
     asked = [
         request(sampling=Sampling(max_tokens=n, temperature=t, top_p=0.9 if t else 1.0), task=n)
@@ -167,7 +167,7 @@ def test_the_host_looks_every_few_steps(monkeypatch):
         with Tape(WAITS):
             decode(scheduler)
 
-    monkeypatch.setattr(StaticScheduler, "_decode", watched)
+    monkeypatch.setattr(StaticScheduler, "_decode_step", watched)
     found = answers(engine, asked)
     assert [len(completion.token_ids) for completion in found] == [2 * LOOK + 1, 2 * LOOK + 5]
     assert looks == [2, 2, 2, 1]  # after entry, twice LOOK steps, and the longer one's last four

@@ -67,13 +67,13 @@ def pool():
     ],
 )
 def test_verdicts(pool, program, grade):
-    assert pool.ask(PAPER, program) == grade
+    assert pool.grade_in_process(PAPER, program) == grade
 
 
 @pytest.mark.parametrize("tests", ["assert (", "assert twice(object())"])
 def test_tests_that_cannot_be_read_are_no_verdict(pool, tests):
     paper = paper_of(before="", tests=tests, solution=GOOD)
-    assert pool.ask(paper, GOOD) == Grade(value=None, reason="tests not readable")
+    assert pool.grade_in_process(paper, GOOD) == Grade(value=None, reason="tests not readable")
 
 
 BOMBS = {
@@ -99,14 +99,14 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_whatever_a_program_does_ends_in_time_and_the_next_is_graded_right(pool, name, monkeypatch):
     program, reasons = BOMBS[name]
-    pool.ask(PAPER, GOOD)  # loads the worker
+    pool.grade_in_process(PAPER, GOOD)  # loads the worker
     deadline_s = 0.15 if "timeout" in reasons else pool.deadline_s
     monkeypatch.setattr(pool, "deadline_s", deadline_s)
     start = time.perf_counter()
-    assert pool.ask(PAPER, program) in [wrong(reason) for reason in reasons]
+    assert pool.grade_in_process(PAPER, program) in [wrong(reason) for reason in reasons]
     assert time.perf_counter() - start < 4 * deadline_s + 10.0  # on however busy a machine
     monkeypatch.undo()
-    assert pool.ask(PAPER, GOOD) == RIGHT
+    assert pool.grade_in_process(PAPER, GOOD) == RIGHT
 
 
 def test_a_program_finds_an_empty_place(pool, monkeypatch):
@@ -115,8 +115,8 @@ def test_a_program_finds_an_empty_place(pool, monkeypatch):
     program += "assert os.environ['HOME'] == os.getcwd()\n"
     program += "def opened(n):\n    try: return bool(os.fstat(n))\n    except OSError: return False\n"
     program += "left = [n for n in range(3, 64) if opened(n)]\nassert len(left) <= 1, left\n"
-    assert pool.ask(PAPER, program + GOOD) == RIGHT
-    assert pool.ask(PAPER, program + GOOD) == RIGHT  # and the next one too
+    assert pool.grade_in_process(PAPER, program + GOOD) == RIGHT
+    assert pool.grade_in_process(PAPER, program + GOOD) == RIGHT  # and the next one too
 
 
 @pytest.mark.parametrize(
@@ -141,15 +141,15 @@ def test_a_body_continues_the_head_and_a_function_stands_below_the_imports(pool)
     problem = humaneval_problem(HUMAN, "row 1")
     paper = paper_of(before=problem.before, tests=problem.tests, solution=problem.solution)
     for program in ("    return floor(x / 2)", "def half(x):\n    return floor(x / 2)"):
-        assert pool.ask(paper, whole_program(problem, program)) == RIGHT
-    assert pool.ask(paper, whole_program(problem, "    return x / 2")) == wrong("test failed")
-    assert pool.ask(paper, problem.solution) == RIGHT
+        assert pool.grade_in_process(paper, whole_program(problem, program)) == RIGHT
+    assert pool.grade_in_process(paper, whole_program(problem, "    return x / 2")) == wrong("test failed")
+    assert pool.grade_in_process(paper, problem.solution) == RIGHT
 
 
 def test_what_an_answer_makes_of_a_test_s_function_is_its_own_fault(pool):
     program = "def f(g): return g({})"
     paper = paper_of(before="", tests="assert f(lambda x: x.keys()) == 1", solution=program)
-    assert pool.ask(paper, program) == wrong("TypeError")
+    assert pool.grade_in_process(paper, program) == wrong("TypeError")
 
 
 SETUPS = {  # of the answer's own things in tests: reference, setup and test
@@ -179,10 +179,13 @@ SETUPS = {  # of the answer's own things in tests: reference, setup and test
 @pytest.mark.parametrize("name", SETUPS)
 def test_tests_that_use_more_than_values(pool, name):
     solution, setup, test = SETUPS[name]
-    assert pool.ask(paper_of(before="", tests=f"{setup}\nassert {test}", solution=solution), solution) == RIGHT
-    assert pool.ask(paper_of(before="", tests=f"{setup}\nassert not ({test})", solution=solution), solution) == wrong(
-        "test failed"
+    assert (
+        pool.grade_in_process(paper_of(before="", tests=f"{setup}\nassert {test}", solution=solution), solution)
+        == RIGHT
     )
+    assert pool.grade_in_process(
+        paper_of(before="", tests=f"{setup}\nassert not ({test})", solution=solution), solution
+    ) == wrong("test failed")
 
 
 def test_what_mbpp_sets_up_may_use_what_the_answer_defines(pool):
@@ -194,7 +197,9 @@ def test_what_mbpp_sets_up_may_use_what_the_answer_defines(pool):
     problem = mbpp_problem({**row, "test_setup_code": "root = Node()\nroot.h = 3"}, "row 1")
     assert "root" not in whole_program(problem, problem.solution) and "root = " not in problem.question
     assert (
-        pool.ask(paper_of(before=problem.before, tests=problem.tests, solution=problem.solution), problem.solution)
+        pool.grade_in_process(
+            paper_of(before=problem.before, tests=problem.tests, solution=problem.solution), problem.solution
+        )
         == RIGHT
     )
 

@@ -111,7 +111,7 @@ def test_an_advantage_is_a_return_minus_the_mean_of_its_node():
 
 def test_halves_are_a_task_source():
     source = task_source("halves")
-    assert source.describe() == from_description(source.describe()).describe() and source.floor == 0.25
+    assert source.describe() == from_description(source.describe()).describe() and source.guessing_accuracy == 0.25
     assert SOURCE.guessing_accuracy == pytest.approx(9 / 81)
     task = source.get("train", 3)
     assert task.grade(f"<answer>{task.answer}</answer>").value is True

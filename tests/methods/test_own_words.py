@@ -100,7 +100,7 @@ class Scripted:
 
 
 def recipe_of(name: str, settings: Mapping[str, Any]) -> Recipe:
-    make = getattr(importlib.import_module(f"cotrain.config.registry.{name}"), name)
+    make = getattr(importlib.import_module(f"cotrain.methods.{name}"), name)
     return make(model="somebody/some-model", steps=900, **settings)
 
 

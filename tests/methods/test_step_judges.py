@@ -137,7 +137,7 @@ def test_programs_are_run_for_chat_models_alone():
             ConfigError, match="genprm: tool 'python' runs the programs of judge='genprm' by a chat model"
         ):
             genprm(model=model, judge=judge, tool="python")
-    with pytest.raises(ConfigError, match=r"knows only the formats of play/common_roles\.py"):
+    with pytest.raises(ConfigError, match=r"knows only the formats of rollout/common_roles\.py"):
         genprm(judge="genprm")
     made = {tool: genprm(verifier_model="some/chat-model", judge="genprm", tool=tool) for tool in ("none", "python")}
     for tool, recipe in made.items():

@@ -318,7 +318,7 @@ class Always:
     def __call__(self, series):
         return 0.5
 
-    def healthy(self, window):
+    def healthy_text(self, window):
         return "accuracy within 0.1 of its best while the reward rises"
 
 

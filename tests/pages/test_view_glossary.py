@@ -11,7 +11,7 @@ ROOT = Path(cotrain.__file__).parent
 
 
 def test_viewer_and_page_have_the_oracles_words():
-    script = (ROOT / "view/assets/rollout.js").read_text(encoding="utf-8")
+    script = (ROOT / "pages/assets/rollout.js").read_text(encoding="utf-8")
     block = script[script.index("const REASONS = {") :].partition("};")[0]
     assert dict(re.findall(r'(\w+): "([^"]*)"', block)) == REASONS
     page = (ROOT.parent / "docs/viewer.md").read_text(encoding="utf-8")

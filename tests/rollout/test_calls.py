@@ -42,7 +42,7 @@ def called(said, tools, *, form=CALLS, **options):
     async def protocol(task, roles):
         chat = roles.solver.begin(problem="p")
         turn = await use_tools(chat, tools, form=form, mark="12345678", **options)
-        turn.show(ANSWER, chat.said)
+        turn.show(ANSWER, chat.answer_text)
         if isinstance(turn.parsed, ParseFailure):
             turn.show(FAILURE, turn.parsed.reason)
 

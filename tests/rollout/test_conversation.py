@@ -65,7 +65,7 @@ async def three_turns(task, roles):
     chat.user("[ok]")
     third = await chat.say()
     assert [t.id for t in chat.turns] == ["3:0:0:solver:0", "3:0:0:solver:0.1", "3:0:0:solver:0.2"]
-    assert second.parsed == first.text + second.text and third.parsed == third.text == chat.said
+    assert second.parsed == first.text + second.text and third.parsed == third.text == chat.answer_text
     assert third.prompt_ids == (*second.prompt_ids, *second.completion.token_ids, *CharRenderer().encode("[ok]"))
     second.reward(TURN, 0.5)
     second.reward(PART, 1.0, span=Span(start=1, end=3, text=second.text[1:3]))
@@ -166,10 +166,10 @@ def test_words_put_into_its_mouth_are_given(model):
         chat.assistant(", so ")
         second = await chat.say()
         assert CharRenderer().decode(first.prompt_ids).endswith("=I say ")
-        assert second.parsed == chat.said == first.text + second.text
-        both = Span(start=1, end=len(chat.said), text=chat.said[1:])
+        assert second.parsed == chat.answer_text == first.text + second.text
+        both = Span(start=1, end=len(chat.answer_text), text=chat.answer_text[1:])
         chat.reward(ACROSS, 1.0, span=both)
-        chat.reward(INSIDE, 2.0, span=Span(start=4, end=5, text=chat.said[4:5]))
+        chat.reward(INSIDE, 2.0, span=Span(start=4, end=5, text=chat.answer_text[4:5]))
         parts = Span(start=1, end=3, text=first.text[1:]), Span(start=0, end=len(second.text), text=second.text)
         expected = first.probability(parts[0]) * second.probability(parts[1])
         assert chat.probability(both) == pytest.approx(expected)
@@ -299,10 +299,10 @@ def test_who_may_not_speak_is_told(model):
 
 def test_paths_of_addresses():
     first = Address(step=1, task=2, member=3, role="r", call=4)
-    third, leaf = first.after(2), Address(step=1, task=2, member=3, role="r", call=4, path=(2, 0, 0))
-    assert [str(a) for a in (first, third, leaf, leaf.after(1))] == [
+    third, leaf = first.later_turn(2), Address(step=1, task=2, member=3, role="r", call=4, path=(2, 0, 0))
+    assert [str(a) for a in (first, third, leaf, leaf.later_turn(1))] == [
         "1:2:3:r:4", "1:2:3:r:4.2", "1:2:3:r:4.2.0.0", "1:2:3:r:4.2.0.1",
     ]  # fmt: skip
     for address in (first, third, leaf):
-        assert Address.parse(str(address)) == address and address.after(0) == address
+        assert Address.parse(str(address)) == address and address.later_turn(0) == address
     assert sorted([leaf, third, first]) == [first, third, leaf]

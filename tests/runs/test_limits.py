@@ -105,7 +105,7 @@ def test_an_engine_in_the_place_of_a_lost_one_has_its_limits():
     store, engine = opened(backend)
     restore_limits(store, engine, {LIMITS: {"scoring": {}, "sampling": {"judge": 5}}})
     hosted = engine.engine._engines[0]
-    hosted.drop()
+    hosted.drop_process()
     assert hosted.ask("counts")["judge/requests"] == 0.0
     process = backend._engine_processes[ENGINE]
     assert process._host._engine.limits() == {"judge": 5}

@@ -36,7 +36,7 @@ def test_models_and_health(client):
 
 def test_a_role_is_asked_as_in_training(client, served, task, greedy):
     """The same greedy text as the executor's own play."""
-    executor = served.trainer.executor.greedy()
+    executor = served.trainer.executor.greedy_copy()
     asked = {}
 
     async def solve(task, roles):

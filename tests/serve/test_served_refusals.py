@@ -91,13 +91,13 @@ def test_foreign_hosts_are_refused(served, client):
 
 def test_a_broken_engine_fails_the_open_requests_and_goes_on(client, served, task, monkeypatch):
     scheduler = served.trainer.engine.engine._schedulers["generator"]
-    monkeypatch.setattr(scheduler, "_decode", lambda: (_ for _ in ()).throw(FloatingPointError("not numbers")))
+    monkeypatch.setattr(scheduler, "_decode_step", lambda: (_ for _ in ()).throw(FloatingPointError("not numbers")))
     answer = client.post("/v1/chat/completions", json=body(task))
     assert answer.status_code == 500 and "not numbers" in answer.json()["error"]["message"]
     streamed = client.post("/v1/chat/completions", json=body(task, stream=True)).text
     assert "server_error" in streamed and "[DONE]" not in streamed
     monkeypatch.undo()
-    monkeypatch.setattr(StreamedReply, "read", lambda *_, **__: {}["odd"])
+    monkeypatch.setattr(StreamedReply, "read_new_text", lambda *_, **__: {}["odd"])
     streamed = client.post("/v1/chat/completions", json=body(task, stream=True, max_tokens=2)).text
     assert "KeyError: 'odd'" in streamed and "server_error" in streamed and "[DONE]" not in streamed
     monkeypatch.undo()

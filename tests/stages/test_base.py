@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bases.base import BATCH, SIZES, BaseSettings, build_base, install_base, new_network, practice_of, settle
+from bases.base import BATCH, SIZES, BaseSettings, build_base, install_base, new_network, settle
 from cotrain import stages
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import transaction
 from cotrain.models.config import new_model
 from cotrain.models.load import describe_model, load_model
 from cotrain.rollout.common_roles import speaks_short
+from cotrain.stages.corpora import practice_of
 from cotrain.stages.pretrain import config_for
 from cotrain.tasks.words.source import study_problems
 from tests.helpers import TINY
@@ -66,13 +67,17 @@ def test_a_practice_that_was_stopped_can_be_settled(tmp_path):
 
 
 def test_practice_begins_with_short_problems_and_settling_has_all_lengths():
-    settings = replace(BRIEF, rise=10, problems=study_problems((1, 9)))
+    problems = study_problems((1, 9))
+
+    def corpora(name):
+        return practice_of(problems, 0, name, 10 if name == "practice" else 0)
+
     first, later, settled = (
-        [part.get(i)[1]["content"].count("<step>") for part, _ in practice_of(settings, name) for i in places]
+        [part.get(i)[1]["content"].count("<step>") for part, _ in corpora(name) for i in places]
         for name, places in (("practice", range(10)), ("practice", range(90, 130)), ("settle", range(40)))
     )
     assert max(first) <= 3 and max(later) >= 9 and max(settled) >= 9  # an unneeded step may stand in a checked solution
-    assert practice_of(settings, "practice")[0][0].get(95) != practice_of(settings, "settle")[0][0].get(95)
+    assert corpora("practice")[0][0].get(95) != corpora("settle")[0][0].get(95)
 
 
 @pytest.mark.parametrize(("size", "least", "most"), [("0.3M", 2.5e5, 3.5e5), ("3M", 2.5e6, 3.5e6), ("8M", 7e6, 9e6)])

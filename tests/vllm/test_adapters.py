@@ -45,7 +45,7 @@ def weights(base, policy):
 def send(engine, base, policy, version):
     saved = {saved_name(name, policy): weight.detach() for name, weight in weights(base, policy).items()}
     targets = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in saved})
-    engine.take(policy, saved, version, {**CONFIG, "target_modules": targets})
+    engine.load_weights(policy, saved, version, {**CONFIG, "target_modules": targets})
 
 
 def asked():
@@ -87,7 +87,7 @@ def test_adapters_answer_with_their_own_weights_which_change_in_place(model, beg
 
 
 def test_without_loading_in_place_old_weights_stay(model, begin, base):
-    engine = begin(model, POLICIES, without=("_named",))
+    engine = begin(model, POLICIES, without=("_adapter_request",))
     for policy in ("generator", "verifier"):
         send(engine, base, policy, 1)
     engine.answers(asked())
@@ -98,7 +98,7 @@ def test_without_loading_in_place_old_weights_stay(model, begin, base):
 
 
 def test_without_an_empty_slot_the_base_answers_with_an_adapter_beside_it(model, begin, base):
-    engine = begin(model, POLICIES, without=("_slots",))
+    engine = begin(model, POLICIES, without=("_slot_count",))
     for policy in ("generator", "verifier"):
         send(engine, base, policy, 1)
     found = gaps(base, engine.answers(asked()))

@@ -57,19 +57,19 @@ def test_published_weights_are_those_of_a_fresh_engine_bit_for_bit(model, begin,
     old, new, expected = fresh
     engine = begin(model, {"a": None})
     before = engine.answers(asked())
-    engine.take("a", weights(new), 1)
+    engine.load_weights("a", weights(new), 1)
     after = engine.answers(asked())
     assert [(s.token_ids, s.logprobs) for s in after] == [(s.token_ids, s.logprobs) for s in expected]
     assert {said.version for said in after} == {1} and spread(after, before) > 1e-2
-    engine.take("a", weights(old), 2)
+    engine.load_weights("a", weights(old), 2)
     again = engine.answers(asked())
     assert [(s.token_ids, s.logprobs) for s in again] == [(s.token_ids, s.logprobs) for s in before]
 
 
-@pytest.mark.parametrize("cure", ["_repack", "_forget"])
+@pytest.mark.parametrize("cure", ["_repack_output", "_clear_prefix_cache"])
 def test_without_a_cure_old_weights_are_sampled_from(cure, model, begin, fresh):
     _, new, expected = fresh
     engine = begin(model, {"a": None}, without=(cure,))
     engine.answers(asked())
-    engine.take("a", weights(new), 1)
+    engine.load_weights("a", weights(new), 1)
     assert spread(engine.answers(asked()), expected) > 1e-2

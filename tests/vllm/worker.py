@@ -83,7 +83,9 @@ def main(address: str) -> None:
                     found = answers(engine, *arguments)
                 elif question == "take":
                     policy, arrays, version, config = arguments
-                    engine.take(policy, [(name, torch.from_numpy(array)) for name, array in arrays.items()], config)
+                    engine.load_weights(
+                        policy, [(name, torch.from_numpy(array)) for name, array in arrays.items()], config
+                    )
                     engine.publish(policy, version)
                     found = None
                 else:
@@ -101,10 +103,10 @@ def _plain(engine: Any, policy: str, directory: Path) -> Any:
 
 
 _LEFT_OUT = {
-    "_repack": lambda engine: None,
-    "_forget": lambda engine: None,
-    "_named": _plain,
-    "_slots": lambda engine, ranks: len(ranks),
+    "_repack_output": lambda engine: None,
+    "_clear_prefix_cache": lambda engine: None,
+    "_adapter_request": _plain,
+    "_slot_count": lambda engine, ranks: len(ranks),
 }
 
 

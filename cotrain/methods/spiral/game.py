@@ -102,7 +102,9 @@ def _best_from(game: Game, behaviour: Behaviour, seat: int, reached: Sequence[tu
             expected += weight * game.stake * (forfeited if forfeited > FORFEIT else 0.0)
     for states in states_by_view.values():
         moves = states[0][0].moves
-        expected += max(_best_from(game, behaviour, seat, [(s.after(move), w) for s, w in states]) for move in moves)
+        expected += max(
+            _best_from(game, behaviour, seat, [(s.after_move(move), w) for s, w in states]) for move in moves
+        )
     return expected
 
 
