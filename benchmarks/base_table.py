@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,7 +63,9 @@ def measure(model: str, tasks: Sequence[Task], seed: int) -> dict[str, Estimate]
                 "verifier": verifier("model", model, temperature=temperature),
             }
             player = Executor(backend.engine, cast.renderers, roles, seed_of("base table", seed))
-            played = player.play(solve_then_verify, tasks, step=-1, split="test", group_size=1, step_rewards="none")
+            played = player.play(
+                partial(solve_then_verify, step_rewards="none"), tasks, step=-1, split="test", group_size=1
+            )
             figures = verifying("verifier")(played)
             found[f"{name}/answer{how}"] = figures["verifier/balanced_accuracy"]
             found[f"{name}/steps{how}"] = figures["verifier/step_balanced_accuracy"]
@@ -76,7 +79,9 @@ def measure(model: str, tasks: Sequence[Task], seed: int) -> dict[str, Estimate]
                     found |= {key: solved[key] for key in ("solver/pass@1", "solver/parsed", "solver/step_accuracy")}
     roles = {"solver": solver("model", model, temperature=0.0)}
     player = Executor(backend.engine, cast.renderers, roles, seed_of("base table", seed))
-    alone = player.play(solve_then_verify, tasks, step=-1, split="test", group_size=1, step_rewards="none", reviews=0)
+    alone = player.play(
+        partial(solve_then_verify, step_rewards="none", reviews=0), tasks, step=-1, split="test", group_size=1
+    )
     found["solver/greedy"] = solving("solver", 1)(alone)["solver/pass@1"]
     return found
 

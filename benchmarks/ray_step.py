@@ -70,7 +70,7 @@ def recipe_of(size: str, problems: int, answers: int, steps: int, folder: Path) 
     if size == "embedded":
         return grpo(**kind)
     made = override(grpo(model=str(model(size, folder / "model")), **kind), ["roles.solver.sampling.max_tokens=128"])
-    phases = tuple(replace(phase, protocol=paid_by_chance, options={}) for phase in made.schedule.phases)
+    phases = tuple(replace(phase, protocol=paid_by_chance) for phase in made.schedule.phases)
     return replace(made, schedule=replace(made.schedule, phases=phases))
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
     from cotrain.api import run as run
     from cotrain.api import trust_code as trust_code
     from cotrain.core.address import rng_of as rng_of
+    from cotrain.core.arguments import AtLeast as AtLeast
+    from cotrain.core.arguments import NotNegative as NotNegative
+    from cotrain.core.arguments import Positive as Positive
     from cotrain.core.arguments import at_least as at_least
     from cotrain.core.errors import ConfigError as ConfigError
     from cotrain.core.notes import ANSWER as ANSWER
@@ -117,7 +120,7 @@ __version__ = "0.1.0"
 NAMES = {  # module → the names that it has here
     "api": "evaluate report resume run trust_code",
     "core.address": "rng_of",
-    "core.arguments": "at_least",
+    "core.arguments": "AtLeast NotNegative Positive at_least",
     "core.errors": "ConfigError",
     "core.notes": "ANSWER CORRECT FAILURE FINAL Finding JUDGED LABEL_RIGHT Note REWARD_RIGHT SCORE STEP_OK",
     "core.signals": "AGREEMENT FORMAT LABEL MATCH OUTCOME STEP Signal TRUTH gives",

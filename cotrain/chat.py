@@ -86,8 +86,8 @@ def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: in
     task = Task(
         id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader()
     )
-    phase = trainer.recipe.evaluation
-    (episode,) = executor.play(phase.protocol, [task], step=CHAT_STEP - turn, group_size=1, **phase.options)
+    evaluation = trainer.recipe.evaluation
+    (episode,) = executor.play(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
     solution = next((t for t in episode.traces if t.role == "solver"), None)
     if solution is None:
         why = executor.set_aside.get(task.id) or episode.failure or "the solver was not asked"

@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -284,13 +285,9 @@ def attempt_rows(
 ) -> list[SampleRow]:
     """A solver's rows: of each problem its samples, then the greedy answer."""
     verifier = play.verifier if play.verifier in executor.roles else None
-    options = {"solver": play.solver, "reviews": play.reviews}
-    sampled = executor.play(
-        attempt_task, tasks, step=step, split=split, group_size=play.samples, verifier=verifier, **options
-    )
-    greedy = executor.greedy_copy().play(
-        attempt_task, tasks, step=step, split=split, group_size=1, verifier=None, **options
-    )
+    solve = partial(attempt_task, solver=play.solver, reviews=play.reviews)
+    sampled = executor.play(partial(solve, verifier=verifier), tasks, step=step, split=split, group_size=play.samples)
+    greedy = executor.greedy_copy().play(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)
     for played in (sampled, greedy):
         refuse_unmeasured(split, played, executor.set_aside)
     pairs = [(e, e.member) for e in sampled] + [(e, GREEDY_SAMPLE) for e in greedy]

@@ -16,7 +16,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.lab.attack.seats import RIVAL, lines_of, mean_signal, play_seats, refuse_other_games, seat_trainers
 from cotrain.lab.attack.xplay import points_of
-from cotrain.methods.debate.recipe import debate
+from cotrain.methods.debate.recipe import debate, debate_solve
 from cotrain.methods.grpo import grpo
 from cotrain.runs import seal
 from cotrain.runs.directory import RunDirectory
@@ -77,9 +77,14 @@ def test_matrices_fit_80_columns():
     assert "gap: believed minus right" not in lines
 
 
+def game_of(**options):
+    """A game of two over two solutions or, with a critic, over one's own."""
+    return (debate_solve if "critic" in options else debate)(**{**SMALL, **options})
+
+
 def run_of(tmp_path, name, **options):
     out = tmp_path / name
-    api.run(override(debate(**{**SMALL, **options}), BRIEF), out, checkpoint_every=1, keep_every=2)
+    api.run(override(game_of(**options), BRIEF), out, checkpoint_every=1, keep_every=2)
     return out
 
 
@@ -103,27 +108,27 @@ def test_a_flag_that_the_matrix_does_not_look_at_is_refused(words, said, capsys)
 @pytest.mark.parametrize(
     ("one", "other", "differs"),
     [
-        ({}, {"game": "solve"}, "evaluation.protocol is 'contest' in b and 'argue' in a"),
+        ({}, {"critic": "opponent"}, "evaluation.protocol is 'contest' in b and 'argue' in a"),
         ({}, {"judge": "frozen"}, "evaluation.options.jury is 8 in b and 0 in a"),
         ({}, {"drafts": 8}, "evaluation.options.drafts is 8 in b and 4 in a"),
         ({}, {"turns": 2}, "evaluation.options.turns is 2 in b and 1 in a"),
         ({}, {"words": 9}, "evaluation.options.words is 9 in b and 4 in a"),
-        ({"game": "solve"}, {"game": "solve", "consultancy": True}, "evaluation.options.critic is 'consultant' in b"),
+        ({"critic": "opponent"}, {"critic": "consultant"}, "evaluation.options.critic is 'consultant' in b"),
         ({}, {"model": "embedded"}, "the model of role 'solver' is 'embedded' in b"),
     ],
 )
 def test_players_of_one_game_meet_and_no_others(one, other, differs):
-    mine, seated = debate(**{**SMALL, **one}), ("solver" if one else "alice", "bob")
+    mine, seated = game_of(**one), ("solver" if one else "alice", "bob")
     with pytest.raises(ConfigError, match=re.escape(differs)) as told:
-        refuse_other_games({"a": mine, "b": debate(**{**SMALL, **other})}, seated)
+        refuse_other_games({"a": mine, "b": game_of(**other)}, seated)
     assert "\n" not in str(told.value) and str(told.value).endswith("; expected one game")
-    alike = debate(**{**SMALL, **one, "seed": 1, "lr": 1e-3, "lora": 4, "group_size": 4, "warmup": 0})
+    alike = game_of(**{**one, "seed": 1, "lr": 1e-3, "lora": 4, "group_size": 4, "warmup": 0})
     refuse_other_games({"a": mine, "b": alike, "c": mine}, seated)
 
 
 def test_one_pair_of_a_small_run(tmp_path, capsys):
     """Its start and its end, an adapter; each rival has the weights of its own column."""
-    run = run_of(tmp_path, "run", game="solve", steps=1, warmup=0, lora=2)
+    run = run_of(tmp_path, "run", critic="opponent", steps=1, warmup=0, lora=2)
     capsys.readouterr()
     words = ["xplay", str(run), "--seats", "solver", "bob", "--problems=2", "--samples=1", "--threads=1"]
     assert main([*words, "--signal=wonn"]) == 2
@@ -166,7 +171,7 @@ def test_debaters_of_two_seeds_meet(tmp_path, capsys):
 
 @pytest.mark.whole
 def test_solvers_meet_critics_and_the_judge_is_measured(tmp_path):
-    run = run_of(tmp_path, "run", game="solve", steps=2, warmup=1)
+    run = run_of(tmp_path, "run", critic="opponent", steps=2, warmup=1)
     found = play_seats([run], roles=("solver", "bob"), every=2, problems=12, n=2)
     assert len(found["cells"]) == 4 and "either" not in found["cells"][0]
     assert all(0.0 <= cell["won"]["value"] <= 1.0 and "gap" in cell for cell in found["cells"])
@@ -179,7 +184,7 @@ def test_solvers_meet_critics_and_the_judge_is_measured(tmp_path):
 
 @pytest.mark.whole
 def test_two_games_do_not_meet(tmp_path):
-    one = run_of(tmp_path, "one", game="solve", steps=2, warmup=1)
+    one = run_of(tmp_path, "one", critic="opponent", steps=2, warmup=1)
     other = tmp_path / "other"
     api.run(override(grpo(steps=1, **SMALL), BRIEF), other)
     with pytest.raises(ConfigError, match="expected one game"):

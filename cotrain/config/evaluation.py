@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotrain.config.schedule import Protocol
+from cotrain.core.arguments import bound_options
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Task, TaskSource
 from cotrain.metrics.heldout import Measure
@@ -25,7 +26,7 @@ class Implied:
 class Evaluation:
     """What is played and measured, and on how many problems."""
 
-    protocol: Protocol
+    protocol: Protocol  # with its options bound
     measures: tuple[Measure, ...]
     greedy: bool = True  # play once more, greedily, for the figures in ``GREEDY``
     tasks: int = 256  # problems of the test split, before and after
@@ -36,10 +37,14 @@ class Evaluation:
     ] = ()  # further splits, measured with four samples each at the end; keys get the split's name
     fixed: Mapping[str, str] = field(default_factory=dict)  # role → frozen policy that plays it instead, for figures on
     # solutions that do not change while the run goes on; keys get ``fixed``, and only judging roles are kept
-    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
     implied: tuple[Implied, ...] = ()  # reward models that never speak
     best: str = ""  # early stopping: the end is the state that was highest in this figure on the validation split, such
     # as solver/greedy; "": the last one
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What is bound to the protocol, for whoever shows it."""
+        return bound_options(self.protocol)
 
 
 def held_out(source: TaskSource, split: str, count: int, seed: int) -> list[Task]:

@@ -15,7 +15,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from cotrain.config.evaluation import Evaluation
 from cotrain.config.recipe import Recipe
+from cotrain.config.schedule import Phase, rebind_options
 from cotrain.core.arguments import fits_hint, hints_of, kind_of
 from cotrain.core.errors import ConfigError, unknown_message
 
@@ -95,6 +97,9 @@ def _replace_at(owner: Any, path: Sequence[str], value: Any, where: str, hint: A
     if not dataclasses.is_dataclass(owner) or isinstance(owner, type):
         raise ConfigError(f"{where}: a {type(owner).__name__} has no part {name!r}; shorten the path")
     names = [f.name for f in dataclasses.fields(owner) if f.init and f.name != "origin"]
+    if isinstance(owner, Phase | Evaluation) and name == "options":  # which are bound to its protocol
+        options = _replace_at(owner.options, rest, value, where)
+        return dataclasses.replace(owner, protocol=rebind_options(owner.protocol, options))
     if name not in names:
         raise ConfigError(f"{where}: {unknown_message(f'field of {type(owner).__name__}', name, names)}")
     new = _replace_at(getattr(owner, name), rest, value, where, hints_of(type(owner)).get(name, Any))

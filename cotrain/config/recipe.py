@@ -14,7 +14,7 @@ from typing import Any
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import Policy, Program
 from cotrain.config.schedule import Schedule
-from cotrain.core.arguments import check_options
+from cotrain.core.arguments import bound_function, check_protocol
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
 from cotrain.core.types import COLDEST, Sampling, TaskSource
@@ -25,7 +25,6 @@ from cotrain.tasks.labelled import refuse_unlabelled
 from cotrain.text.prompts import fields_of
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
-COUNTS = {"reviews", "samples", "votes", "trained", "revisions"}  # options of protocols that are numbers of turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +164,6 @@ def check_recipe(recipe: Recipe) -> None:
                 raise ConfigError(
                     f"policy {name!r} speaks in tokens of {policy_spec.tokens_of!r}, of kind {kind!r}; name a model"
                 )
-    _check_counts(recipe)
     used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
     for implied in recipe.evaluation.implied:
         _check_known("role", implied.role, recipe.roles, "evaluation, implied")
@@ -180,16 +178,18 @@ def check_recipe(recipe: Recipe) -> None:
         kind = recipe.policies[policy].kind
         if not recipe.policies[policy].is_constant:
             raise ConfigError(f"evaluation, fixed: policy {policy!r} is {kind} and changes; expected a frozen one")
-    check_options("evaluation", evaluation.protocol, evaluation.options, first=2)
+    check_protocol("evaluation", evaluation.protocol, held_out=True)
     for phase in recipe.schedule.phases:
+        for label, size in (("tasks", phase.tasks), ("group_size", phase.group_size)):
+            if size is not None and size < 1:
+                raise ConfigError(f"phase {phase.name!r} {label} is {size}, expected at least 1")
         if phase.unlabelled:
             refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
         for name in phase.objectives:
             _check_known("objective", name, recipe.objectives, f"phase {phase.name!r}")
         for name in phase.stores:
             _check_known("store", name, recipe.stores, f"phase {phase.name!r}")
-        options = {**phase.options, **{name: recipe.stores[name] for name in phase.stores}}
-        check_options(f"phase {phase.name!r}", phase.protocol, options, first=2)
+        check_protocol(f"phase {phase.name!r}", phase.protocol, {name: recipe.stores[name] for name in phase.stores})
     for name in recipe.objectives:
         if not any(name in phase.objectives for phase in recipe.schedule.phases):
             raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")
@@ -198,25 +198,6 @@ def check_recipe(recipe: Recipe) -> None:
     idle = [p for p in recipe.policies if p not in used]
     if idle:
         raise ConfigError(f"policy {idle[0]!r} is used by no role and no objective; leave it out")
-
-
-def _check_counts(recipe: Recipe) -> None:
-    """How many problems, episodes and turns: at least one of each; but a phase whose steps somebody else judges has no
-    reviews."""
-    for phase in recipe.schedule.phases:
-        for name in ("tasks", "group_size"):
-            _check_count(f"phase {phase.name!r}", name, getattr(phase, name))
-        for name in COUNTS & phase.options.keys():
-            _check_count(
-                f"phase {phase.name!r}, option", name, phase.options[name], least=0 if name == "reviews" else 1
-            )
-    for name in COUNTS & recipe.evaluation.options.keys():
-        _check_count("evaluation, option", name, recipe.evaluation.options[name])
-
-
-def _check_count(where: str, name: str, value: Any, *, least: int = 1) -> None:
-    if isinstance(value, int) and value < least:
-        raise ConfigError(f"{where} {name} is {value}, expected at least {least}")
 
 
 def _check_sampling(role: str, how: Sampling) -> None:
@@ -300,11 +281,9 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
         declared = declared_by(phase.protocol)
         if declared is None:
             raise ConfigError(
-                f"phase {phase.name!r}: protocol {phase.protocol.__name__!r} does not say what it rewards, and "
-                "objective "
-                f"{name!r} reads {', '.join(map(str, reads))}; put "
-                f"@gives({reads[0].name.upper()}.to({objective.on!r})) above it, "
-                "from cotrain.core.signals"
+                f"phase {phase.name!r}: protocol {bound_function(phase.protocol).__name__!r} does not say what it "
+                f"rewards, and objective {name!r} reads {', '.join(map(str, reads))}; put "
+                f"@gives({reads[0].name.upper()}.to({objective.on!r})) above it, from cotrain.core.signals"
             )
         given_signals += [signal for role in objective.roles for signal in declared.signals_for(role)]
     for signal in reads:

@@ -7,12 +7,14 @@ the schedule can also foretell (``planned``), because Tango's α is defined over
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from cotrain.core.arguments import bound_function, bound_options
 from cotrain.core.errors import ConfigError
 
-Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → None
+Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → None; a partial where it takes options
 LEADING = "generator"  # the stream of tasks of the phases that train the leading objective
 
 
@@ -21,14 +23,18 @@ class Phase:
     """One kind of step: what is played, how wide, and who learns from it."""
 
     name: str
-    protocol: Protocol
+    protocol: Protocol  # with its options bound, as in ``partial(solve_then_verify, reviews=8)``
     objectives: tuple[str, ...]  # names of the objectives that are due
     tasks: int | None = None  # problems drawn, None for the recipe's ``tasks_per_step``
     group_size: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
-    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the protocol
     stores: tuple[str, ...] = ()  # stores of the recipe that the protocol is passed, by these names
     unlabelled: float = 0.0  # share of its problems that are drawn from those without labels (``--labelled``)
     in_turn: tuple[str, ...] = ()  # the same objectives, if each is to learn before the next one looks at the traces
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What is bound to the protocol, for whoever shows it."""
+        return bound_options(self.protocol)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +113,14 @@ class Schedule:
         return sum(self._name_at(s) in due for s in range(steps))
 
 
-def single(
-    protocol: Protocol, *objectives: str, name: str = "train", group_size: int | None = None, **options: Any
-) -> Schedule:
+def rebind_options(protocol: Protocol, options: Mapping[str, Any]) -> Protocol:
+    """The protocol with these options bound, and no others."""
+    return partial(bound_function(protocol), **options)
+
+
+def single(protocol: Protocol, *objectives: str, name: str = "train", group_size: int | None = None) -> Schedule:
     """The same phase at every step; ``group_size`` as in ``Phase``."""
-    phase = Phase(name=name, protocol=protocol, objectives=objectives, group_size=group_size, options=options)
+    phase = Phase(name=name, protocol=protocol, objectives=objectives, group_size=group_size)
     return Schedule(phases=(phase,), cycle=(name,))
 
 

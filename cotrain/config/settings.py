@@ -112,20 +112,17 @@ class Settings:
         schedule: Schedule,
         evaluate: Protocol,
         measures: tuple[Measure, ...] = (solving("solver", 8),),
-        options: Mapping[str, Any] | None = None,
         fixed: Mapping[str, str] | None = None,
         implied: tuple[Implied, ...] = (),
         stores: Mapping[str, Store] | None = None,
     ) -> Recipe:
-        """The whole recipe. ``evaluate``: the protocol played on held-out problems, with ``options``; ``measures``:
-        what is counted then; ``fixed``, ``implied``: see ``Evaluation``; ``stores``: what the run collects
-        (``rollout/stores.py``)."""
+        """The whole recipe. ``evaluate``: the protocol played on held-out problems; ``measures``: what is counted then;
+        ``fixed``, ``implied``: see ``Evaluation``; ``stores``: what the run collects (``rollout/stores.py``)."""
         evaluation = Evaluation(
             protocol=evaluate,
             measures=measures,
             tasks=self.evaluation_tasks,
             splits=SPLITS,
-            options=options or {},
             fixed=fixed or {},
             implied=implied,
         )

@@ -15,11 +15,24 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 from cotrain.core.errors import ConfigError, UnknownName
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AtLeast:
+    """In an annotation: the smallest number that an argument may be."""
+
+    least: int
+    held_out: int | None = None  # of an option of a protocol on held-out problems, where it is another number
+
+
+Positive = Annotated[int, AtLeast(1)]  # a number of turns, solutions, steps …
+NotNegative = Annotated[int, AtLeast(0)]
 
 
 def bound_arguments(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,12 +52,32 @@ def bound_arguments(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
     return dict(bound.arguments)
 
 
-def check_options(where: str, function: Callable[..., Any], options: Mapping[str, Any], *, first: int) -> None:
-    """Raise ConfigError where a function cannot be called with these options as keywords, behind ``first`` arguments;
-    UnknownName for one that it does not have."""
-    if not callable(function):
-        raise ConfigError(f"{where} is {function!r}; expected a function")
+def bound_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function in which a ``functools.partial`` binds arguments; any other as it is."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def bound_options(function: Callable[..., Any]) -> dict[str, Any]:
+    """The keywords that a ``functools.partial`` binds; none of any other function."""
+    return {**bound_options(function.func), **function.keywords} if isinstance(function, partial) else {}
+
+
+def check_protocol(
+    where: str, protocol: Callable[..., Any], stores: Mapping[str, Any] | None = None, *, held_out: bool = False
+) -> None:
+    """Raise ConfigError where a protocol cannot be played with the options that are bound to it and these stores;
+    UnknownName for an option that it does not have. ``held_out``: it is played on held-out problems."""
+    if not callable(protocol):
+        raise ConfigError(f"{where} is {protocol!r}; expected a function")
+    function, options = bound_function(protocol), {**bound_options(protocol), **(stores or {})}
     name = getattr(function, "__name__", type(function).__name__)
+    if isinstance(protocol, partial) and protocol.args:
+        raise ConfigError(
+            f"{where}: {protocol.args[0]!r} is bound to {name} without a name; expected keywords, as in "
+            f"partial({name}, option=…)"
+        )
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a callable that does not say
@@ -55,20 +88,27 @@ def check_options(where: str, function: Callable[..., Any], options: Mapping[str
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     kinds = {one.kind for one in parameters}
-    if len(positional) < first and inspect.Parameter.VAR_POSITIONAL not in kinds:
+    if len(positional) < 2 and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise ConfigError(
             f"{where}: {name} takes {len(positional)} argument(s); expected `async def {name}(task, roles, …)`"
         )
-    keyword_parameters = {one.name: one for one in parameters if one not in positional[:first] and one.kind in _BY_NAME}
+    keyword_parameters = {one.name: one for one in parameters if one not in positional[:2] and one.kind in _BY_NAME}
     for option in options:
         if option not in keyword_parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
             raise UnknownName(f"option of {name} ({where})", option, keyword_parameters)
     for one in keyword_parameters.values():
         if one.default is one.empty and one.name not in options:
-            raise ConfigError(f"{where}: {name} needs the option {one.name!r}; give it one, or give it a default")
+            raise ConfigError(
+                f"{where}: {name} needs the option {one.name!r}; bind it, as in partial({name}, {one.name}=…), or give "
+                "it a default"
+            )
     hints = hints_of(function)
     for option, value in options.items():
-        check_argument(f"{where}: option {option} of {name}", value, hints.get(option, Any))
+        hint = hints.get(option, Any)
+        least = _least_of(hint, held_out=held_out)
+        if least is not None and isinstance(value, int) and value < least:
+            raise ConfigError(f"{where}, option {option} is {value}, expected at least {least}")
+        check_argument(f"{where}: option {option} of {name}", value, hint)
 
 
 def at_least(least: int, where: str, **sizes: int) -> None:
@@ -82,7 +122,7 @@ def at_least(least: int, where: str, **sizes: int) -> None:
 def hints_of(build: Callable[..., Any]) -> dict[str, Any]:
     """The annotations as types, without those that name what their module has only for type checkers."""
     try:
-        return typing.get_type_hints(build)
+        return typing.get_type_hints(build, include_extras=True)
     except (NameError, TypeError):
         pass
     hints: dict[str, Any] = {}
@@ -90,21 +130,34 @@ def hints_of(build: Callable[..., Any]) -> dict[str, Any]:
     for name, annotation in getattr(build, "__annotations__", {}).items():
         single = types.SimpleNamespace(__annotations__={name: annotation})
         with suppress(NameError, TypeError):
-            hints |= typing.get_type_hints(single, globalns=names)
+            hints |= typing.get_type_hints(single, globalns=names, include_extras=True)
     return hints
 
 
 def strip_optional(hint: Any) -> Any:
-    """``X | None`` → ``X``."""
+    """``X | None`` → ``X``, and that without its ``AtLeast``."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         rest = [a for a in typing.get_args(hint) if a is not type(None)]
-        return rest[0] if len(rest) == 1 else str
-    return hint
+        return strip_optional(rest[0]) if len(rest) == 1 else str
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+
+
+def _least_of(hint: Any, *, held_out: bool = False) -> int | None:
+    """The smallest number that an annotation, or a part of it as in ``Positive | None``, allows; None where it says
+    none."""
+    marks = [mark for part in (hint, *typing.get_args(hint)) for mark in getattr(part, "__metadata__", ())]
+    bounds = [mark for mark in marks if isinstance(mark, AtLeast)]
+    if not bounds:
+        return None
+    return bounds[0].held_out if held_out and bounds[0].held_out is not None else bounds[0].least
 
 
 def fits_hint(value: Any, hint: Any) -> bool:
     """Whether a value is of the kind that an annotation asks for. What is no plain kind (a task source) always fits."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        least = _least_of(hint)
+        return fits_hint(value, inner[0]) and (least is None or value >= least)
     if value is None and hint not in (Any, None, type(None)) and origin not in (typing.Union, types.UnionType):
         return False
     if origin in (typing.Union, types.UnionType):
@@ -130,8 +183,10 @@ def fits_hint(value: Any, hint: Any) -> bool:
 
 def kind_of(hint: Any) -> str:
     """What an annotation asks for, in words: "a whole number", "2 whole numbers" …"""
-    hint = strip_optional(hint)
+    least, hint = _least_of(hint), strip_optional(hint)
     inner = typing.get_args(hint)
+    if least is not None:
+        return f"{kind_of(hint)} of at least {least}"
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(map(repr, inner))
     if typing.get_origin(hint) is tuple:

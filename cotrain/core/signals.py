@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, nearest_name
 
 Protocol = TypeVar("Protocol", bound=Callable[..., Any])
@@ -106,4 +107,4 @@ def gives(*signals: Signal) -> Callable[[Protocol], Protocol]:
 
 def declared_by(protocol: Callable[..., Any]) -> DeclaredSignals | None:
     """What a protocol declares; None when there is no ``@gives`` above it."""
-    return getattr(protocol, "gives", None)
+    return getattr(bound_function(protocol), "gives", None)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from cotrain.core.errors import UnknownName
 
@@ -55,6 +55,7 @@ def product(values: Sequence[float]) -> float | None:
     return math.prod(map(float, values)) if values else None
 
 
+Combine = Literal["mean", "majority", "sum", "minimum", "product"]
 AGGREGATIONS: dict[str, Aggregation] = {
     "mean": mean,
     "majority": majority,

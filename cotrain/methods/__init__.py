@@ -1,7 +1,7 @@
 """The methods that ship with cotrain, each in one place: a file, or a folder where it has a game, a parser or a loss of
 its own, with the recipe in ``recipe.py``. A user's own method is the same kind of file outside the package."""
 
-NAMES = (  # of the functions; each is in the module of its name
+NAMES = (  # of the functions; each is in the module of its name, or in the one given below
     "alphaproof",
     "at_grpo",
     "co_rewarding",
@@ -10,6 +10,7 @@ NAMES = (  # of the functions; each is in the module of its name
     "coverrl",
     "critique",
     "debate",
+    "debate_solve",
     "demo",
     "dsm",
     "gar",
@@ -37,7 +38,9 @@ NAMES = (  # of the functions; each is in the module of its name
     "ttrl",
     "two_agents_split",
 )
-METHODS = {name: f"cotrain.methods.{name}:{name}" for name in NAMES}
+METHODS = {name: f"cotrain.methods.{name}:{name}" for name in NAMES} | {
+    "debate_solve": "cotrain.methods.debate:debate_solve"
+}
 TASKS = {  # sources of problems that one method has for itself
     "games": "cotrain.methods.spiral.source:Games",
     "halves": "cotrain.methods.magrpo.halves:Halves",

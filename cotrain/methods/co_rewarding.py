@@ -21,15 +21,17 @@ equality of answers beyond their text.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
+from cotrain import ConfigError, Objective, Positive, Recipe, Roles, Settings, Task
 from cotrain import attempts, ema, frozen, gives, grpo, common_roles, pull_to, recipe, rng_of, single, solve, together
+from cotrain.config.schedule import Protocol
 from cotrain.rollout.votes import VOTE, elected_turn, reward_vote
 
 
 @gives(VOTE.to("solver"), VOTE.to("rephrased"))
-async def exchanged(task: Task, roles: Roles, *, samples: int) -> None:
+async def exchanged(task: Task, roles: Roles, *, samples: Positive) -> None:
     """Variant I: role ``solver`` is asked the problem, role ``rephrased`` a paraphrase; each is paid by the other's
     vote."""
     asked = paraphrase_of(task)
@@ -41,7 +43,7 @@ async def exchanged(task: Task, roles: Roles, *, samples: int) -> None:
 
 
 @gives(VOTE.to("solver"))
-async def taught(task: Task, roles: Roles, *, samples: int, rephrase: bool) -> None:
+async def taught(task: Task, roles: Roles, *, samples: Positive, rephrase: bool) -> None:
     """Variants II and III: the vote of role ``teacher``, which may be asked a paraphrase, pays role ``solver``."""
     asked = paraphrase_of(task) if rephrase else task.prompt
     students, teachers = await together(
@@ -51,7 +53,7 @@ async def taught(task: Task, roles: Roles, *, samples: int, rephrase: bool) -> N
 
 
 @gives(VOTE.to("solver"))
-async def untaught(task: Task, roles: Roles, *, samples: int) -> None:
+async def untaught(task: Task, roles: Roles, *, samples: Positive) -> None:
     """The control: the vote of the very answers that are paid."""
     solutions = await attempts(task, roles, samples)
     reward_vote(solutions, elected_turn(solutions))
@@ -99,13 +101,14 @@ def co_rewarding(
         policies["teacher"] = average if teacher == "ema" else frozen(run.model)
     else:
         policies |= run.start()
-    protocol = exchanged if variant == "I" else taught if taught_by else untaught
-    options = {"samples": run.group_size} | ({"rephrase": variant == "III"} if taught_by else {})
+    play: Protocol = partial(exchanged if variant == "I" else untaught, samples=run.group_size)
+    if taught_by:
+        play = partial(taught, samples=run.group_size, rephrase=variant == "III")
     return run.recipe(
         f"co-rewarding-{variant}" + ("" if teacher == usual else f"-{teacher}"),
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(protocol, *objectives, name="generator", group_size=1, **options),
+        schedule=single(play, *objectives, name="generator", group_size=1),
         evaluate=solve,
     )

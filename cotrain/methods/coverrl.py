@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
-from cotrain import AGREEMENT, ANSWER, CORRECT, FAILURE, FORMAT, LABEL_RIGHT, REWARD_RIGHT
+from cotrain import AGREEMENT, ANSWER, CORRECT, FAILURE, FORMAT, LABEL_RIGHT, Positive, REWARD_RIGHT
 from cotrain import Clipped, ConfigError, Finding, Note, Objective, ParseFailure, Recipe, Roles, Settings, Task, Turn
 from cotrain import (
     attempts,
@@ -57,13 +58,13 @@ async def vote_then_verify(
     task: Task,
     roles: Roles,
     *,
-    votes: int,
-    trained: int,
-    reviews: int,
-    revisions: int,
+    votes: Positive,
+    trained: Positive,
+    reviews: Positive,
+    revisions: Positive,
     veto: bool = True,
     balanced: bool = True,
-    regenerate: str = "prefix",
+    regenerate: Literal["prefix", "review"] = "prefix",
 ) -> None:
     """One problem, see above. A vetoed one gets no reward, so that its traces are dropped from learning and counted."""
     solutions = await attempts(task, roles, votes)
@@ -189,8 +190,16 @@ def coverrl(
     solver = common_roles.solver("generator", run.model)
     refine = {"prefix": solver.prompt, "review": REFINE if short else REFINE_FULL}[regenerate]
     learners = {"generator": "solver", "verifier": "verifier", "refiner": "refiner"}
-    options: dict[str, Any] = {"votes": votes, "trained": run.group_size, "reviews": reviews, "revisions": revisions}
-    options |= {"veto": veto, "balanced": balanced, "regenerate": regenerate}
+    play = partial(
+        vote_then_verify,
+        votes=votes,
+        trained=run.group_size,
+        reviews=reviews,
+        revisions=revisions,
+        veto=veto,
+        balanced=balanced,
+        regenerate=regenerate,
+    )
     return run.recipe(
         "coverrl" + ("" if veto else "-no-veto") + ("" if balanced else "-unbalanced"),
         policies={"generator": run.learner(), **run.start()},
@@ -202,7 +211,7 @@ def coverrl(
             ),
         },
         objectives={name: Objective(policy="generator", on=role, by=by) for name, role in learners.items()},
-        schedule=single(vote_then_verify, *learners, name="both", group_size=1, **options),
+        schedule=single(play, *learners, name="both", group_size=1),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         fixed=run.fixed(),

@@ -20,9 +20,10 @@ solution.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
-from cotrain import AGREEMENT, CORRECT, FORMAT, OUTCOME, REVIEWED, STEP_OK
+from cotrain import AGREEMENT, CORRECT, FORMAT, NotNegative, OUTCOME, Positive, REVIEWED, STEP_OK
 from cotrain import ConfigError, Note, Objective, Recipe, Roles, Settings, Task, TrainWithPromptOf, Turn
 from cotrain import attempts, dr_grpo, drop_flat_groups, examine, frozen, gives, grpo, common_roles, recipe, review
 from cotrain import reward_review, single, solving, together, verifying
@@ -37,10 +38,10 @@ async def solve_and_revise(
     task: Task,
     roles: Roles,
     *,
-    samples: int = 1,
-    critic: str = "none",
-    refine: str = "failed",
-    join: int = 1,
+    samples: Positive = 1,
+    critic: Literal["none", "oracle", "frozen", "trained", "self"] = "none",
+    refine: Literal["failed", "all"] = "failed",
+    join: NotNegative = 1,
     leak: bool = False,
 ) -> None:
     """``samples`` solutions, critiques and revisions, see above. The reward ``outcome`` is that of the answer; a
@@ -123,16 +124,15 @@ def critique(
         policies["critic"] = run.learner(judge, lr=critic_lr)
     elif critic in ("frozen", "oracle"):
         policies["critic"] = frozen(judge)
-    options: dict[str, Any] = {"critic": critic, "refine": refine, "join": join, "leak": leak}
+    play = partial(solve_and_revise, critic=critic, join=join, leak=leak)
     return run.recipe(
         "critique" if revises else "critique-none",
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=single(
-            solve_and_revise, *objectives, name="generator", group_size=1, samples=run.group_size, **options
+            partial(play, samples=run.group_size, refine=refine), *objectives, name="generator", group_size=1
         ),
-        evaluate=solve_and_revise,
+        evaluate=partial(play, refine="all"),
         measures=tuple(measures),
-        options=options | {"refine": "all"},
     )

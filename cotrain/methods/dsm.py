@@ -25,9 +25,10 @@ Left out: re-initialising the generator from the verifier, rejection fine-tuning
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
-from cotrain import CORRECT, STEP_OK, TRUTH
+from cotrain import CORRECT, NotNegative, Positive, STEP_OK, TRUTH
 from cotrain import ClassBalance, Note, Objective, Phase, Recipe, Roles, Settings, Signal, Task, Turn
 from cotrain import (
     alternate,
@@ -59,12 +60,12 @@ async def prove(
     task: Task,
     roles: Roles,
     *,
-    samples: int = 1,
-    reviews: int = 1,
-    votes: int = 1,
+    samples: Positive = 1,
+    reviews: NotNegative = 1,
+    votes: Positive = 1,
     meta: bool = True,
-    labels: str = "steps",
-    analysis: str = "inline",
+    labels: Literal["steps", "answer"] = "steps",
+    analysis: Literal["inline", "asked"] = "inline",
 ) -> None:
     """``samples`` solutions with self-analysis, ``reviews`` of each, ``votes`` on each review and each self-analysis.
     Rewards: the generator's ``proof``, the verifier's ``score``, the meta-verifier's ``soundness``; the signal
@@ -169,14 +170,11 @@ def dsm(
         if trained and (meta or role == "verifier"):
             by = grpo(rewards={signal: 1.0}, balance=weighed)
             learn[role] = Objective(policy="verifier", on=role, by=by)
-    options: dict[str, Any] = {"votes": votes, "meta": meta, "labels": labels, "analysis": analysis}
-    generator_options, verifier_options = (
-        options | {"samples": run.group_size, "reviews": opinions},
-        options | {"reviews": reviews},
-    )
+    play = partial(prove, votes=votes, meta=meta, labels=labels, analysis=analysis)
+    scored, reviewed = partial(play, samples=run.group_size, reviews=opinions), partial(play, reviews=reviews)
     phases = [
-        Phase(name="generator", protocol=prove, objectives=("generator",), group_size=1, options=generator_options),
-        Phase(name="verifier", protocol=prove, objectives=tuple(learn)[1:], group_size=1, options=verifier_options),
+        Phase(name="generator", protocol=scored, objectives=("generator",), group_size=1),
+        Phase(name="verifier", protocol=reviewed, objectives=tuple(learn)[1:], group_size=1),
     ][:both]
     roles = {
         "solver": (common_roles.self_checker if inline else common_roles.solver)("generator", run.model),
@@ -193,8 +191,7 @@ def dsm(
         roles=roles,
         objectives=learn,
         schedule=alternate(*phases, ratio=ratio[:both], warmup={"verifier": warmup} if trained else {}),
-        evaluate=prove,
+        evaluate=partial(play, votes=1),
         measures=(*((verifying("meta"),) if meta else ()), *judged_by("verifier")),
-        options=options | {"votes": 1},
         fixed=run.fixed(),
     )

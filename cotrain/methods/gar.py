@@ -24,11 +24,12 @@ models know it) and slices of 320 tokens.
 
 from __future__ import annotations
 
+from functools import partial
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from cotrain import AGREEMENT, CORRECT
+from cotrain import AGREEMENT, CORRECT, NotNegative, Positive
 from cotrain import ConfigError, Note, Objective, Recipe, Role, Roles, Sampling, Settings, Signal, Task, Turn
 from cotrain import at_least, attempts, examine, frozen, gives, grpo, judged_by, common_roles, program, recipe, review
 from cotrain import review_all, single, solve_then_verify
@@ -44,7 +45,13 @@ COPIED_STEPS = Note[float]("copied_steps", float, "share of the steps that stand
 
 @gives(MATCH.to("solver"), SLICES.to("solver"), GAN.to("verifier"), AGREEMENT.to("verifier"))
 async def contest(
-    task: Task, roles: Roles, *, samples: int = 4, reviews: int = 4, balance: bool = True, learn: bool = True
+    task: Task,
+    roles: Roles,
+    *,
+    samples: Positive = 4,
+    reviews: NotNegative = 4,
+    balance: bool = True,
+    learn: bool = True,
 ) -> None:
     """``samples`` solutions with ``reviews`` reviews each, and with ``learn`` as many of the worked solution. Rewards:
     of the solver ``match`` and ``slices`` (none when no review of it can be read), of the verifier ``gan`` and
@@ -138,13 +145,13 @@ def gar(
         roles["reference"] = Role(
             policy="reference", prompt="{solution}", sampling=sampling, parse=common_roles.parse_solution
         )
-    options: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "balance": balance, "learn": trained}
+    play = partial(contest, samples=run.group_size, reviews=reviews, balance=balance, learn=trained)
     return run.recipe(
         "gar" if trained else "gar-frozen",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(contest, *objectives, name="both", group_size=1, **options),
+        schedule=single(play, *objectives, name="both", group_size=1),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         fixed=run.fixed(),

@@ -18,6 +18,7 @@ Left out: values for the verifier, class weights where it learns by "ce" or "dpo
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from cotrain import AGREEMENT, FORMAT, OUTCOME, STEP, ClassBalance, ConfigError, Objective, Policy, Ppo, Recipe
@@ -84,11 +85,9 @@ def generator_verifier_critic(
         },
         objectives=objectives,
         schedule=single(
-            solve_then_verify,
+            partial(solve_then_verify, reviews=reviews, step_rewards="verifier" if alpha else "none"),
             *objectives,
             name="all",
-            reviews=reviews,
-            step_rewards="verifier" if alpha else "none",
         ),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),

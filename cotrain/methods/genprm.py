@@ -21,10 +21,11 @@ difficulty (``rollouts`` for all), and the critic that refines solutions.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from cotrain import CORRECT, MATCH
-from cotrain import ConfigError, Note, Objective, Recipe, Roles, Settings, Sft, Signal, Task
+from cotrain import ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Sft, Signal, Task
 from cotrain import (
     at_least,
     attempts,
@@ -53,14 +54,14 @@ async def agreeing_reviews(
     task: Task,
     roles: Roles,
     *,
-    samples: int = 4,
-    reviews: int = 4,
-    rollouts: int = 8,
-    labels: str = "ratio",
+    samples: Positive = 4,
+    reviews: Positive = 4,
+    rollouts: Positive = 8,
+    labels: Labels = "ratio",
     gamma: float = GAMMA,
     balance: bool = True,
     consensus: bool = True,
-    tool: str = "none",
+    tool: Tool = "none",
 ) -> None:
     """Readable solutions, labelled and reviewed. Verifier rewards, for a whole review: ``match``, the share of its
     verdicts that are the label, and ``kept``, 1 on what is to be learned: all verdicts are the label, and the solution
@@ -112,15 +113,23 @@ def genprm(
         verifier = judges.genprm("verifier", critic, runs=tool == "python")
     else:
         verifier = judges.judge("verifier", critic, judge)
-    options: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "rollouts": rollouts, "tool": tool}
-    options |= {"labels": labels, "gamma": gamma, "balance": balance, "consensus": consensus}
+    play = partial(
+        agreeing_reviews,
+        samples=run.group_size,
+        reviews=reviews,
+        rollouts=rollouts,
+        tool=tool,
+        labels=labels,
+        gamma=gamma,
+        balance=balance,
+        consensus=consensus,
+    )
     return run.recipe(
         "genprm" if consensus else "genprm-unfiltered",
         policies={"generator": frozen(run.model), "verifier": run.learner(critic)},
         roles={"solver": solver, "completer": completer_role(solver), "verifier": verifier},
         objectives={"verifier": Objective(policy="verifier", on="verifier", by=Sft(where=KEPT, at_least=1.0))},
-        schedule=single(agreeing_reviews, "verifier", name="verifier", group_size=1, **options),
-        evaluate=solve_then_verify,
+        schedule=single(play, "verifier", name="verifier", group_size=1),
+        evaluate=partial(solve_then_verify, tool=tool),
         measures=judged_by("verifier"),
-        options={"tool": tool},
     )

@@ -20,6 +20,7 @@ corpus of preferences; both stages are short. Left out: the judge of more than t
 
 from __future__ import annotations
 
+from functools import partial
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +28,7 @@ from itertools import permutations, product
 from typing import Any, Literal
 
 from cotrain import CORRECT, FAILURE, FINAL, SCORE
-from cotrain import ConfigError, Objective, Phase, Recipe, Role, Roles, Settings, Sft, Signal, Task, Turn
+from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Role, Roles, Settings, Sft, Signal, Task, Turn
 from cotrain import (
     alternate,
     attempts,
@@ -59,7 +60,7 @@ def side_by_side(roles: Roles, first: Turn, second: Turn) -> dict[str, str]:
     return guarded_fields(roles.nonce(first), **texts) if "nonce" in roles.judge.fields else texts
 
 
-async def write_pairs(task: Task, roles: Roles, *, samples: int, pairs: int) -> None:
+async def write_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Positive) -> None:
     """Stage 1: up to ``pairs`` pairs of different solutions, to be learned as texts. Nobody asks which is better."""
     different = {s.tagged_text: s for s in await attempts(task, roles, samples) if s.parsed.ok}
     for first, second in _sample_pairs(list(permutations(different.values(), 2)), pairs, "written", task):
@@ -67,7 +68,7 @@ async def write_pairs(task: Task, roles: Roles, *, samples: int, pairs: int) -> 
 
 
 @gives(WEIGHT.to("teacher"))
-async def label_pairs(task: Task, roles: Roles, *, samples: int, pairs: int, smoothing: float) -> None:
+async def label_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Positive, smoothing: float) -> None:
     """Stage 2: up to ``pairs`` pairs of a right and a wrong solution in random order, each with its smoothed labels."""
     solutions = [s for s in await attempts(task, roles, samples) if s.parsed.ok]
     right = [s for s in solutions if CORRECT.known(s)]
@@ -84,7 +85,7 @@ async def label_pairs(task: Task, roles: Roles, *, samples: int, pairs: int, smo
 
 
 @gives(PREFERRED.to("solver"))
-async def compete(task: Task, roles: Roles, *, samples: int = 2) -> None:
+async def compete(task: Task, roles: Roles, *, samples: Positive = 2) -> None:
     """Everyone against everyone, in both orders. The solver's reward ``preferred`` is its advantage (Think-RM); a
     judgement notes as ``correct`` whether the first is the better one, where one of the two is right."""
     solutions = await attempts(task, roles, samples)
@@ -151,24 +152,19 @@ def gram(
     policies = {"generator": run.learner(), **run.start()} if plays else {"generator": frozen(run.model)}
     policies["judge"] = run.learner(reads, lr=judge_lr) if learns else frozen(reads)
     roles = {"solver": common_roles.solver("generator", run.model), "judge": comparer_role}
-    objectives, phases, base_options = {}, [], {"samples": run.group_size}
+    objectives, phases, samples = {}, [], run.group_size
 
-    def add_objective(
-        name: str, policy: str, on: str, by: Algorithm, protocol: Protocol, options: dict[str, Any]
-    ) -> None:
+    def add_objective(name: str, policy: str, on: str, by: Algorithm, protocol: Protocol) -> None:
         objectives[name] = Objective(policy=policy, on=on, by=by)
-        phases.append(Phase(name=name, protocol=protocol, objectives=(name,), group_size=1, options=options))
+        phases.append(Phase(name=name, protocol=protocol, objectives=(name,), group_size=1))
 
     if plays:
-        add_objective(
-            "generator", "generator", "solver", dr_grpo(rewards={PREFERRED: 1.0}, kl=run.pull()), compete, base_options
-        )
+        by = dr_grpo(rewards={PREFERRED: 1.0}, kl=run.pull())
+        add_objective("generator", "generator", "solver", by, partial(compete, samples=samples))
     if learns:
-        pair_options = base_options | {"pairs": pairs}
-        add_objective(
-            "judge", "judge", "teacher", Sft(weight=WEIGHT), label_pairs, pair_options | {"smoothing": smoothing}
-        )
-        add_objective("pairs", "judge", "author", Sft(), write_pairs, pair_options)
+        label = partial(label_pairs, samples=samples, pairs=pairs, smoothing=smoothing)
+        add_objective("judge", "judge", "teacher", Sft(weight=WEIGHT), label)
+        add_objective("pairs", "judge", "author", Sft(), partial(write_pairs, samples=samples, pairs=pairs))
         policies |= {"teacher": program(say_letter, tokens_of="judge"), "author": program(say_both, tokens_of="judge")}
         both = PAIR if common_roles.speaks_short(reads) else PAIR_FULL
         roles["teacher"] = replace(comparer_role, policy="teacher", parse=None)

@@ -12,25 +12,29 @@ a channel of its own. Left out: several updates from one batch.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from cotrain import CORRECT, FORMAT, OUTCOME, STEP, Signal
 from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
 from cotrain import decay, common_roles, gives, recipe, rng_of, single, solve
+from cotrain.config.schedule import Protocol
 from cotrain.learn.algorithms import BY_NAME, Name
-from cotrain.rollout.protocols import SOLVED, check_step_rewards
+from cotrain.rollout.protocols import SOLVED, StepRewards, check_step_rewards
 
 WORD = Signal("word", meaning="is the answer right, said by a judge with random errors")
 
 
 @gives(*SOLVED, WORD.to("solver"))
-async def solve_and_be_told(task: Task, roles: Roles, *, noise: float, **paid: Any) -> None:
+async def solve_and_be_told(
+    task: Task, roles: Roles, *, noise: float, step_rewards: StepRewards = "none", oracle_noise: float = 0.0
+) -> None:
     """``solve``, and the truth as reward ``word``, flipped with the chance ``noise``; an unreadable solution earns 0,
     one that could not be graded nothing.
 
     An answer that is flipped at one chance is flipped at every larger one.
     """
-    solution = await solve(task, roles, **paid)
+    solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
     if solution.failed:
         return
     if not solution.parsed.ok:
@@ -57,11 +61,12 @@ def grpo(
     oracle = steps_judged_by == "oracle"
     if oracle and estimator == "maxrl":
         raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
-    paid: dict[str, Any] = {"step_rewards": "oracle" if oracle else "none", "oracle_noise": oracle_noise}
-    check_step_rewards(**paid)
+    step_rewards: StepRewards = "oracle" if oracle else "none"
+    check_step_rewards(step_rewards, oracle_noise)
     told_wrongly = outcome_noise > 0.0
+    play: Protocol = partial(solve, step_rewards=step_rewards, oracle_noise=oracle_noise)
     if told_wrongly:
-        paid |= {"noise": outcome_noise}
+        play = partial(solve_and_be_told, noise=outcome_noise, step_rewards=step_rewards, oracle_noise=oracle_noise)
     rewards: dict[Signal, Any] = {WORD if told_wrongly else OUTCOME: 1.0} | (
         {FORMAT: format_reward} if format_reward else {}
     )
@@ -72,6 +77,6 @@ def grpo(
         policies={"generator": run.learner(), **run.start()},
         roles={"solver": common_roles.solver("generator", run.model)},
         objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(solve_and_be_told if told_wrongly else solve, "generator", name="generator", **paid),
+        schedule=single(play, "generator", name="generator"),
         evaluate=solve,
     )

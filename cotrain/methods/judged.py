@@ -12,10 +12,11 @@ training with the same judge), ``pay="truth"`` pays the graded answer with the s
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, FORMAT, OUTCOME, TRUTH
-from cotrain import ClassBalance, ConfigError, Objective, Phase, Recipe, Roles, Settings, Signal, Task
+from cotrain import ClassBalance, ConfigError, Objective, Phase, Positive, Recipe, Roles, Settings, Signal, Task
 from cotrain import alternate, common_roles, frozen, gives, grpo, judged_by, judges, recipe, review, reward_review
 from cotrain import solve, solve_then_verify
 
@@ -24,7 +25,7 @@ SOLVER = (OUTCOME.to("solver"), FORMAT.to("solver"), BELIEVED.to("solver"))
 
 
 @gives(*SOLVER, AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
-async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: int) -> None:
+async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive) -> None:
     """``reviews`` verdicts pay a solution. An unreadable solution is not reviewed and earns 0; one that could not be
     graded, or of which no review can be read, earns nothing and is not learned from."""
     solution = await solve(task, roles)
@@ -74,7 +75,7 @@ def judged(
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
 
     def make_phase(name: str, *objectives: str) -> Phase:
-        return Phase(name=name, protocol=solve_to_be_believed, objectives=objectives, options={"reviews": reviews})
+        return Phase(name=name, protocol=partial(solve_to_be_believed, reviews=reviews), objectives=objectives)
 
     together = ("generator",) if ratio or not learns else ("generator", "verifier")
     phases = [make_phase("both" if not ratio else "generator", *together)]

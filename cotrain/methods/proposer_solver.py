@@ -22,32 +22,33 @@ that it forgets less. Left out: programs as problems and three kinds of them (AZ
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
 from cotrain import alternate, frozen, grpo, common_roles, program, recipe, reinforce_pp, solve, solving
-from cotrain.rollout.proposals import LEARNABLE, Pay, demonstrate, of_length, propose_and_solve, write_problem
+from cotrain.rollout.proposals import LEARNABLE, Pay, Shown, demonstrate, of_length, propose_and_solve, write_problem
 from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems
 from cotrain.text.prompts import PROPOSE, PROPOSE_FULL
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "azr": {
-        "shown": "problem",
-        "labels": "program",
-        "pay": "learnable",
-        "gate": True,
-        "band": (0.0, 1.0),
-        "repeats": 0.0,
-    },
-    "rzero": {
-        "shown": "nothing",
-        "labels": "vote",
-        "pay": "uncertain",
-        "gate": False,
-        "band": (0.3, 0.8),
-        "repeats": 1.0,
-    },
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What the two methods do differently, as ``propose_and_solve`` takes it."""
+
+    shown: Shown
+    labels: Literal["program", "vote"]
+    pay: Pay
+    gate: bool
+    band: tuple[float, float]
+    repeats: float
+
+
+VARIANTS = {
+    "azr": Variant(shown="problem", labels="program", pay="learnable", gate=True, band=(0.0, 1.0), repeats=0.0),
+    "rzero": Variant(shown="nothing", labels="vote", pay="uncertain", gate=False, band=(0.3, 0.8), repeats=1.0),
 }
 
 
@@ -70,14 +71,12 @@ def proposer_solver(
     warmup: int = 0,  # steps in which the proposer is taught to write problems
     ratio: tuple[int, int] = (5, 15),  # of rzero: steps of the proposer and of the solver
 ) -> Recipe:
-    variant_options, source = dict(VARIANTS[variant]), run.problems
-    variant_options |= {
-        name: value for name, value in (("pay", pay), ("gate", gate), ("band", band)) if value is not None
-    }
+    how, source = VARIANTS[variant], run.problems
+    how = replace(how, pay=pay or how.pay, gate=how.gate if gate is None else gate, band=band or how.band)
     if not isinstance(source, WordProblems):
         raise ConfigError(f"proposer_solver: no program reads problems of {source.name}; expected --tasks words")
-    if not variant_options["gate"] and variant_options["labels"] == "program":
-        variant_options["labels"] = "vote"  # nobody else knows an answer
+    if not how.gate:
+        how = replace(how, labels="vote")  # nobody else knows an answer
     if fixed is not None and (proposer != "uniform" or fixed < 1):
         raise ConfigError(f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform")
     learns, two = proposer == "trained", variant == "rzero" or proposer == "frozen"
@@ -102,17 +101,22 @@ def proposer_solver(
     }
     if learns:
         objectives["proposer"] = Objective(policy=writer, on="proposer", by=by_role(rewards={LEARNABLE: 1.0}))
-    options = variant_options | {"samples": run.group_size, "target": target, "invalid": invalid, "reuse": reuse}
+    play = partial(
+        propose_and_solve,
+        shown=how.shown,
+        labels=how.labels,
+        pay=how.pay,
+        gate=how.gate,
+        band=how.band,
+        repeats=how.repeats,
+        samples=run.group_size,
+        target=target,
+        invalid=invalid,
+        reuse=reuse,
+    )
 
     def make_phase(name: str, *due: str, group_size: int = 1) -> Phase:
-        return Phase(
-            name=name,
-            protocol=propose_and_solve,
-            objectives=due,
-            group_size=group_size,
-            options=options,
-            stores=("pool",),
-        )
+        return Phase(name=name, protocol=play, objectives=due, group_size=group_size, stores=("pool",))
 
     steps: tuple[int, ...]
     if variant == "rzero" and learns:
@@ -125,17 +129,15 @@ def proposer_solver(
     if writer != "author" and warmup:
         one_policy = writer == "generator"  # which learns to write and shall not forget how to solve
         objectives["format"] = Objective(policy=writer, on="author", also=("before",) if one_policy else (), by=Sft())
-        format_options = {"shown": variant_options["shown"], "solved": one_policy}
         if one_policy:
             policies["start"] = frozen(run.model)
             roles["before"] = common_roles.solver("start", run.model)
         phases.append(
             Phase(
                 name="format",
-                protocol=demonstrate,
+                protocol=partial(demonstrate, shown=how.shown, solved=one_policy),
                 objectives=("format",),
                 group_size=1,
-                options=format_options,
                 stores=("pool",),
             )
         )

@@ -16,6 +16,8 @@ paper, where both are one batch.
 
 from __future__ import annotations
 
+from functools import partial
+
 from cotrain import JUDGED
 from cotrain import Clipped, ConfigError, Objective, Recipe, Roles, Settings, Signal, Task
 from cotrain import critic, examine, frozen, gives, judged_by, common_roles, recipe, review, rng_of, single
@@ -60,7 +62,7 @@ def rise(
         )
     learn = Ppo(rewards=REWARD, lam=lam, loss=Clipped(*clip), kl=run.pull())
     value = ValueRegression(rewards=REWARD, lam=lam)
-    objectives = {}
+    play, objectives = partial(solve_and_check, share=verify_share), {}
     for name, role, weight in (("generator", "solver", 1.0), ("verifier", "verifier", verify_share)):
         if weight:
             objectives[name] = Objective(policy="model", on=role, by=learn, weight=weight)
@@ -73,7 +75,7 @@ def rise(
             "verifier": common_roles.verifier("model", run.model),
         },
         objectives=objectives,
-        schedule=single(solve_and_check, *objectives, name="both" if verify_share else "generator", share=verify_share),
+        schedule=single(play, *objectives, name="both" if verify_share else "generator"),
         evaluate=solve_and_check,
         measures=judged_by("verifier"),
         fixed={"solver": "start"},

@@ -14,9 +14,10 @@ verdict takes the place of a score from 0 to 5. Left out: writing new prompts, a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
-from cotrain import CORRECT, ConfigError, Note, Objective, Recipe, Roles, Settings, Task
+from cotrain import CORRECT, ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Task
 from cotrain import attempts, frozen, gives, judged_by, common_roles, recipe, review_all, single, snapshot
 from cotrain.learn.preference import CHOSEN, Preference
 
@@ -24,7 +25,9 @@ CHOSEN_RIGHT = Note[bool]("chosen_right", bool, "of a pair of a right and a wron
 
 
 @gives(CHOSEN.to("solver"))
-async def judge_oneself(task: Task, roles: Roles, *, samples: int = 1, votes: int = 3, oracle: bool = False) -> None:
+async def judge_oneself(
+    task: Task, roles: Roles, *, samples: Positive = 1, votes: Positive = 3, oracle: bool = False
+) -> None:
     """Solutions and their scores; one that cannot be read has the score 0."""
     solutions = await attempts(task, roles, samples)
     readable = [s for s in solutions if s.parsed.ok]
@@ -64,14 +67,13 @@ def self_rewarding(
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
     verdicts = common_roles.verifier("judge" if judge == "frozen" else "generator", run.model)
-    options = {"votes": votes, "oracle": judge == "oracle"}
+    play = partial(judge_oneself, samples=run.group_size, votes=votes, oracle=judge == "oracle")
     return run.recipe(
         f"self_rewarding-{judge}",
         policies=policies,
         roles={"solver": common_roles.solver("generator", run.model), "verifier": verdicts},
         objectives={"generator": Objective(policy="generator", on="solver", by=by)},
-        schedule=single(judge_oneself, "generator", name="generator", group_size=1, samples=run.group_size, **options),
-        evaluate=judge_oneself,
+        schedule=single(play, "generator", name="generator", group_size=1),
+        evaluate=partial(judge_oneself, votes=1),
         measures=judged_by("verifier"),
-        options={"votes": 1},
     )

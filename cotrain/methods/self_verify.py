@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, JUDGED, OUTCOME, REVIEWED, SOLVED
-from cotrain import Clipped, ConfigError, Note, Objective, Phase, Recipe, Roles, Settings, Signal, Task
+from cotrain import Clipped, ConfigError, Note, Objective, Phase, Positive, Recipe, Roles, Settings, Signal, Task
 from cotrain import (
     alternate,
     frozen,
@@ -45,7 +46,7 @@ MIXED = Note[bool]("mixed", bool, "has the problem right and wrong solutions")
 
 @gives(*SOLVED, *REVIEWED)
 async def judge_own(
-    task: Task, roles: Roles, *, samples: int, reviews: int, pairs: int = 1, balance: bool = True
+    task: Task, roles: Roles, *, samples: Positive, reviews: Positive, pairs: Positive = 1, balance: bool = True
 ) -> None:
     """``samples`` solutions, rewarded as by ``solve``; the chosen ones are reviewed ``reviews`` times, rewarded for
     ``agreement``. Solutions note whether they were ``judged``, and whether their problem was ``mixed``: right and
@@ -104,11 +105,11 @@ def self_verify(
             "compared "
             "with each other, and at least 1 pair of solutions a problem"
         )
-    options = {"samples": run.group_size, "reviews": reviews, "pairs": pairs, "balance": balance}
+    judging = partial(judge_own, samples=run.group_size, reviews=reviews, pairs=pairs, balance=balance)
     phases = (
         Phase(name="generator", protocol=solve, objectives=("generator",)),
-        Phase(name="verifier", protocol=judge_own, objectives=("verifier",), group_size=1, options=options),
-        Phase(name="both", protocol=judge_own, objectives=("generator", "verifier"), group_size=1, options=options),
+        Phase(name="verifier", protocol=judging, objectives=("verifier",), group_size=1),
+        Phase(name="both", protocol=judging, objectives=("generator", "verifier"), group_size=1),
     )
     played = [(p, r) for p, r in zip(phases, modes[mode], strict=True) if r or (p.name == "verifier" and warmup)]
     due = {name for phase, _ in played for name in phase.objectives}
@@ -127,8 +128,7 @@ def self_verify(
         },
         objectives={name: objective for name, objective in objectives.items() if name in due},
         schedule=alternate(*(p for p, _ in played), ratio=tuple(r for _, r in played), warmup={"verifier": warmup}),
-        evaluate=solve_then_verify,
+        evaluate=partial(solve_then_verify, step_rewards="none"),
         measures=judged_by("verifier"),
         fixed={"solver": "start"},
-        options={"step_rewards": "none"},
     )

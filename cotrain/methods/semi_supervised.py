@@ -21,9 +21,10 @@ Left out: step verdicts as rewards (see ``tango``), and a share of unlabelled pr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
-from cotrain import AGREEMENT, CORRECT, FORMAT, TRUTH
+from cotrain import AGREEMENT, CORRECT, FORMAT, NotNegative, Positive, TRUTH
 from cotrain import ClassBalance, ConfigError, Objective, Phase, Policy, Recipe, Roles, Settings, Signal, Task, Turn
 from cotrain import alternate, attempts, common_roles, frozen, gives, grpo, judged_by, judges, recipe
 from cotrain import review_all, reward_review, solve, solve_then_verify, solving
@@ -35,7 +36,7 @@ JUDGED: tuple[Rest, ...] = ("frozen", "learning", "both")
 
 
 @gives(PAY.to("solver"))
-async def solve_with_few_labels(task: Task, roles: Roles, *, group: int, rest: Rest, reviews: int) -> None:
+async def solve_with_few_labels(task: Task, roles: Roles, *, group: Positive, rest: Rest, reviews: NotNegative) -> None:
     """``group`` answers to a problem, each paid. An answer of which no review can be read is not learned from."""
     solutions = await attempts(task, roles, group)
     pay: list[float | None]
@@ -78,7 +79,7 @@ def label_agreement(solutions: Sequence[Turn], label: Turn | None) -> list[float
 
 
 @gives(AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
-async def teach_the_verifier(task: Task, roles: Roles, *, group: int, reviews: int) -> None:
+async def teach_the_verifier(task: Task, roles: Roles, *, group: Positive, reviews: NotNegative) -> None:
     """The verifier reviews ``group`` answers to a labelled problem."""
     solutions = [solution for solution in await attempts(task, roles, group) if solution.parsed.ok]
     for solution, turns in zip(solutions, await review_all(task, roles, solutions, n=reviews), strict=True):
@@ -107,18 +108,16 @@ def semi_supervised(
     objectives = {"generator": Objective(policy="generator", on="solver", by=grpo(rewards={PAY: 1.0}, kl=run.pull()))}
     pay = Phase(
         name="generator",
-        protocol=solve_with_few_labels,
+        protocol=partial(solve_with_few_labels, group=run.group_size, rest=rest, reviews=reviews),
         objectives=("generator",),
         group_size=1,
         unlabelled=0.0 if rest == "none" else unlabelled,
-        options={"group": run.group_size, "rest": rest, "reviews": reviews},
     )
     teach = Phase(
         name="verifier",
-        protocol=teach_the_verifier,
+        protocol=partial(teach_the_verifier, group=run.group_size, reviews=reviews),
         objectives=("verifier",),
         group_size=1,
-        options={"group": run.group_size, "reviews": reviews},
     )
     if judging:
         policies["verifier"] = run.learner(critic, lr=verifier_lr) if learns else frozen(critic)

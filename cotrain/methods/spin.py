@@ -17,6 +17,7 @@ AdamW at one rate, where theirs is RMSProp that decays and falls after two itera
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from random import Random
 from typing import Any, Literal
 
@@ -67,8 +68,8 @@ def spin(
     roles = {"solver": solver_role, "teacher": common_roles.solver("teacher", run.model)}
 
     def make_phase(name: str, rival: str | None) -> Phase:
-        options = {"rival": rival}
-        return Phase(name=name, protocol=against_the_solution, objectives=("generator",), group_size=1, options=options)
+        play = partial(against_the_solution, rival=rival)
+        return Phase(name=name, protocol=play, objectives=("generator",), group_size=1)
 
     if control == "sft":
         objectives = {"generator": Objective(policy="generator", on="teacher", by=Sft())}

@@ -20,10 +20,11 @@ self-segmentation (solutions come in steps), and search that takes rejected chun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from cotrain import CORRECT, MATCH, OUTCOME
-from cotrain import Clipped, Finding, Objective, Recipe, Roles, Settings, Task
+from cotrain import Clipped, Finding, Objective, Positive, Recipe, Roles, Settings, Task
 from cotrain import at_least, attempts, frozen, gives, grpo, judged_by, common_roles, recipe, review_all, rng_of, single
 from cotrain import solve_then_verify
 from cotrain.rollout.monte_carlo import (
@@ -45,10 +46,10 @@ async def judge_steps(
     task: Task,
     roles: Roles,
     *,
-    samples: int = 4,
-    reviews: int = 4,
-    rollouts: int = 8,
-    labels: str = "relative",
+    samples: Positive = 4,
+    reviews: Positive = 4,
+    rollouts: Positive = 8,
+    labels: Labels = "relative",
     alpha: float = ALPHA,
     gamma: float = GAMMA,
     balance: bool = True,
@@ -107,8 +108,16 @@ def stepwiser(
         objectives["generator"] = Objective(policy="generator", on="solver", by=learn_to_solve)
         policies |= {"generator": run.learner(), **run.start()}
     solver = common_roles.solver("generator", run.model)
-    options: dict[str, Any] = {"samples": run.group_size, "reviews": reviews, "rollouts": rollouts}
-    options |= {"labels": labels, "alpha": alpha, "gamma": gamma, "balance": balance}
+    play = partial(
+        judge_steps,
+        samples=run.group_size,
+        reviews=reviews,
+        rollouts=rollouts,
+        labels=labels,
+        alpha=alpha,
+        gamma=gamma,
+        balance=balance,
+    )
     return run.recipe(
         "stepwiser" if labels == "relative" else f"stepwiser-{labels}",
         policies=policies,
@@ -118,7 +127,7 @@ def stepwiser(
             "verifier": common_roles.verifier("verifier", judge),
         },
         objectives=objectives,
-        schedule=single(judge_steps, *objectives, name="verifier", group_size=1, **options),
+        schedule=single(play, *objectives, name="verifier", group_size=1),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         fixed=run.fixed() if trained else None,

@@ -17,13 +17,15 @@ in a generator's format, whose weight is 0 there; ``format_reward`` pays for a s
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from cotrain import AGREEMENT, BY_NAME, FORMAT, OUTCOME, STEP
 from cotrain import ClassBalance, Clipped, ConfigError, Objective, Phase, Recipe, Settings
 from cotrain import alternate, decay, frozen, judged_by, judges, common_roles, recipe, single, solve_then_verify
+from cotrain.functional.aggregate import Combine
 from cotrain.learn.samples import StepScale
-from cotrain.rollout.protocols import check_step_rewards
+from cotrain.rollout.protocols import StepRewards, check_step_rewards
 
 
 @recipe(steps=160)
@@ -45,7 +47,7 @@ def tango(
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: it never learns
     judge: judges.Format = "steps",  # the verifier's format
     votes: int = 1,  # reviews whose step verdicts pay the generator
-    combine: Literal["mean", "majority", "sum", "minimum", "product"] = "mean",  # how several reviews become one
+    combine: Combine = "mean",  # how several reviews become one
     steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",  # who pays for steps
     oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
     balance: bool = True,  # weigh reviews of right and of wrong solutions alike
@@ -59,9 +61,9 @@ def tango(
             f"tango: simultaneous with verifier={verifier} and votes={votes}; both learn from the same reviews, so "
             "leave verifier at trained and votes at 1"
         )
-    paid: dict[str, Any] = {"step_rewards": "none" if steps_judged_by == "nobody" else steps_judged_by}
-    paid["oracle_noise"] = oracle_noise
-    check_step_rewards(**paid)
+    step_rewards: StepRewards = "none" if steps_judged_by == "nobody" else steps_judged_by
+    check_step_rewards(step_rewards, oracle_noise)
+    play = partial(solve_then_verify, step_rewards=step_rewards, oracle_noise=oracle_noise)
     learn, objective_options = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
     readable = {FORMAT: format_reward} if format_reward else {}
     learn_to_solve = learn(
@@ -78,21 +80,19 @@ def tango(
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
     solving = Phase(
         name="generator",
-        protocol=solve_then_verify,
+        protocol=partial(play, reviews=votes if steps_judged_by == "verifier" else 0, combine=combine),
         objectives=("generator",),
-        options={**paid, "reviews": votes if steps_judged_by == "verifier" else 0, "combine": combine},
     )
     judging = Phase(
         name="verifier",
-        protocol=solve_then_verify,
+        protocol=partial(solve_then_verify, reviews=reviews, step_rewards="none"),
         objectives=("verifier",),
         group_size=1,
-        options={"reviews": reviews, "step_rewards": "none"},
     )
     if not trained:
         schedule = alternate(solving, ratio=(1,))
     elif simultaneous:
-        schedule = single(solve_then_verify, *objectives, name="both", reviews=max(2, reviews // 4), **paid)
+        schedule = single(partial(play, reviews=max(2, reviews // 4)), *objectives, name="both")
     else:
         schedule = alternate(solving, judging, ratio=ratio, warmup={"verifier": warmup})
     return run.recipe(
@@ -108,8 +108,7 @@ def tango(
         },
         objectives=objectives,
         schedule=schedule,
-        evaluate=solve_then_verify,
+        evaluate=partial(solve_then_verify, reviews=votes),
         measures=judged_by("verifier"),
-        options={"reviews": votes},
         fixed=run.fixed(),
     )

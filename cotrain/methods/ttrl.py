@@ -10,16 +10,19 @@ answers (they are compared as text), and training on the very problems of the te
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from cotrain import CORRECT, LABEL_RIGHT, OUTCOME
-from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
+from cotrain import ConfigError, Objective, Positive, Recipe, Roles, Settings, Task
 from cotrain import attempts, gives, grpo, common_roles, recipe, single, solve
 from cotrain.rollout.votes import VOTE, elected_turn, is_right, reward_vote
 
 
 @gives(VOTE.to("solver"), OUTCOME.to("solver"))
-async def vote(task: Task, roles: Roles, *, votes: int, trained: int, labels: str = "vote") -> None:
+async def vote(
+    task: Task, roles: Roles, *, votes: Positive, trained: Positive, labels: Literal["vote", "truth"] = "vote"
+) -> None:
     """``votes`` answers elect a label; the first ``trained`` are rewarded: ``vote``, or ``outcome`` with the truth."""
     solutions = await attempts(task, roles, votes)
     label = elected_turn(solutions)
@@ -45,12 +48,12 @@ def ttrl(
             f"ttrl: {votes} votes, of which {run.group_size} are to be trained on; raise votes or lower group_size"
         )
     learn = grpo(rewards={VOTE if labels == "vote" else OUTCOME: 1.0}, kl=run.pull())
-    options = {"votes": votes, "trained": run.group_size, "labels": labels}
+    election = partial(vote, votes=votes, trained=run.group_size, labels=labels)
     return run.recipe(
         "ttrl" if labels == "vote" else "ttrl-truth",
         policies={"generator": run.learner(), **run.start()},
         roles={"solver": common_roles.solver("generator", run.model)},
         objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(vote, "generator", name="generator", group_size=1, **options),
+        schedule=single(election, "generator", name="generator", group_size=1),
         evaluate=solve,
     )

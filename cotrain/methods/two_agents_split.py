@@ -18,10 +18,11 @@ Left out: who hands over when; it is after ``cut`` steps, or the start is none a
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from cotrain import ANSWER, CORRECT, FAILURE, OUTCOME
-from cotrain import ConfigError, Note, Objective, Policy, Recipe, Roles, Settings, Sft, Task, Turn
+from cotrain import ConfigError, Note, Objective, Policy, Positive, Recipe, Roles, Settings, Sft, Task, Turn
 from cotrain import common_roles, frozen, gives, grpo, noting, recipe, single, solving, together
 from cotrain.core.notes import GOLD, PROBLEM
 from cotrain.learn.contract import Algorithm
@@ -33,7 +34,9 @@ WHOLE = Note[bool]("whole", bool, "is a start as many whole steps as were asked 
 
 
 @gives(OUTCOME.to("starter"), OUTCOME.to("solver"))
-async def hand_over(task: Task, roles: Roles, *, samples: int = 1, finishes: int = 1, cut: int = 1) -> None:
+async def hand_over(
+    task: Task, roles: Roles, *, samples: Positive = 1, finishes: Positive = 1, cut: Positive = 1
+) -> None:
     """Starts and their finishes. A finish is judged as the whole that it ends: start and finish; one that cannot be
     graded fails, and its start is valued by the others."""
     chats = [roles.starter.begin(problem=task.prompt) for _ in range(samples)]
@@ -129,16 +132,15 @@ def two_agents_split(
     if train != "solver":
         objectives["starter"] = Objective(policy=writer, on="starter", by=grpo(rewards={OUTCOME: 1.0}))
     begins = common_roles.solver(writer, small)
-    options: dict[str, Any] = {"cut": cut}
+    play = partial(hand_over, cut=cut)
     return run.recipe(
         f"two_agents_split-{solver_by}" if not shared else f"two_agents_split-{solver_by}-shared",
         policies=policies,
         roles={"solver": common_roles.solver("generator", run.model), "starter": replace(begins, parse=None)},
         objectives=objectives,
         schedule=single(
-            hand_over, *objectives, name="both", group_size=1, samples=run.group_size, finishes=finishes, **options
+            partial(play, samples=run.group_size, finishes=finishes), *objectives, name="both", group_size=1
         ),
-        evaluate=hand_over,
-        options=options,
+        evaluate=play,
         measures=(solving("solver", 8), noting("starter", WHOLE)),
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cotrain.config.override import changed_settings, is_given, override, role_settings
@@ -168,13 +169,14 @@ def probe_reviews(
         say("note: no solution of the solver could be read, so no review was looked at")
         return None
     say(f"asking {recipe.policies[role.policy].model} for {len(solved)} reviews, to see how it judges …")
-    by_id, tasks = {task.id: solution for task, solution in solved}, [task for task, _ in solved]
+    ask = partial(_ask_review, given={task.id: solution for task, solution in solved})
+    tasks = [task for task, _ in solved]
 
     def review_readings() -> Iterator[ReviewReading]:
         episodes: Sequence[Episode] = ()
         for asked in ways:
             if not (fixed and episodes):
-                episodes = player({"verifier": asked}).play(_ask_review, tasks, step=STEP, group_size=1, given=by_id)
+                episodes = player({"verifier": asked}).play(ask, tasks, step=STEP, group_size=1)
             yield _read_reviews(asked, solved, episodes)
 
     best = first_clear(review_readings(), len(solved))

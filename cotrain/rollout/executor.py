@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cotrain.core.address import Address, seed_of
+from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import DeclaredSignals, declared_by
 from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
@@ -38,7 +39,7 @@ from cotrain.text.nonce import make_nonce
 from cotrain.text.prompts import fields_of
 from cotrain.text.render import Rendering
 
-Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles, **options) → anything
+Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → anything
 Grader = Callable[[Task, str], Awaitable[Grade]]
 
 TRIES = 3  # of a play, where the process of the engine is lost
@@ -299,14 +300,13 @@ class Executor:
         step: int,
         group_size: int,
         split: str = "train",
-        **options: Any,
     ) -> tuple[Episode, ...]:
         """Play every task ``group_size`` times at once and return the episodes sorted by (task, member).
 
         Args:
             step: part of every address and seed; -1 outside of training.
+            protocol: with its options bound, as in ``partial(solve, step_rewards="oracle")``.
             split: part of every seed.
-            options: keyword arguments of the protocol.
 
         Raises Deadlock when protocols wait for something that cannot come, whatever CotrainError a protocol meets, and
         whatever the engine raises; then no coroutine is left over.
@@ -325,10 +325,7 @@ class Executor:
         for tried in range(1, TRIES + 1):
             over = self.watch(len(task_members)) if self.watch else None
             work = together(
-                [
-                    _play_episode(protocol, tasks[p], Roles(stage, p, m, declared), options, over)
-                    for p, m in task_members
-                ],
+                [_play_episode(protocol, tasks[p], Roles(stage, p, m, declared), over) for p, m in task_members],
                 [f"task {p}, member {m}" for p, m in task_members],
             )
             try:
@@ -347,17 +344,17 @@ class Executor:
 
 def protocol_name(protocol: Protocol) -> str:
     """What a protocol is called, of whatever kind of callable it is."""
-    function = getattr(protocol, "func", protocol)  # of a functools.partial
+    function = bound_function(protocol)
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 async def _play_episode(
-    protocol: Protocol, task: Task, roles: Roles, options: Mapping[str, Any], over: Callable[[], None] | None
+    protocol: Protocol, task: Task, roles: Roles, over: Callable[[], None] | None
 ) -> tuple[Episode, str | None]:
     """The episode, and why its problem did not fit, where it did not."""
     why = None
     try:
-        await protocol(task, roles, **options)
+        await protocol(task, roles)
         episode = roles._seal_episode(None)
     except TooLong as error:
         why, episode = str(error), roles._seal_episode(TOO_LONG)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cotrain.core.errors import TooLong
@@ -30,9 +31,8 @@ def judge_fixed_solutions(
         Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, grader=_NoGrader()) for s in samples
     ]
     reader = executor.greedy_copy() if reviews == 1 else executor
-    episodes = reader.play(
-        judge_steps, tasks, step=step, split=split, group_size=1, given=solutions_by_id, verifier=verifier, n=reviews
-    )
+    judge = partial(judge_steps, given=solutions_by_id, verifier=verifier, n=reviews)
+    episodes = reader.play(judge, tasks, step=step, split=split, group_size=1)
     return [_judged_row(solutions_by_id[e.task_id], e) for e in episodes]
 
 

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Literal
 
 from cotrain.core.address import rng_of
+from cotrain.core.arguments import Positive
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, LABEL_RIGHT, Note
 from cotrain.core.signals import OUTCOME, Signal, gives
 from cotrain.core.types import ParseFailure, Task
@@ -25,6 +26,7 @@ from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.reader import operation_string, problem_signature, read_problem, task_of
 from cotrain.tasks.words.source import BUCKETS, WordProblems, text_bucket
 
+Shown = Literal["problem", "nothing"]  # of the pool, to a proposer
 Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]
 RECENT = 64  # problems of the pool that a new one is compared with
 LEARNABLE = Signal("learnable", meaning="what the proposer is paid for how hard its problem is")
@@ -53,7 +55,7 @@ def shape_of(text: str) -> str:
     return text if isinstance(read, ParseFailure) else operation_string(read)
 
 
-async def demonstrate(task: Task, roles: Roles, *, shown: str, pool: TaskPool, solved: bool = False) -> None:
+async def demonstrate(task: Task, roles: Roles, *, shown: Shown, pool: TaskPool, solved: bool = False) -> None:
     """To learn the format: a program writes the task's own problem under the proposer's prompt. It enters the pool.
     ``solved``: the role ``before`` solves it as the model did at its start, so that the solver is not forgotten."""
     turn = await roles.author(hint=hint_of(task, pool, shown), problem=task.prompt)
@@ -80,10 +82,10 @@ async def propose_and_solve(
     roles: Roles,
     *,
     pool: TaskPool,
-    samples: int,
-    shown: str,
-    labels: str,
-    pay: str,
+    samples: Positive,
+    shown: Shown,
+    labels: Literal["program", "vote"],
+    pay: Pay,
     target: float,
     gate: bool,
     band: tuple[float, float],

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from cotrain.core.address import rng_of
+from cotrain.core.arguments import AtLeast
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import (
     ANSWER,
@@ -28,7 +29,7 @@ from cotrain.core.notes import (
 )
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, gives
 from cotrain.core.types import Span, Task
-from cotrain.functional.aggregate import aggregate
+from cotrain.functional.aggregate import Combine, aggregate
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.idle_loop import together
@@ -67,7 +68,8 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
     return grade.value
 
 
-STEP_REWARDS = ("none", "oracle", "verifier")  # who pays for single steps; "verifier" where one is asked
+StepRewards = Literal["none", "oracle", "verifier"]  # who pays for single steps; "verifier" where one is asked
+STEP_REWARDS: tuple[str, ...] = get_args(StepRewards)
 
 
 def check_step_rewards(step_rewards: str, oracle_noise: float) -> None:
@@ -83,7 +85,7 @@ def check_step_rewards(step_rewards: str, oracle_noise: float) -> None:
 
 
 @gives(*SOLVED)
-async def solve(task: Task, roles: Roles, *, step_rewards: str = "none", oracle_noise: float = 0.0) -> Turn:
+async def solve(task: Task, roles: Roles, *, step_rewards: StepRewards = "none", oracle_noise: float = 0.0) -> Turn:
     """The solver answers; its reward ``outcome`` is 1 when the answer is right, else 0.
 
     ``step_rewards="oracle"`` adds the oracle's ±1 on each step as reward ``step``: the ceiling of any verifier. Each of
@@ -203,11 +205,11 @@ async def solve_then_verify(
     task: Task,
     roles: Roles,
     *,
-    reviews: int = 1,
-    step_rewards: str = "verifier",
+    reviews: Annotated[int, AtLeast(0, held_out=1)] = 1,
+    step_rewards: StepRewards = "verifier",
     oracle_noise: float = 0.0,
-    combine: str = "mean",
-    tool: str = "none",
+    combine: Combine = "mean",
+    tool: Tool = "none",
 ) -> None:
     """The solver answers and the verifier reviews the answer ``reviews`` times (RL Tango, arXiv 2505.15034, §3).
 

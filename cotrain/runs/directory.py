@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core import redact
+from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
@@ -46,7 +47,9 @@ from cotrain.disk.lock import NAME as LOCK
 from cotrain.disk.lock import RunLock
 from cotrain.disk.run_files import fault_in
 from cotrain.runs.log import LOG_FILE as LOG
+from cotrain.config.evaluation import Evaluation
 from cotrain.config.recipe import Recipe
+from cotrain.config.schedule import Phase
 from cotrain.tasks.reading import NAME as QUARANTINE
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
@@ -296,7 +299,7 @@ def _value_differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for key in was:
             yield from _value_differences(f"{name}.{key}".lstrip("."), was[key], now.get(key))
-    elif was != now:
+    elif was != now and not (was == "partial" and name.endswith("protocol")):  # as it was written without its function
         yield name, was, now
 
 
@@ -312,8 +315,10 @@ def resolved_json(value: Any) -> Any:
     if hasattr(value, "describe"):
         return resolved_json(value.describe())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        values = {f.name: resolved_json(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init and f.repr}
-        return {"is": type(value).__name__, **values}
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init and f.repr}
+        if isinstance(value, Phase | Evaluation):  # what is bound to a protocol is a setting like any other
+            fields |= {"protocol": bound_function(value.protocol), "options": value.options}
+        return {"is": type(value).__name__, **{name: resolved_json(part) for name, part in fields.items()}}
     if isinstance(value, Mapping):
         return {str(k): resolved_json(v) for k, v in value.items()}
     if isinstance(value, tuple | list):

@@ -42,9 +42,7 @@ def measure_protocol(
 
     def play_held_out(player: Executor, members: int) -> tuple[Episode, ...]:
         protocol, where = evaluation.protocol, f"held-out problems of {split}"
-        episodes = player.play(
-            protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members, **evaluation.options
-        )
+        episodes = player.play(protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members)
         refuse_unmeasured(where, episodes, player.set_aside)
         refuse_idleness(where, protocol, episodes, "measured")
         for why, count in Counter(map(_break_of, episodes)).items():

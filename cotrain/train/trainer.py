@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -229,11 +230,10 @@ class CoTrainer:
         tasks = self.draw_tasks(phase, step)
         work = PlayCounter(self.engine, self.policies)
         episodes = self.executor.play(
-            phase.protocol,
+            partial(phase.protocol, **{name: self.stores[name] for name in phase.stores}),
             tasks,
             step=step,
             group_size=phase.group_size or self.recipe.group_size,
-            **{**phase.options, **{name: self.stores[name] for name in phase.stores}},
         )
         return work.result_of(episodes)
 

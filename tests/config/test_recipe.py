@@ -1,6 +1,8 @@
 """What makes no sense is refused when the recipe is built, with a line that says what to change."""
 
 from dataclasses import replace
+from functools import partial
+from typing import Literal
 
 import pytest
 
@@ -10,6 +12,7 @@ from cotrain.config.policies import adapter, critic, ema, frozen, program, train
 from cotrain.config.recipe import Objective, check_due
 from cotrain.config.registry import find_recipe
 from cotrain.config.schedule import single
+from cotrain.core.arguments import Positive
 from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal, gives
 from cotrain.learn.balance import ClassBalance
@@ -17,7 +20,8 @@ from cotrain.learn.losses import Kl
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.runs.directory import RunDirectory, recipe_json
+from cotrain.rollout.protocols import solve_then_verify
+from cotrain.runs.directory import RunDirectory, recipe_json, refuse_other, resolved_json
 from tests.helpers import EASY
 
 
@@ -101,15 +105,14 @@ def test_numbers_below_one_are_refused():
 def test_only_reviews_may_be_none_and_only_in_training():
     """Where an oracle judges the steps there are no reviews; every other number of turns is one at least."""
 
-    def counted(**options):
-        recipe = tango()
-        phases = tuple(replace(phase, options={**phase.options, **options}) for phase in recipe.schedule.phases)
+    def counted(recipe, **options):
+        phases = tuple(replace(one, protocol=partial(one.protocol, **options)) for one in recipe.schedule.phases)
         return replace(recipe, schedule=replace(recipe.schedule, phases=phases))
 
-    assert counted(reviews=0)
-    refuse(lambda: counted(reviews=-1), "option reviews is -1, expected at least 0")
-    refuse(lambda: counted(votes=0), "option votes is 0, expected at least 1")
-    evaluation = replace(tango().evaluation, options={"reviews": 0})
+    assert counted(tango(), reviews=0)
+    refuse(lambda: counted(tango(), reviews=-1), "option reviews is -1, expected at least 0")
+    refuse(lambda: counted(find_recipe("ttrl")(), votes=0), "option votes is 0, expected at least 1")
+    evaluation = replace(tango().evaluation, protocol=partial(solve_then_verify, reviews=0))
     refuse(lambda: replace(tango(), evaluation=evaluation), "evaluation, option reviews is 0, expected at least 1")
 
 
@@ -279,7 +282,7 @@ def test_a_weight_is_positive():
         replace(made, objectives={"generator": replace(objective, weight=0.0)})
 
 
-async def voting(task, roles, *, limit: int = 3, vote: bool):
+async def voting(task, roles, *, limit: Positive = 3, vote: bool, by: Literal["mean", "most"] = "mean"):
     """A protocol of a user's own: an option that may be left out, and one that may not."""
 
 
@@ -288,15 +291,43 @@ async def voting(task, roles, *, limit: int = 3, vote: bool):
     [
         ({"vote": True, "limt": 4}, "unknown option of voting .phase 'train'.* 'limt'; did you mean 'limit'"),
         ({}, "phase 'train': voting needs the option 'vote'"),
-        ({"vote": True, "limit": "4"}, "option limit of voting is '4'; expected a whole number"),
+        ({"vote": True, "limit": "4"}, "option limit of voting is '4'; expected a whole number of at least 1"),
+        ({"vote": True, "limit": 0}, "option limit is 0, expected at least 1"),
+        ({"vote": True, "by": "msot"}, "option by of voting 'msot'; did you mean 'most'"),
     ],
 )
 def test_options_of_a_protocol_are_held_against_its_signature(options, told):
     made = grpo(tasks=EASY, kl=0.0)
     with pytest.raises(UserError, match=told):
-        replace(made, schedule=single(voting, "generator", **options))
+        replace(made, schedule=single(partial(voting, **options), "generator"))
     with pytest.raises(UserError, match=told.replace("phase 'train'", "evaluation")):
-        replace(made, evaluation=replace(made.evaluation, protocol=voting, options=options))
+        replace(made, evaluation=replace(made.evaluation, protocol=partial(voting, **options)))
+
+
+def test_what_is_bound_to_a_protocol_has_a_name():
+    made = grpo(tasks=EASY, kl=0.0)
+    with pytest.raises(ConfigError, match=r"phase 'train': True is bound to voting without a name; expected keywords"):
+        replace(made, schedule=single(partial(voting, True, limit=3), "generator"))
+
+
+def test_options_that_are_bound_are_settings_by_name():
+    """They stand in recipe.json beside the protocol's name, and ``--set`` reaches them there."""
+    recipe = tango()
+    phase = resolved_json(recipe.schedule.phases[1])
+    assert (phase["protocol"], phase["options"]) == ("solve_then_verify", {"reviews": 8, "step_rewards": "none"})
+    changed = override(recipe, ["schedule.phases.1.options.reviews=3", "evaluation.options.reviews=2"])
+    assert changed.schedule.phases[1].options == {"reviews": 3, "step_rewards": "none"}
+    assert changed.evaluation.options == {"reviews": 2} and changed.evaluation.protocol.func is solve_then_verify
+    with pytest.raises(UserError, match="option combine of solve_then_verify 'meen'; did you mean 'mean'"):
+        override(recipe, ["schedule.phases.0.options.combine=meen"])
+
+
+def test_a_protocol_that_was_bound_before_its_options_were_written_down_goes_on(tmp_path):
+    made = grpo(tasks=EASY, kl=0.0)
+    made = replace(made, evaluation=replace(made.evaluation, protocol=partial(voting, vote=True)))
+    saved = {"settings": resolved_json(made)}
+    saved["settings"]["evaluation"] |= {"protocol": "partial", "options": {}}
+    refuse_other(tmp_path, saved, made)
 
 
 def test_a_protocol_takes_a_task_and_roles():

@@ -6,6 +6,7 @@ that ends a game (``recipes/test_magrpo.py``), constant sums (``recipes/test_deb
 """
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -110,8 +111,6 @@ def test_no_rendered_prompt_of_a_solver_holds_the_gold_answer():
     trainer = CoTrainer(proposer_solver(steps=1, warmup=1, **SMALL))
     phase = next(p for p in trainer.recipe.schedule.phases if p.name == "solve")
     tasks = [replace(EASY.get("train", i), answer=canary, solution=canary) for i in range(3)]
-    episodes = trainer.executor.play(
-        phase.protocol, tasks, step=0, group_size=1, pool=trainer.stores["pool"], **phase.options
-    )
+    episodes = trainer.executor.play(partial(phase.protocol, pool=trainer.stores["pool"]), tasks, step=0, group_size=1)
     shown = [trainer.policies.renderers[t.policy].decode(t.prompt_ids) for e in episodes for t in e.traces]
     assert shown and not any(canary in text for text in shown)

@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -53,7 +54,7 @@ def proved(*said, budget=10_000, width=2, task=TASK, **options):
     """The traces of a search in which a policy says these texts in turn, in that order."""
     role, engine = Role(policy="p", prompt="{problem}>", sampling=Sampling(max_tokens=200)), Said(said)
     executor = Executor(engine, {"p": CharRenderer()}, {"prover": role}, 0)
-    [episode] = executor.play(prove, [task], step=0, group_size=1, budget=budget, width=width, **options)
+    [episode] = executor.play(partial(prove, budget=budget, width=width, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return sorted(episode.traces, key=lambda trace: engine.asked.index(trace.address))
 

@@ -1,5 +1,7 @@
 """Agents in turn: what a turn earns, which candidate goes on, and whose turns are compared with each other."""
 
+from functools import partial
+
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
@@ -37,7 +39,7 @@ def played(solver=(), verifier=(), refiner=(), group_size=1, **options):
         for name, prompt in prompts.items()
     }
     executor = Executor(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
-    episodes = executor.play(take_turns, [TASK], step=0, group_size=group_size, **options)
+    episodes = executor.play(partial(take_turns, **options), [TASK], step=0, group_size=group_size)
     assert all(e.failure is None for e in episodes), episodes
     return {name: [t for e in episodes for t in e.traces if t.role == name] for name in roles}
 

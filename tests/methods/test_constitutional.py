@@ -1,6 +1,7 @@
 """Constitutional AI: what a principle is, who says that it is kept, and what is learned from that."""
 
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def played(protocol, drafts, critic, revise, **options):
         for name, (prompt, parse) in prompts.items()
     }
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    [episode] = executor.play(protocol, [TASK], step=0, group_size=1, **options)
+    [episode] = executor.play(partial(protocol, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces
 

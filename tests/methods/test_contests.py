@@ -1,5 +1,7 @@
 """A solver before a judge, with a critic, a consultant or nobody against it."""
 
+from functools import partial
+
 import pytest
 
 from cotrain.core.types import Sampling
@@ -49,7 +51,7 @@ def played(speak, *, protocol=contest, right=0.5, votes=None, judge=None, parse=
         roles[name] = Role(policy=name, prompt=CRITICISE, parse=parse, sampling=Sampling(max_tokens=budget))
     roles["judge"] = judge or (verifier("judge", TINY) if votes else judges.checker_role("judge", CHECK_STEP))
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(protocol, TASKS, step=0, group_size=1, **options)
+    episodes = executor.play(partial(protocol, **options), TASKS, step=0, group_size=1)
     assert all(e.failure is None for e in episodes), [e.failure for e in episodes]
     return episodes
 

@@ -1,6 +1,7 @@
 """Critique-GRPO: who joins a group and how it is learned, and that nobody ever reads the gold answer."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -42,7 +43,7 @@ def played(solve, revise, says="", **options):
         "verifier": role("v", "{problem} {solution} Review:", parse_review),
     }
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(solve_and_revise, TASKS, step=0, group_size=1, samples=3, **options)
+    episodes = executor.play(partial(solve_and_revise, samples=3, **options), TASKS, step=0, group_size=1)
     assert all(e.failure is None for e in episodes)
     return [{name: [t for t in e.traces if t.role == name] for name in roles} for e in episodes]
 
@@ -97,12 +98,10 @@ def test_the_oracle_is_the_frozen_critic_with_the_truth_for_its_verdicts():
 def test_no_prompt_holds_the_gold_answer_unless_it_is_leaked(leak):
     trainer = CoTrainer(critique(refine="all", critic="self", leak=leak, **SMALL))
     tasks = [replace(task, answer=CANARY, solution=CANARY) for task in TASKS]
-    options = dict(trainer.recipe.schedule.phases[0].options)
+    protocol = trainer.recipe.schedule.phases[0].protocol
     leaks = set()
     for critic in ("self", "oracle", "none"):
-        episodes = trainer.executor.play(
-            solve_and_revise, tasks, step=0, group_size=1, **{**options, "critic": critic, "samples": 2}
-        )
+        episodes = trainer.executor.play(partial(protocol, critic=critic, samples=2), tasks, step=0, group_size=1)
         for trace in (t for e in episodes for t in e.traces):
             renderer = trainer.policies.renderers[trace.policy]
             leaks |= {trace.role} if CANARY in renderer.decode(trace.prompt_ids) else set()

@@ -1,8 +1,11 @@
 """Debate: constant sums, drawn sides, and a judge who checks one step."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.methods.debate.debates import (
@@ -13,10 +16,11 @@ from cotrain.methods.debate.debates import (
     parse_review_as_accusation,
     speech_pay,
 )
-from cotrain.methods.debate.recipe import debate
+from cotrain.methods.debate.recipe import debate, debate_solve
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
+from cotrain.runs.directory import resolved_json
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.preferences import write_gram
@@ -63,7 +67,7 @@ def played(speak, *, vote=None, one_kind=False, budget=9, **options):
         roles[name] = Role(policy=name, prompt="{problem} {mine} {other}", parse=parse_accusation, sampling=at_most)
     roles["judge"] = debate(model=TINY, judge="frozen").roles["judge"]
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(argue, TASKS, step=0, group_size=1, drafts=2, **options)
+    episodes = executor.play(partial(argue, drafts=2, **options), TASKS, step=0, group_size=1)
     assert all(e.failure is None for e in episodes), episodes
     return [{n: [t for t in e.traces if t.role == n] for n in programs} for e in episodes]
 
@@ -152,10 +156,11 @@ def test_an_accusation_names_a_step():
         debate(warmup=0)
     with pytest.raises(ConfigError, match="drafts is 1"):
         debate(drafts=1)
-    with pytest.raises(ConfigError, match="--game solve"):
-        debate(rlaif=True)
-    with pytest.raises(ConfigError, match="bob speaks once"):
-        debate(game="solve", turns=2)
+    with pytest.raises(ConfigError, match="debate_solve: warmup is 0, and 'embedded' cannot accuse"):
+        debate_solve(warmup=0)
+    assert debate_solve(warmup=0, critic="none").name == "debate-solve-rlaif"
+    with pytest.raises(ConfigError, match="words is -1"):
+        debate_solve(words=-1)
     with pytest.raises(ConfigError, match="compares speeches"):
         debate(by="dpo", group_size=1)
     with pytest.raises(ConfigError, match=r"kl is 0\.1"):
@@ -169,17 +174,15 @@ def test_a_review_accuses_the_first_step_that_it_calls_wrong():
 
     assert [read(*v).step for v in ((1, 0, 0), (0, 1, 1), (1, 1, 1))] == [1, 0, None]
     assert read(1, 0).reason == "step count"
-    with pytest.raises(ConfigError, match="--game solve"):
-        debate(speech="review")
-    with pytest.raises(ConfigError, match="leave out rlaif"):
-        debate(game="solve", speech="review", warmup=3)
-    made = debate(game="solve", speech="review")
+    with pytest.raises(ConfigError, match="leave out warmup"):
+        debate_solve(critic="reviewer", warmup=3)
+    made = debate_solve(critic="reviewer")
     assert [phase.name for phase in made.schedule.phases] == ["debate"]
 
 
-@pytest.mark.parametrize("game", ["sides", "solve"])
+@pytest.mark.parametrize("game", [debate, debate_solve])
 def test_speeches_are_measured_under_the_rules_that_they_are_learned_under(game):
-    made = debate(game=game, words=7, over=0.5, unread=-2.0, model=TINY)
+    made = game(words=7, over=0.5, unread=-2.0, model=TINY)
     for options in (made.evaluation.options, made.schedule.phases[0].options):
         assert {key: options[key] for key in ("words", "over", "unread")} == {"words": 7, "over": 0.5, "unread": -2.0}
 
@@ -254,17 +257,17 @@ def test_in_later_turns_debaters_hear_what_was_accused():
     assert heard == {"nothing", "Mine 1 Other 1", "Mine 1 Other 1 Mine 1 Other 1"}
 
 
-@pytest.mark.parametrize("game", ["sides", "solve"])
+@pytest.mark.parametrize("game", [debate, debate_solve])
 @pytest.mark.parametrize("model", [TINY, "some/chat-model"])
 def test_speeches_have_room_for_their_words_and_prompts_say_the_limit(game, model):
     def debater(**options):
-        return debate(game=game, model=model, **options).roles["bob"]
+        return game(model=model, **options).roles["bob"]
 
     chat = model != TINY
     assert debater().sampling.max_tokens == (400 if chat else 16) and debater(words=50).sampling.max_tokens == 200
     assert debater(words=0).sampling.max_tokens == (256 if chat else 64)
     assert ("words" in fields_of(debater().prompt)) is chat
-    made = debate(game=game, model=model)
+    made = game(model=model)
     assert made.schedule.phases[0].options["words"] == (100 if chat else 4)
 
 
@@ -274,3 +277,24 @@ def test_dpo_plus_has_the_constants_of_the_paper():
         by = made.objectives["debater"].by
         assert (by.soft, by.betas, by.sft, by.better) == (gamma, (0.5,), 0.005, PAID)
         assert made.policies["before"].every == 20 and made.schedule.warmup == (("format", 40),)
+
+
+FORMER = {"game": "sides", "judge": "budget", "votes": 8, "consultancy": False, "rlaif": False, "speech": "step",
+    "by": "rl", "turns": 1, "leaves": 1, "words": None, "over": 1.0, "unread": -1.0, "drafts": 4, "warmup": None,
+    "iteration": 20, "beta": 0.5, "gamma": 0.0, "sft": 0.005}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ({}, debate()),
+        ({"consultancy": True, "by": "dpo", "turns": 2}, debate(consultancy=True, by="dpo", turns=2)),
+        ({"game": "solve"}, debate_solve()),
+        ({"game": "solve", "consultancy": True, "warmup": 3}, debate_solve(critic="consultant", warmup=3)),
+        ({"game": "solve", "rlaif": True, "judge": "frozen"}, debate_solve(critic="none", judge="frozen")),
+        ({"game": "solve", "speech": "review"}, debate_solve(critic="reviewer")),
+    ],
+)
+def test_a_run_that_was_begun_when_one_recipe_had_both_games_is_built_again(former, now):
+    """Its recipe.json names the recipe ``debate`` with the flags that it had then."""
+    assert resolved_json(make_recipe("debate", FORMER | former, again=True)) == resolved_json(now)

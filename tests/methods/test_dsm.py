@@ -1,5 +1,7 @@
 """DeepSeekMath-V2 played by programs: what each of the three earns, against numbers worked out by hand."""
 
+from functools import partial
+
 import pytest
 
 from cotrain.core.errors import UnknownName
@@ -38,7 +40,7 @@ def rewards(*, check=GOOD, review=GOOD, meta=SOUND, own=GOOD, solution=TASK.solu
     one = Sampling(max_tokens=1)
     roles = {name: Role(policy=name, prompt=prompts[name], parse=parse[name], sampling=one) for name in said}
     executor = Executor(spoken(said), dict.fromkeys(said, ByteRenderer()), roles, 0)
-    [episode] = executor.play(prove, [TASK], step=0, group_size=1, **options)
+    [episode] = executor.play(partial(prove, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     for trace in episode.traces:
         if trace.role in ("verifier", "analyst"):  # who are shown the solution without its check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -65,7 +66,7 @@ def play(protocol, gold, *, said, **options):
     """The traces by role, in order of their calls."""
     task = Task(id="t/0", prompt="P", answer=gold, solution=None, difficulty=0, grader=Exact(), paraphrases=("Q",))
     executor = Executor(Dictated(said), {"a": CharRenderer()}, ROLES, 0)
-    (episode,) = executor.play(protocol, [task], step=0, group_size=1, **options)
+    (episode,) = executor.play(partial(protocol, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {role: [t for t in episode.traces if t.role == role] for role in ROLES}
 

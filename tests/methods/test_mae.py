@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from functools import partial
 
 import pytest
 
@@ -53,7 +54,7 @@ def played(said, answer, question_score, answer_score, *, pool=None, protocol=ev
     engine = wrap(spoken(programs)) if wrap else spoken(programs)
     executor = Executor(engine, dict.fromkeys(programs, ByteRenderer()), roles, 0)
     options = {"pool": held() if pool is None else pool, "samples": 2} | changes
-    episodes = executor.play(protocol, [TASK], step=3, group_size=1, **options)
+    episodes = executor.play(partial(protocol, **options), [TASK], step=3, group_size=1)
     assert all(e.failure is None for e in episodes), episodes
     traces = {}
     for trace in (t for e in episodes for t in e.traces):

@@ -1,5 +1,7 @@
 """Two agents and one reward: who hears what, what every answer is paid, and what is measured of a team."""
 
+from functools import partial
+
 import pytest
 
 from cotrain.core.errors import ConfigError
@@ -40,7 +42,7 @@ def played(protocol=cooperate, says=None, **options):
     parses = {n: parse_sum if n.endswith("_answer") else None for n in names}
     roles = {n: Role(policy=n, prompt=prompts[n], parse=parses[n], sampling=Sampling(max_tokens=9)) for n in names}
     executor = Executor(spoken(programs), dict.fromkeys(names, ByteRenderer()), roles, 0)
-    [episode] = executor.play(protocol, [TASK], step=0, group_size=1, **options)
+    [episode] = executor.play(partial(protocol, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {n: [t for t in episode.traces if t.role == n] for n in names}
 

@@ -1,6 +1,7 @@
 """MARS played by programs: who is asked what, who is paid, and how the losses are cut."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -58,7 +59,7 @@ def played(plan=None, digest=extract, tasks=TASKS, **options):
         "solver": Role(policy="solver", prompt="{problem}", parse=parse_solution, sampling=one),
     }
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    episodes = executor.play(research, tasks, step=0, group_size=4, **options)
+    episodes = executor.play(partial(research, **options), tasks, step=0, group_size=4)
     assert all(e.failure is None for e in episodes), episodes[0].failure
     return episodes
 

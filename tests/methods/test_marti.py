@@ -1,5 +1,6 @@
 """Workflows of agents: who hears whom, what a turn is paid for getting better, and a vote in which nobody hears."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -34,7 +35,7 @@ def played(said, prompt="{problem}\n{answers}", **options):
         parse = parse_review if review else parse_solution
         roles[name] = Role(policy=name, prompt=shown, parse=parse, sampling=Sampling(max_tokens=99))
     executor = Executor(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
-    [episode] = executor.play(work, [TASK], step=0, group_size=1, **options)
+    [episode] = executor.play(partial(work, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {name: [t for t in episode.traces if t.role == name] for name in roles}
 

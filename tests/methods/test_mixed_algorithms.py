@@ -1,5 +1,7 @@
 """Policies that learn by different algorithms from the same episodes: three at once, and two who share a solution."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -93,7 +95,7 @@ def played(starts, ends, **options):
         for name, parse in (("starter", None), ("solver", parse_solution))
     }
     executor = Executor(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
-    [episode] = executor.play(hand_over, [TASK], step=0, group_size=1, **options)
+    [episode] = executor.play(partial(hand_over, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return [[t for t in episode.traces if t.role == name] for name in roles]
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,11 +112,11 @@ def played(recipe: Recipe, form: str, *, free: bool) -> tuple[list[Any], list[st
     renderers = dict.fromkeys(recipe.policies, ByteRenderer())
     player = Executor(engine, renderers, recipe.roles, seed=1)
     stores, found = dict(recipe.stores), []
-    plays = [(p.protocol, p.group_size or recipe.group_size, p.options, p.stores) for p in recipe.schedule.phases[::-1]]
-    plays.append((recipe.evaluation.protocol, 2, recipe.evaluation.options, ()))
-    for step, (protocol, group_size, options, held) in enumerate(plays):
+    plays = [(p.protocol, p.group_size or recipe.group_size, p.stores) for p in recipe.schedule.phases[::-1]]
+    plays.append((recipe.evaluation.protocol, 2, ()))
+    for step, (protocol, group_size, held) in enumerate(plays):
         pools = {name: stores[name] for name in held}
-        episodes = player.play(protocol, TASKS, step=step, group_size=group_size, **options, **pools)
+        episodes = player.play(partial(protocol, **pools), TASKS, step=step, group_size=group_size)
         stores |= {name: stores[name].with_episodes(episodes, step) for name in held}
         for episode in episodes:
             assert episode.failure is None, episode.failure

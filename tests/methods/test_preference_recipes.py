@@ -1,6 +1,7 @@
 """SPIN and self-rewarding: who is preferred to whom, and under which weights."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def played(protocol, programs, parses, **options):
         for name in programs
     }
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
-    [episode] = executor.play(protocol, [TASK], step=0, group_size=1, **options)
+    [episode] = executor.play(partial(protocol, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces
 

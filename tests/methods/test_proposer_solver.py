@@ -1,5 +1,7 @@
 """A proposer and its solvers: what is paid, what enters the pool, and that the gate fails closed."""
 
+from functools import partial
+
 import pytest
 
 from cotrain.core.errors import ConfigError, StateError
@@ -52,7 +54,7 @@ def played(said, answers, *, pool=None, variant="azr", group_size=1, **changes):
     }
     executor = Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
     pool = TaskPool() if pool is None else pool
-    episodes = executor.play(propose_and_solve, [TASK], step=3, group_size=group_size, pool=pool, **options)
+    episodes = executor.play(partial(propose_and_solve, pool=pool, **options), [TASK], step=3, group_size=group_size)
     assert all(e.failure is None for e in episodes), episodes
     traces = [t for e in episodes for t in e.traces]
     return [t for t in traces if t.role == "proposer"], [t for t in traces if t.role == "solver"], episodes

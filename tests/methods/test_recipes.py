@@ -76,12 +76,12 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     },
     "debate: turns": {"turns": 2, "leaves": 2, "words": 2, "warmup": 2, "steps": 5, "tasks_per_step": 6, "drafts": 8},
     "debate: dpo": {"by": "dpo", "iteration": 2, "warmup": 2, "steps": 6, "tasks_per_step": 8, "drafts": 8},
-    "debate: reviews": {"game": "solve", "speech": "review", "model": "embedded", "steps": 2},
-    "debate: solve": {"game": "solve", "warmup": 2, "steps": 4},
-    "debate: solve, frozen": {"game": "solve", "judge": "frozen", "votes": 2, "warmup": 1, "steps": 3},
-    "debate: solve, consultancy": {"game": "solve", "consultancy": True, "warmup": 1, "steps": 3, "kl": 0.01},
-    "debate: solve, dpo": {"game": "solve", "by": "dpo", "iteration": 1, "warmup": 1, "steps": 4},
-    "debate: rlaif": {"game": "solve", "rlaif": True, "warmup": 1, "steps": 3},
+    "debate_solve: reviewer": {"critic": "reviewer", "model": "embedded", "steps": 2},
+    "debate_solve": {"warmup": 2, "steps": 4},
+    "debate_solve: frozen": {"judge": "frozen", "votes": 2, "warmup": 1, "steps": 3},
+    "debate_solve: consultant": {"critic": "consultant", "warmup": 1, "steps": 3, "kl": 0.01},
+    "debate_solve: dpo": {"by": "dpo", "iteration": 1, "warmup": 1, "steps": 4},
+    "debate_solve: rlaif": {"critic": "none", "warmup": 1, "steps": 3},
     "dsm": {
         "analysis": "asked",
         "warmup": 1,
@@ -166,7 +166,7 @@ MEASURED = {
     "magrpo": "swapped_bob_answer/truth/correct",
     "marti": "agent0/truth/team",
 }  # a figure of each method that has no solver
-AGAIN = {"debate: turns", "debate: dpo", "debate: solve", "debate: rlaif"}  # variants that are games of their own
+AGAIN = {"debate: turns", "debate: dpo", "debate_solve: rlaif"}  # variants that are games of their own
 ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/runs/test_run.py, whole runs
 
 

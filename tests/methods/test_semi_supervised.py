@@ -1,6 +1,7 @@
 """Who is paid by whom where labels are few, and that no reward reads a truth that nobody is told."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def pay(rest, answers, *, labelled=False, reviews=()):
     player = Executor(engine, {"a": CharRenderer()}, {n: ROLES[n] for n in ("solver", "verifier")}, 0)
     task = replace(WordProblems().get("train", 0), answer="3", grader=Exact(), labelled=labelled)
     options = {"group": len(answers), "rest": rest, "reviews": 2}
-    (episode,) = player.play(solve_with_few_labels, [task], step=0, group_size=1, **options)
+    (episode,) = player.play(partial(solve_with_few_labels, **options), [task], step=0, group_size=1)
     solver = [trace for trace in episode.traces if trace.role == "solver"]
     return [next((s.value for s in t.signals if s.name == PAY.name), None) for t in solver]
 

@@ -4,6 +4,7 @@ closed."""
 import itertools
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -63,7 +64,7 @@ def played(answers, *, question=QUESTION, read=str(AIM), seek=say_search, pool=N
         roles[name] = Role(policy=name, prompt="{problem} Solve:", parse=parse_solution, sampling=writes)
     executor = Executor(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
     options = {"samples": len(answers), "pool": TaskPool() if pool is None else pool} | options
-    [episode] = executor.play(search_and_play, [task], step=0, group_size=1, **options)
+    [episode] = executor.play(partial(search_and_play, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {name: [t for t in episode.traces if t.role == name] for name in roles}, episode
 

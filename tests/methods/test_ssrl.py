@@ -1,6 +1,7 @@
 """SSRL: what a world holds, what is read, paid and left out, and the real engine in the model's place."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -45,7 +46,7 @@ def played(*said, protocol=search_within, names=("solver",), task=TASK, **option
         for name in names
     }
     executor = Executor(spoken({"p": lambda fields, rng: next(left)}), {"p": ByteRenderer()}, roles, 0)
-    [episode] = executor.play(protocol, [task], step=0, group_size=1, **options)
+    [episode] = executor.play(partial(protocol, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return episode.traces
 

@@ -1,6 +1,7 @@
 """``grpo`` paid by a judge whose word is the truth, flipped with a known chance."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -27,7 +28,7 @@ def told(noise: float, count: int = 100) -> list[tuple[bool, float]]:
 
     role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=999), parse=parse_solution)
     player = Executor(spoken({"solver": say}), {"solver": ByteRenderer()}, {"solver": role}, seed=0)
-    played = player.play(solve_and_be_told, tasks, step=0, group_size=2, noise=noise)
+    played = player.play(partial(solve_and_be_told, noise=noise), tasks, step=0, group_size=2)
     assert not any(e.failure for e in played)
     return [(t.truth["correct"], s.value) for e in played for t in e.traces for s in t.signals if s.name == "word"]
 
@@ -49,7 +50,7 @@ def test_an_unreadable_solution_earns_nothing_however_the_judge_errs():
     player = Executor(
         spoken({"solver": lambda fields, rng: "nothing"}), {"solver": ByteRenderer()}, {"solver": role}, 0
     )
-    [episode] = player.play(solve_and_be_told, [EASY.get("train", 0)], step=0, group_size=1, noise=1.0)
+    [episode] = player.play(partial(solve_and_be_told, noise=1.0), [EASY.get("train", 0)], step=0, group_size=1)
     assert [s.value for s in episode.traces[0].signals if s.name == "word"] == [0.0]
 
 
@@ -68,13 +69,13 @@ def test_a_solution_that_could_not_be_graded_earns_nothing_and_is_no_zero():
         says = {"solver": lambda fields, rng: task.solution, "judge": lambda fields, rng: ""}
         roles = {"solver": role, "verifier": judge}
         player = Executor(spoken(says), dict.fromkeys(says, ByteRenderer()), roles, 0)
-        [episode] = player.play(protocol, [task], step=0, group_size=1, **options)
+        [episode] = player.play(partial(protocol, **options), [task], step=0, group_size=1)
         [trace] = episode.traces
         assert episode.failure is None and trace.failure == "the grader died" and not trace.signals
 
 
 def test_it_is_what_the_generator_learns_from():
     [phase] = grpo(tasks=EASY, outcome_noise=0.2).schedule.phases
-    assert phase.protocol is solve_and_be_told and phase.options["noise"] == 0.2
+    assert phase.protocol.func is solve_and_be_told and phase.options["noise"] == 0.2
     with pytest.raises(ConfigError, match=r"outcome_noise is 1.2; expected a chance in \[0, 1\]"):
         grpo(outcome_noise=1.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -21,7 +22,7 @@ ROOM = {"model": TINY, "tasks_per_step": 1, "group_size": 2, "evaluation_tasks":
 def trained(protocol, out, **options):
     made = grpo(tasks=EASY, **ROOM)
     measured = replace(made.evaluation, group_size=1, greedy=False, splits=())
-    loop.start_run(replace(made, evaluation=measured, schedule=single(protocol, "generator", **options)), out)
+    loop.start_run(replace(made, evaluation=measured, schedule=single(partial(protocol, **options), "generator")), out)
     with Ledger(out / "episodes") as ledger:
         return sorted({trace.group for episode in ledger.read(0) for trace in episode.traces})
 

@@ -1,12 +1,12 @@
-"""``cotrain run debate --game solve --words 0`` ended with "math domain error".
+"""``cotrain run debate_solve --words 0`` ended with "math domain error".
 
 The memory of a run was estimated for as many calls as the largest number among a protocol's options: all were 0."""
 
-from cotrain.methods.debate.recipe import debate
+from cotrain.methods.debate.recipe import debate_solve
 from cotrain.preflight.estimate import estimate_run
 from tests.helpers import EASY, TINY
 
 
 def test_a_debate_without_a_word_limit_can_be_estimated():
-    made = debate(game="solve", words=0, model=TINY, tasks=EASY, tasks_per_step=2, group_size=2, warmup=1)
+    made = debate_solve(words=0, model=TINY, tasks=EASY, tasks_per_step=2, group_size=2, warmup=1)
     assert estimate_run(made, device="cpu", checkpoint_every=1).memory

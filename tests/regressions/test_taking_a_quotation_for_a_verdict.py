@@ -3,6 +3,8 @@ called wrong. A judge of reviews told what a review says, and was taken at its w
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from cotrain import api
@@ -29,7 +31,7 @@ def judge():
 
 def said(judge, tail="", before=""):
     tasks = [study_problems((2, 3)).get("test", index) for index in range(12)]
-    episodes = judge.play(ask, tasks, step=-1, group_size=1, split="test", tail=tail, before=before)
+    episodes = judge.play(partial(ask, tail=tail, before=before), tasks, step=-1, group_size=1, split="test")
     return [(FINAL.of(one.traces[0]), one.traces[0].text) for one in episodes]
 
 

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -82,7 +83,7 @@ def executor(models, **changes):
 
 
 def test_what_an_episode_holds(models):
-    episodes = executor(models).play(solve_and_review, letter_tasks(3), step=5, group_size=2, reviews=3)
+    episodes = executor(models).play(partial(solve_and_review, reviews=3), letter_tasks(3), step=5, group_size=2)
     assert [(e.task, e.member, e.task_id) for e in episodes] == [
         (t, m, f"letters/train/{t}") for t in range(3) for m in range(2)
     ]

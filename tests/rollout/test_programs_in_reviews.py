@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -47,7 +48,7 @@ def play(say, protocol=reviewed, context=10**9, wrap=lambda engine: engine, role
     engine = Scripted(say, context)
     executor = Executor(wrap(engine), {"s": CharRenderer(), "v": CharRenderer()}, roles, seed=0)
     [task] = letter_tasks(1)
-    [episode] = executor.play(protocol, [replace(task, grader=Always())], step=0, group_size=1, **options)
+    [episode] = executor.play(partial(protocol, **options), [replace(task, grader=Always())], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return [t for t in episode.traces if t.role == "verifier"], engine.prompts, episode
 

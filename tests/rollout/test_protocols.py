@@ -1,6 +1,7 @@
 """The shared protocols by hand: who is paid what, who is reviewed, and what is noted of whom."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -51,7 +52,7 @@ def played(protocol, *solutions, judged=(), verifier=None, **options):
         or Role(policy="a", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=99), parse=parse_review),
     }
     [episode] = Executor(engine, {"a": CharRenderer()}, roles, 0).play(
-        protocol, [TASK], step=0, group_size=1, **options
+        partial(protocol, **options), [TASK], step=0, group_size=1
     )
     assert episode.failure is None, episode.failure
     return episode.traces, engine

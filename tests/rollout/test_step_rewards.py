@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
@@ -26,7 +28,7 @@ def verdicts(oracle_noise: float, count: int = 60) -> list[tuple[bool, float]]:
     role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=999), parse=parse_solution)
     said = {"solver": lambda fields, rng: gold[fields["problem"]].replace("1", "2", 1)}
     player = Executor(spoken(said), {"solver": ByteRenderer()}, {"solver": role}, seed=0)
-    played = player.play(solve, tasks, step=0, group_size=2, step_rewards="oracle", oracle_noise=oracle_noise)
+    played = player.play(partial(solve, step_rewards="oracle", oracle_noise=oracle_noise), tasks, step=0, group_size=2)
     assert not any(e.failure for e in played)
     return [
         (ok, signal.value)
@@ -60,7 +62,7 @@ def test_noise_without_an_oracle_is_refused():
             made(oracle_noise=1.5, steps_judged_by="oracle")
     with pytest.raises(UnknownName, match="step_rewards"):
         verdicts_of = Executor(ReplayEngine({}), {}, {}, seed=0)
-        verdicts_of.play(solve, [EASY.get("train", 0)], step=0, group_size=1, step_rewards="oracel")
+        verdicts_of.play(partial(solve, step_rewards="oracel"), [EASY.get("train", 0)], step=0, group_size=1)
 
 
 @pytest.mark.parametrize(("judged_by", "reviewed"), [("verifier", True), ("oracle", False), ("nobody", False)])

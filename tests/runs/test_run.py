@@ -27,7 +27,7 @@ from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.methods.alphaproof.recipe import alphaproof
 from cotrain.methods.at_grpo.recipe import at_grpo
 from cotrain.methods.constitutional.recipe import constitutional
-from cotrain.methods.debate.recipe import debate
+from cotrain.methods.debate.recipe import debate, debate_solve
 from cotrain.methods.generator_verifier_critic import generator_verifier_critic
 from cotrain.methods.grpo import grpo
 from cotrain.methods.mae.recipe import mae
@@ -107,8 +107,8 @@ CASTS = {
     "debate-dpo": lambda tasks: briefly(
         debate(by="dpo", turns=2, leaves=2, iteration=2, steps=5, warmup=2, drafts=8, tasks=tasks, **SMALL)
     ),
-    "debate-solve": lambda tasks: briefly(debate(game="solve", steps=4, warmup=2, tasks=tasks, **SMALL)),
-    "debate-rlaif": lambda tasks: briefly(debate(game="solve", rlaif=True, steps=3, warmup=1, tasks=tasks, **SMALL)),
+    "debate-solve": lambda tasks: briefly(debate_solve(steps=4, warmup=2, tasks=tasks, **SMALL)),
+    "debate-rlaif": lambda tasks: briefly(debate_solve(critic="none", steps=3, warmup=1, tasks=tasks, **SMALL)),
     "constitutional": lambda tasks: briefly(constitutional(steps=6, warmup=2, revising=2, tasks=tasks, **SMALL)),
     "three": lambda tasks: briefly(generator_verifier_critic(steps=3, verifier_by="dpo", tasks=tasks, **SMALL)),
     "semi-supervised": lambda tasks: stopped_early(

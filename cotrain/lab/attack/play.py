@@ -19,6 +19,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,13 +226,11 @@ def judge_attempts(
         chunk = attempts[start : start + CHUNK]
         chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
         episodes = player.play(
-            _judge_one,
+            partial(_judge_one, attempts=chunk, judge=role),
             chosen,
             step=EVALUATION_STEP - start // CHUNK,
             split=f"attack/{kind}/{split}",
             group_size=1,
-            attempts=chunk,
-            judge=role,
         )
         refuse_unmeasured(f"reviews of {kind} solutions", episodes, player.set_aside)
         outcomes += [_outcome_of(chunk[episode.task], episode) for episode in episodes]

@@ -85,11 +85,9 @@ def play_seats(
     for i, row in enumerate(points):
         for j, trainer in enumerate(seat_trainers(row, points, recipes, roles[1], device)):
             playing_roles = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
-            rules = trainer.recipe.evaluation
+            protocol = trainer.recipe.evaluation.protocol
             player = trainer.make_executor(evaluation_seed(first.seed), roles=playing_roles)
-            played[i, j] = player.play(
-                rules.protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n, **rules.options
-            )
+            played[i, j] = player.play(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
             refuse_unmeasured(f"problems of {split}", played[i, j], player.set_aside)
         say(f"{row.run} after step {row.step} has met {len(points)} players")
     one_prompt = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1

@@ -19,6 +19,7 @@ no value network; chains are learned once and not replayed; variants come from a
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Sampling, Settings, Sft
 from cotrain import alternate, common_roles, recipe, solve, solving
@@ -57,8 +58,8 @@ def alphaproof(
     solver = common_roles.solver("generator", run.model)
     most = solver.sampling.max_tokens if not search else 64 if short else 256  # of a solution, or of a step
     prover = replace(solver, parse=None, sampling=Sampling(max_tokens=most))
-    options = {"budget": budget, "width": width, "search": search, "verdicts": verdicts}
-    phase = Phase(name="prove", protocol=prove, objectives=("generator",), group_size=1, options=options)
+    play = partial(prove, budget=budget, width=width, search=search, verdicts=verdicts)
+    phase = Phase(name="prove", protocol=play, objectives=("generator",), group_size=1)
     return run.recipe(
         "alphaproof" + ("" if search else "-samples") + ("" if target is None else "-target"),
         policies={"generator": run.learner()},

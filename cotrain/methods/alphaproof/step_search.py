@@ -25,6 +25,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
 from cotrain.core.notes import PROBLEM, Finding, Note
 from cotrain.core.signals import Signal, gives
@@ -68,7 +69,13 @@ class ChainNode:
 
 @gives(ON_CHAIN.to("prover"))
 async def prove(
-    task: Task, roles: Roles, *, budget: int, width: int = 4, search: bool = True, verdicts: str = "steps"
+    task: Task,
+    roles: Roles,
+    *,
+    budget: Positive,
+    width: Positive = 4,
+    search: bool = True,
+    verdicts: Verdicts = "steps",
 ) -> None:
     """One problem, see above. The first turn notes whether a chain was found, and what was spent of the budget, which
     the last expansion may overdraw. Raises UnknownName for ``verdicts``."""

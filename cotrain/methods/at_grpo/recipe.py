@@ -19,15 +19,27 @@ Dr. MAS's solver–verifier loop). Left out: searching teams, games (Plan-Path, 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from cotrain import ConfigError, Objective, Recipe, Settings
 from cotrain import common_roles, grpo, noting, recipe, single, solving, verifying
 from cotrain.methods.at_grpo.turns import EARNED, TEAM, Grouping, check_turns, take_turns
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "at_grpo": {"tree": True, "group": "turn", "local": 1.0},
-    "dr_mas": {"tree": False, "group": "agent", "local": 0.0},
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What the two methods do differently."""
+
+    tree: bool  # sample a group at each turn
+    group: Grouping
+    local: float
+
+
+VARIANTS = {
+    "at_grpo": Variant(tree=True, group="turn", local=1.0),
+    "dr_mas": Variant(tree=False, group="agent", local=0.0),
 }
 
 
@@ -44,11 +56,11 @@ def at_grpo(
     checker_model: str | None = None,  # begins the checker; by default the reasoner's model
     checker_lr: float = 2e-4,  # learning rate of a checker with weights of its own
 ) -> Recipe:
-    variant_options = dict(VARIANTS[variant]) | {k: v for k, v in (("group", group), ("local", local)) if v is not None}
-    if rounds < 1 or min(alpha, variant_options["local"]) < 0.0 or alpha + variant_options["local"] == 0.0:
+    usual = VARIANTS[variant]
+    how = replace(usual, group=group or usual.group, local=usual.local if local is None else local)
+    if rounds < 1 or min(alpha, how.local) < 0.0 or alpha + how.local == 0.0:
         raise ConfigError(
-            f"at_grpo: rounds is {rounds}, alpha {alpha} and local {variant_options['local']}; expected at least "
-            f"1 review, and "
+            f"at_grpo: rounds is {rounds}, alpha {alpha} and local {how.local}; expected at least 1 review, and "
             "weights of 0 or more that are not both 0"
         )
     shared = weights == "shared"
@@ -56,17 +68,17 @@ def at_grpo(
         raise ConfigError("at_grpo: checker_model with weights='shared', where one policy speaks for all; leave it out")
     checker = "reasoner" if shared else "checker"
     model = checker_model or run.model
-    samples = run.group_size if variant_options["tree"] else 1
-    options: dict[str, Any] = {"rounds": rounds, "pay": "turn" if variant_options["tree"] else "end", "alpha": alpha}
-    options |= {"local": variant_options["local"], "group": variant_options["group"]}
-    check_turns(samples, rounds, options["pay"])
+    samples = run.group_size if how.tree else 1
+    pay: Literal["turn", "end"] = "turn" if how.tree else "end"
+    check_turns(samples, rounds, pay)
+    play = partial(take_turns, samples=samples, rounds=rounds, pay=pay, alpha=alpha, local=how.local, group=how.group)
     policies = {"reasoner": run.learner(), **run.start()}
     if not shared:
         policies["checker"] = run.learner(model, lr=checker_lr)
     both = ("solver", "refiner", "verifier")
 
     def make_objective(policy: str, *mine: str) -> Objective:
-        others = tuple(role for role in both if role not in mine) if variant_options["group"] == "global" else ()
+        others = tuple(role for role in both if role not in mine) if how.group == "global" else ()
         by = grpo(rewards={EARNED: 1.0}, beside=others, kl=run.pull() if policy == "reasoner" else None)
         return Objective(policy=policy, on=mine[0], also=(*mine[1:], *others), by=by)
 
@@ -75,7 +87,7 @@ def at_grpo(
         "checker": make_objective(checker, "verifier"),
     }
     return run.recipe(
-        f"{variant}-{variant_options['group']}",
+        f"{variant}-{how.group}",
         policies=policies,
         roles={
             "solver": common_roles.solver("reasoner", run.model),
@@ -83,15 +95,7 @@ def at_grpo(
             "verifier": common_roles.verifier(checker, model),
         },
         objectives=objectives,
-        schedule=single(
-            take_turns,
-            *objectives,
-            name="team",
-            group_size=1 if variant_options["tree"] else None,
-            samples=samples,
-            **options,
-        ),
-        evaluate=take_turns,
-        options={"rounds": rounds},
+        schedule=single(play, *objectives, name="team", group_size=1 if how.tree else None),
+        evaluate=partial(take_turns, rounds=rounds),
         measures=(solving("solver", 8), noting("solver", TEAM), verifying("verifier")),
     )

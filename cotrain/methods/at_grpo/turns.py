@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import CORRECT, Note
 from cotrain.core.signals import Signal, gives
@@ -59,12 +60,12 @@ async def take_turns(
     task: Task,
     roles: Roles,
     *,
-    samples: int = 1,
-    rounds: int = 1,
-    pay: str = "turn",
+    samples: Positive = 1,
+    rounds: NotNegative = 1,
+    pay: Literal["turn", "end"] = "turn",
     alpha: float = 1.0,
     local: float = 1.0,
-    group: str = "turn",
+    group: Grouping = "turn",
 ) -> None:
     """The game above. A solution that cannot be read is not reviewed and ends it. The first solution notes how the
     team's game went on: ``team`` and ``turns``. Turns that cannot be graded fail."""

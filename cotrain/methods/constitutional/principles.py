@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from cotrain.core.address import rng_of
 from cotrain.core.notes import CORRECT, FAILURE, Note
@@ -181,7 +181,7 @@ def _note_mended(task: Task, name: str, draft: Turn, revision: Turn) -> None:
 WRITERS = ("writer", "writer_critic", "writer_reviser")  # who drafts, criticises and revises what is learned
 
 
-async def revise_oneself(task: Task, roles: Roles, *, learned: str = "revisions") -> None:
+async def revise_oneself(task: Task, roles: Roles, *, learned: Literal["revisions", "drafts"] = "revisions") -> None:
     """A draft, a critique of it under a drawn principle, a revision, all by ``WRITERS``, and the role ``student``, who
     says the revision as an answer to the problem alone. ``learned`` "drafts": the draft in its place."""
     author, critic, reviser = WRITERS

@@ -20,9 +20,10 @@ are learned beside them, so that it forgets less. Left out: helpfulness data, ch
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Roles, Settings, Sft, Task
+from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Roles, Settings, Sft, Task
 from cotrain import (
     alternate,
     attempts,
@@ -59,7 +60,9 @@ from cotrain.methods.constitutional.principles import (
 
 
 @gives(CHOSEN.to("solver"))
-async def prefer(task: Task, roles: Roles, *, samples: int = 2, votes: int = 4, checked: bool = False) -> None:
+async def prefer(
+    task: Task, roles: Roles, *, samples: Positive = 2, votes: Positive = 4, checked: bool = False
+) -> None:
     """``samples`` solutions under one drawn principle; each is worth the share of the critic's ``votes`` that say it is
     kept, or with ``checked`` whether it is. One that cannot be read is worth 0."""
     solutions = await attempts(task, roles, samples)
@@ -122,18 +125,16 @@ def constitutional(
         roles["before"] = common_roles.solver("start", run.model)
         also = ("reviser_teacher", "before")
         objectives["format"] = Objective(policy="generator", on="critic_teacher", also=also, by=Sft())
-        format_options = {"skill": skill}
-        phases.append(
-            Phase(name="format", protocol=rehearse, objectives=("format",), group_size=1, options=format_options)
-        )
+        teach = partial(rehearse, skill=skill)
+        phases.append(Phase(name="format", protocol=teach, objectives=("format",), group_size=1))
         early["format"] = warmup
     if stages != "prefer":
         policies["writer"] = snapshot(run.model, of="generator", every=revising, first=warmup)
         role_makers = (common_roles.solver, principle_critic, principle_reviser)
         roles |= {name: make("writer", run.model) for name, make in zip(WRITERS, role_makers, strict=True)}
         objectives["revise"] = Objective(policy="generator", on="student", by=Sft())
-        kind = {"learned": learned}
-        phases.append(Phase(name="revise", protocol=revise_oneself, objectives=("revise",), group_size=1, options=kind))
+        revise = partial(revise_oneself, learned=learned)
+        phases.append(Phase(name="revise", protocol=revise, objectives=("revise",), group_size=1))
         early["revise"] = revising
     last = "revise"
     if stages != "revise":
@@ -142,8 +143,8 @@ def constitutional(
         policies["before"] = snapshot(run.model, of="generator", every=iteration, first=first)
         by = Preference(policy="generator", reference="before", betas=(beta,), soft=gamma)
         objectives["prefer"] = Objective(policy="generator", on="solver", by=by)
-        options = {"samples": run.group_size, "votes": votes, "checked": feedback == "program"}
-        phases.append(Phase(name="prefer", protocol=prefer, objectives=("prefer",), group_size=1, options=options))
+        play = partial(prefer, samples=run.group_size, votes=votes, checked=feedback == "program")
+        phases.append(Phase(name="prefer", protocol=play, objectives=("prefer",), group_size=1))
     leading = {last: objectives.pop(last)}  # the first one draws the same problems in every method
     return run.recipe(
         "constitutional" if stages == "both" else f"constitutional-{stages}",

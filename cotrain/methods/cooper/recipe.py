@@ -19,6 +19,7 @@ Different from the authors' settings: generator and reward model learn at one ra
 
 from __future__ import annotations
 
+from functools import partial
 import math
 import random
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain import CORRECT, FINAL, LABEL, SCORE
-from cotrain import Objective, Phase, Recipe, Role, Roles, Sampling, Settings, Signal, Task, Turn
+from cotrain import Objective, Phase, Positive, Recipe, Role, Roles, Sampling, Settings, Signal, Task, Turn
 from cotrain import (
     alternate,
     attempts,
@@ -44,6 +45,7 @@ from cotrain import together
 from cotrain.methods.cooper.reward_model_losses import Pairwise, Pointwise
 from cotrain.tasks.words.corrupt import another_answer
 
+Learned = Literal["", "pair", "all"]  # by the reward model
 TRIES = 3  # of the model that corrupts
 PROXY = Signal("proxy", meaning="what the reward model, or the rule, pays, in [0, 1]")
 
@@ -70,10 +72,10 @@ async def rated(
     task: Task,
     roles: Roles,
     *,
-    samples: int = 1,
-    pay: str = "model",
-    learn: str = "",
-    negatives: str = "program",
+    samples: Positive = 1,
+    pay: Literal["model", "rule"] = "model",
+    learn: Learned = "",
+    negatives: Literal["program", "model", "own"] = "program",
     overlooked: float = 0.0,
     reference: bool = True,
 ) -> None:
@@ -137,27 +139,18 @@ def cooper(
 ) -> Recipe:
     rater_model = rm_model or (common_roles.RATER if run.model in common_roles.EMBEDDED else run.model)
     alone, online = warmup if warmup is not None else 20 * (rater_model == run.model), rm == "online"
-    options = {"samples": run.group_size, "overlooked": overlooked, "negatives": negatives, "reference": reference}
-    learned = "all" if negatives == "own" else "pair"
-    paying = {"pay": "rule" if rm == "rule" else "model", "learn": learned if online else ""}
+    play = partial(rated, samples=run.group_size, overlooked=overlooked, negatives=negatives, reference=reference)
+    learned: Learned = "all" if negatives == "own" else "pair"
+    paid = partial(play, pay="rule" if rm == "rule" else "model", learn=learned if online else "")
     objectives = {
         "generator": Objective(policy="generator", on="solver", by=grpo(rewards={PROXY: 1.0}, kl=run.pull())),
         **({"rm": Objective(policy="rm", on="rater", by=Pairwise(anchor=anchor))} if online else {}),
     }
-    phases = [
-        Phase(name="generator", protocol=rated, objectives=tuple(objectives), group_size=1, options=options | paying)
-    ]
+    phases = [Phase(name="generator", protocol=paid, objectives=tuple(objectives), group_size=1)]
     if alone:
         objectives["rm_start"] = Objective(policy="rm", on="rater", by=Pointwise())
-        phases.append(
-            Phase(
-                name="rm_start",
-                protocol=rated,
-                objectives=("rm_start",),
-                group_size=1,
-                options={**options, "learn": "all"},
-            )
-        )
+        taught = partial(play, learn="all")
+        phases.append(Phase(name="rm_start", protocol=taught, objectives=("rm_start",), group_size=1))
     solver = common_roles.solver("generator", run.model)
     return run.recipe(
         "cooper" if online else f"cooper-{rm}",
@@ -175,7 +168,6 @@ def cooper(
         },
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"rm_start": alone} if alone else {}),
-        evaluate=rated,
+        evaluate=partial(rated, reference=reference),
         measures=judged_by("rater"),
-        options={"reference": reference},
     )

@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Literal
 
+from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.address import rng_of
 from cotrain.core.notes import CORRECT, FINAL, STEP_OK
 from cotrain.core.signals import gives
@@ -59,10 +60,10 @@ async def contest(
     task: Task,
     roles: Roles,
     *,
-    samples: int = 1,
+    samples: Positive = 1,
     critic: Critic = "opponent",
-    jury: int = 0,
-    words: int = 0,
+    jury: NotNegative = 0,
+    words: NotNegative = 0,
     over: float = 1.0,
     unread: float = -1.0,
 ) -> None:
@@ -106,7 +107,7 @@ async def contest(
 
 @gives()
 async def rehearse_contest(
-    task: Task, roles: Roles, *, samples: int = 1, critic: Critic = "opponent", words: int = 0
+    task: Task, roles: Roles, *, samples: Positive = 1, critic: Critic = "opponent", words: NotNegative = 0
 ) -> None:
     """``samples`` solutions of the role ``before``, and what the role ``teacher`` names in each: for the format."""
     written = [s for s in await attempts(task, roles, samples, role="before") if s.parsed.ok]

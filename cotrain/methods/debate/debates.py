@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.address import rng_of
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, STEP_OK, Note
 from cotrain.core.signals import Signal, gives
@@ -108,13 +109,13 @@ async def argue(
     task: Task,
     roles: Roles,
     *,
-    drafts: int = 4,
-    samples: int = 1,
-    turns: int = 1,
-    leaves: int = 1,
+    drafts: Positive = 4,
+    samples: Positive = 1,
+    turns: Positive = 1,
+    leaves: Positive = 1,
     consultancy: bool = False,
-    jury: int = 0,
-    words: int = 0,
+    jury: NotNegative = 0,
+    words: NotNegative = 0,
     over: float = 1.0,
     unread: float = -1.0,
     rehearsed: bool = False,

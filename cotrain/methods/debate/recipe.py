@@ -1,10 +1,10 @@
 """Debate: two sides, one policy, and a judge who can check one step, or who reads and votes; rewards are constant-sum.
 
-Two games after Irving et al. 2018 (arXiv 1805.00899):
+Two games after Irving et al. 2018 (arXiv 1805.00899), each a recipe:
 
-    game="sides"   of a right and a wrong solution of a frozen author each debater defends one, by a draw, and points at
+    debate         of a right and a wrong solution of a frozen author each debater defends one, by a draw, and points at
                    the step of the other's that it says is wrong (Arnesen et al. 2024, arXiv 2409.16636)
-    game="solve"   alice writes the solution, bob points at a step of it, and the judge believes it or not (Kenton et
+    debate_solve   alice writes the solution, bob points at a step of it, and the judge believes it or not (Kenton et
                    al. 2026, "Debate Training Reduces Reward Hacking in RLAIF")
 
     judge="budget"   checks one step: one of the two that are accused, each as likely, or the one that bob names
@@ -14,11 +14,12 @@ Prefix, then diverge: one ply is drawn; all before it is said once, and there ``
 each other. A speech is paid r or 1 − r, less a soft penalty for words beyond the limit; −1 if it cannot be read.
 ``by="dpo"`` is DPO+ on such branches in place of RL, after the same SFT on a program's speeches (``warmup``).
 
-Controls: ``consultancy`` has one debater on a drawn side; ``rlaif`` has no opponent: the same judge, who then checks a
-drawn step, pays the solver alone. ``judged`` is the share of verdicts for the right solution; ``judge/mcc`` says how
-true verdicts are. ``cotrain xplay --seats`` lets debaters of other steps and seeds meet.
+Controls: ``consultancy`` has one debater on a drawn side. In ``debate_solve``, ``critic="consultant"`` speaks for or
+against the solution, by a draw, and "none" is RLAIF: the same judge, who then checks a drawn step, pays the solver
+alone. ``judged`` is the share of verdicts for the right solution; ``judge/mcc`` says how true verdicts are. ``cotrain
+xplay --seats`` lets debaters of other steps and seeds meet.
 
-``speech="review"``: bob reviews each step as a verifier does, and accuses the first that it calls wrong; the embedded
+``critic="reviewer"``: bob reviews each step as a verifier does, and accuses the first that it calls wrong; the embedded
 models know how, and need no warm-up.
 
 Different from the papers: a claim is the number of a step, with an argument that only a judge who reads hears; the
@@ -27,141 +28,232 @@ transcripts of the SFT are a program's that points anywhere. Left out: a judge w
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from cotrain import ConfigError, Objective, Phase, Policy, Recipe, Role, Sampling, Settings, Sft
-from cotrain import alternate, dr_grpo, frozen, judges, noting, common_roles, program, recipe, snapshot
+from cotrain import alternate, at_least, dr_grpo, frozen, judges, noting, common_roles, program, recipe, snapshot
 from cotrain import solving, verifying
 from cotrain.learn.preference import Preference
-from cotrain.config.schedule import Protocol
-from cotrain.methods.debate.contests import check_step, contest, rehearse_contest
+from cotrain.methods.debate.contests import Critic, check_step, contest, rehearse_contest
 from cotrain.methods.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, accuse_anything, argue, parse_accusation
 from cotrain.methods.debate.debates import parse_review_as_accusation
 from cotrain.text.prompts import ACCUSE, ACCUSE_FULL, ACCUSE_ON, ACCUSE_ON_FULL, CHECK_STEP, CRITICISE, CRITICISE_FULL
 
 LIMITS = 4, 100  # words of a speech: of models that name a step and no more, and of others
 MOST = 64, 256  # tokens of a speech without a limit
+LESSONS = 40  # steps in which the format is learned, where a model does not know it
 
 
 @recipe(kl=0.0, evaluation_tasks=64)
 def debate(
     run: Settings,
     *,
-    game: Literal["sides", "solve"] = "sides",  # over two solutions, or over the solver's own
     judge: Literal["budget", "frozen"] = "budget",  # checks one step, or reads and votes
     votes: int = 8,  # of a model that judges
     consultancy: bool = False,  # one debater alone, on a drawn side
-    rlaif: bool = False,  # nobody speaks against the solver
-    speech: Literal["step", "review"] = "step",  # bob names a step, or reviews all and names the first that is wrong
     by: Literal["rl", "dpo"] = "rl",  # what learns from the branches
     turns: int = 1,  # of both sides at once
     leaves: int = 1,  # continuations of a speech that is not the last, whose outcomes are averaged
-    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the embedded models; of reviews 0)
+    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the embedded models)
     over: float = 1.0,  # what a speech pays that is twice as long
     unread: float = -1.0,  # what is paid for one that cannot be read
     drafts: int = 4,  # solutions of a problem that a pair is taken from
-    warmup: int | None = None,  # steps in which the format of an accusation is learned (default: 40; of reviews 0)
+    warmup: int = LESSONS,  # steps in which the format of an accusation is learned
     iteration: int = 20,  # updates of DPO+ with one reference
     beta: float = 0.5,  # β of DPO+
     gamma: float = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultancy
     sft: float = 0.005,  # share of the better speech's cross-entropy in its loss
 ) -> Recipe:
-    short = common_roles.speaks_short(run.model)
-    reviews = speech == "review"
-    limit = (0 if reviews else LIMITS[not short]) if words is None else words
-    lessons = (0 if reviews else 40) if warmup is None else warmup
-    if drafts < 2 or min(votes, turns, leaves, iteration) < 1 or min(limit, over) < 0:
-        raise ConfigError(
-            f"debate: drafts is {drafts}, votes {votes}, turns {turns}, leaves {leaves}, iteration {iteration}, words "
-            f"{limit} and over {over}; expected at least 2, 1, 1, 1, 1, 0 and 0"
-        )
-    if reviews and (game != "solve" or rlaif or consultancy or lessons):
-        raise ConfigError(
-            "debate: speech=review has a critic of the solver's own solution, who knows the format; give --game solve, "
-            "and leave out rlaif, consultancy and warmup"
-        )
-    if lessons < 1 and not reviews and not rlaif and run.model in common_roles.EMBEDDED:
-        raise ConfigError(f"debate: warmup is {lessons}, and {run.model!r} cannot accuse a step; expected at least 1")
-    if rlaif and (game != "solve" or consultancy):
-        raise ConfigError("debate: rlaif pays the solver alone; give --game solve with it, and leave out consultancy")
-    if game == "solve" and (turns, leaves) != (1, 1):
-        raise ConfigError(
-            f"debate: turns is {turns} and leaves {leaves}; with --game solve bob speaks once, leave both"
-        )
-    if by == "dpo" and run.kl:
-        raise ConfigError(f"debate: kl is {run.kl}, and DPO+ is held by its own reference; leave kl at 0, or by at rl")
-    if by == "dpo" and run.group_size < 2:
-        raise ConfigError(f"debate: by=dpo compares speeches, and group_size is {run.group_size}; expected at least 2")
-
-    def speaker_role(policy: str, short_prompt: str, prompt: str) -> Role:
-        most = Sampling(max_tokens=4 * limit or MOST[not short])
-        return Role(policy=policy, prompt=short_prompt if short else prompt, parse=parse_accusation, sampling=most)
-
-    def make_objective(on: str, *also: str) -> Objective:
-        if by == "dpo":
-            soft = gamma or (10.0 if consultancy else 7.0)
-            play_options = Preference(
-                policy="debater", reference="before", better=PAID, betas=(beta,), soft=soft, sft=sft
-            )
-            return Objective(policy="debater", on=on, also=also, by=play_options)
-        return Objective(policy="debater", on=on, also=also, by=dr_grpo(rewards={PAID: 1.0}, kl=run.pull()))
-
-    policies: dict[str, Policy] = {"debater": run.learner(), **(run.start() if by == "rl" else {})}
-    if by == "dpo":
-        policies["before"] = snapshot(run.model, of="debater", every=iteration, first=lessons)
-    first: dict[str, Any]
-    protocol: Protocol
-    rehearsal: Protocol
-    how: dict[str, Any] = {"jury": votes if judge == "frozen" else 0}
-    rules: dict[str, Any] = {"words": limit, "over": over, "unread": unread}
+    at_least(1, "debate", votes=votes, turns=turns, leaves=leaves, iteration=iteration)
+    at_least(2, "debate", drafts=drafts)
+    limit = default_limit(run.model) if words is None else words
+    soft = gamma or (10.0 if consultancy else 7.0)
+    branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft, first=warmup)
+    check_speeches("debate", run, branches, limit, over)
+    if warmup < 1:
+        refuse_untaught("debate", run.model, warmup)
+    prompts = (ACCUSE, ACCUSE_FULL) if turns == 1 else (ACCUSE_ON, ACCUSE_ON_FULL)
+    speaks = speaker_role("debater", run.model, limit, *prompts)
+    policies = branches.policies(run)
+    roles = {"solver": common_roles.solver("author", run.model), **dict.fromkeys(SIDES, speaks)}
+    measures = (solving("solver", 8), *(noting(side, note) for side in SIDES for note in (JUDGED_RIGHT, HIT)))
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
-    if game == "sides":
-        speaks = speaker_role("debater", *((ACCUSE, ACCUSE_FULL) if turns == 1 else (ACCUSE_ON, ACCUSE_ON_FULL)))
-        policies["author"] = frozen(run.model)
-        roles = {"solver": common_roles.solver("author", run.model), **dict.fromkeys(SIDES, speaks)}
-        objectives = {"debater": make_objective("alice", "bob")}
-        how |= {"drafts": drafts, "consultancy": consultancy, "turns": turns}
-        options, protocol = rules | how | {"samples": run.group_size, "leaves": leaves}, argue
-        first, rehearsal = {"drafts": drafts, "turns": turns, "words": limit, "rehearsed": True}, argue
-        measures = tuple(noting(side, note) for side in SIDES for note in (JUDGED_RIGHT, HIT))
-        if judge == "frozen":
-            roles["judge"] = judges.comparer("judge", run.model)
-            measures += (verifying("judge"),)
+        roles["judge"] = judges.comparer("judge", run.model)
+        measures += (verifying("judge"),)
+    policies["author"] = frozen(run.model)
+    objectives = {"debater": branches.objective(run, "alice", "bob")}
+    play = partial(
+        argue,
+        words=limit,
+        over=over,
+        unread=unread,
+        jury=votes if judge == "frozen" else 0,
+        drafts=drafts,
+        consultancy=consultancy,
+        turns=turns,
+    )
+    branching = partial(play, samples=run.group_size, leaves=leaves)
+    phases = [Phase(name="debate", protocol=branching, objectives=tuple(objectives), group_size=1)]
+    if warmup:
+        policies["teacher"] = program(accuse_anything, tokens_of="debater")
+        roles["teacher"] = replace(speaks, policy="teacher")
+        objectives["format"] = Objective(policy="debater", on="teacher", by=Sft())
+        taught = partial(argue, drafts=drafts, turns=turns, words=limit, rehearsed=True)
+        phases.append(Phase(name="format", protocol=taught, objectives=("format",), group_size=1))
+    return run.recipe(
+        f"debate{'-consultancy' if consultancy else ''}{'-dpo' if by == 'dpo' else ''}",
+        policies=policies,
+        roles=roles,
+        objectives=objectives,
+        schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
+        evaluate=play,
+        measures=measures,
+    )
+
+
+@recipe(kl=0.0, evaluation_tasks=64)
+def debate_solve(
+    run: Settings,
+    *,
+    judge: Literal["budget", "frozen"] = "budget",  # checks one step, or reads and votes
+    votes: int = 8,  # of a model that judges
+    critic: Literal["opponent", "reviewer", "consultant", "none"] = "opponent",  # who speaks about the solution
+    by: Literal["rl", "dpo"] = "rl",  # what learns from the branches
+    words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the embedded models; of reviews 0)
+    over: float = 1.0,  # what a speech pays that is twice as long
+    unread: float = -1.0,  # what is paid for one that cannot be read
+    warmup: int | None = None,  # steps in which the format of an accusation is learned (default: 40; of reviews 0)
+    iteration: int = 20,  # updates of DPO+ with one reference
+    beta: float = 0.5,  # β of DPO+
+    gamma: float = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultant
+    sft: float = 0.005,  # share of the better speech's cross-entropy in its loss
+) -> Recipe:
+    """A critic points at a step of the solver's own solution, and the judge believes the solution or not."""
+    at_least(1, "debate_solve", votes=votes, iteration=iteration)
+    reviews, short = critic == "reviewer", common_roles.speaks_short(run.model)
+    limit = (0 if reviews else default_limit(run.model)) if words is None else words
+    lessons = (0 if reviews else LESSONS) if warmup is None else warmup
+    soft = gamma or (10.0 if critic == "consultant" else 7.0)
+    branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft, first=lessons)
+    check_speeches("debate_solve", run, branches, limit, over)
+    if reviews and lessons:
+        raise ConfigError("debate_solve: critic='reviewer' knows the format of a review; leave out warmup")
+    if lessons < 1 and critic in ("opponent", "consultant"):
+        refuse_untaught("debate_solve", run.model, lessons)
+    speaks = speaker_role("debater", run.model, limit, CRITICISE, CRITICISE_FULL)
+    if reviews:
+        speaks = replace(common_roles.verifier("debater", run.model), parse=parse_review_as_accusation)
+    policies = branches.policies(run)
+    roles = {"solver": common_roles.solver("debater", run.model), "bob": speaks}
+    if judge == "frozen":
+        policies["judge"] = frozen(run.model)
+        roles["judge"] = judges.judge("judge", run.model, "steps" if short else "genrm")
     else:
-        speaks = speaker_role("debater", CRITICISE, CRITICISE_FULL)
-        if reviews:
-            speaks = replace(common_roles.verifier("debater", run.model), parse=parse_review_as_accusation)
-        roles = {"solver": common_roles.solver("debater", run.model), "bob": speaks}
-        if judge == "frozen":
-            roles["judge"] = judges.judge("judge", run.model, "steps" if short else "genrm")
-        else:
-            policies["judge"] = program(check_step, tokens_of="debater")
-            roles["judge"] = judges.checker_role("judge", CHECK_STEP)
-        critic = "none" if rlaif else "consultant" if consultancy else "opponent"
-        objectives = {"debater": make_objective("solver", *(() if rlaif else ("bob",)))}
-        how |= {"critic": critic}
-        options, protocol = rules | how | {"samples": run.group_size}, contest
-        first, rehearsal = {"critic": critic, "words": limit, "samples": 2}, rehearse_contest
-        measures = (verifying("judge"), noting("bob", HIT))
-    phases = [Phase(name="debate", protocol=protocol, objectives=tuple(objectives), group_size=1, options=options)]
+        policies["judge"] = program(check_step, tokens_of="debater")
+        roles["judge"] = judges.checker_role("judge", CHECK_STEP)
+    objectives = {"debater": branches.objective(run, "solver", *(() if critic == "none" else ("bob",)))}
+    speaker: Critic = "opponent" if critic == "reviewer" else critic
+    play = partial(
+        contest,
+        words=limit,
+        over=over,
+        unread=unread,
+        jury=votes if judge == "frozen" else 0,
+        critic=speaker,
+    )
+    branching = partial(play, samples=run.group_size)
+    phases = [Phase(name="debate", protocol=branching, objectives=tuple(objectives), group_size=1)]
     if lessons:
         policies["teacher"] = program(accuse_anything, tokens_of="debater")
-        roles["teacher"] = speaker_role("teacher", speaks.prompt, speaks.prompt)
-        if game == "solve":  # so that the solver forgets less
-            policies["start"] = frozen(run.model)
-            roles["before"] = common_roles.solver("start", run.model)
-        objectives["format"] = Objective(policy="debater", on="teacher", also=("before",) * (game == "solve"), by=Sft())
-        phases.append(Phase(name="format", protocol=rehearsal, objectives=("format",), group_size=1, options=first))
-    kind = "-consultancy" if consultancy else "-rlaif" if rlaif else ""
+        policies["start"] = frozen(run.model)  # so that the solver forgets less
+        roles |= {"teacher": replace(speaks, policy="teacher"), "before": common_roles.solver("start", run.model)}
+        objectives["format"] = Objective(policy="debater", on="teacher", also=("before",), by=Sft())
+        taught = partial(rehearse_contest, critic=speaker, words=limit, samples=2)
+        phases.append(Phase(name="format", protocol=taught, objectives=("format",), group_size=1))
+    kind = {"consultant": "-consultancy", "none": "-rlaif"}.get(critic, "")
     return run.recipe(
-        f"debate{'-solve' if game == 'solve' else ''}{kind}{'-dpo' if by == 'dpo' else ''}",
+        f"debate-solve{kind}{'-dpo' if by == 'dpo' else ''}",
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0) if lessons else (1,), warmup={"format": lessons} if lessons else None),
-        evaluate=protocol,
-        options=rules | how,
-        measures=(solving("solver", 8), *measures),
+        evaluate=play,
+        measures=(solving("solver", 8), verifying("judge"), noting("bob", HIT)),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branches:
+    """How the debater, whose policy is all debaters', learns from speeches that branch off from one beginning."""
+
+    by: Literal["rl", "dpo"]
+    iteration: int  # of DPO+, as all that follows
+    beta: float
+    soft: float
+    sft: float
+    first: int  # steps before its first iteration
+
+    def policies(self, run: Settings) -> dict[str, Policy]:
+        """The debater, and what it is held to."""
+        if self.by == "rl":
+            return {"debater": run.learner(), **run.start()}
+        before = snapshot(run.model, of="debater", every=self.iteration, first=self.first)
+        return {"debater": run.learner(), "before": before}
+
+    def objective(self, run: Settings, on: str, *also: str) -> Objective:
+        if self.by == "rl":
+            return Objective(policy="debater", on=on, also=also, by=dr_grpo(rewards={PAID: 1.0}, kl=run.pull()))
+        prefer = Preference(
+            policy="debater", reference="before", better=PAID, betas=(self.beta,), soft=self.soft, sft=self.sft
+        )
+        return Objective(policy="debater", on=on, also=also, by=prefer)
+
+
+def check_speeches(name: str, run: Settings, branches: Branches, limit: int, over: float) -> None:
+    """Raise ConfigError for rules under which no speech can be paid, or no two can be compared."""
+    if min(limit, over) < 0:
+        raise ConfigError(f"{name}: words is {limit} and over {over}; expected 0 or more")
+    if branches.by == "dpo" and run.kl:
+        raise ConfigError(f"{name}: kl is {run.kl}, and DPO+ is held by its own reference; leave kl at 0, or by at rl")
+    if branches.by == "dpo" and run.group_size < 2:
+        raise ConfigError(f"{name}: by=dpo compares speeches, and group_size is {run.group_size}; expected at least 2")
+
+
+def refuse_untaught(name: str, model: str, warmup: int) -> None:
+    """Raise ConfigError for a model that would have to accuse without having learned how."""
+    if model in common_roles.EMBEDDED:
+        raise ConfigError(f"{name}: warmup is {warmup}, and {model!r} cannot accuse a step; expected at least 1")
+
+
+def default_limit(model: str) -> int:
+    return LIMITS[not common_roles.speaks_short(model)]
+
+
+def speaker_role(policy: str, model: str, limit: int, short_prompt: str, prompt: str) -> Role:
+    """Who accuses a step, with room for the words that it may say."""
+    short = common_roles.speaks_short(model)
+    most = Sampling(max_tokens=4 * limit or MOST[not short])
+    return Role(policy=policy, prompt=short_prompt if short else prompt, parse=parse_accusation, sampling=most)
+
+
+def rebuild_debate(**arguments: Any) -> Recipe:
+    """The recipe of a run that was begun when ``debate`` had both games and a flag for each kind of critic."""
+    rebuild: Any = debate_sides_again
+    game, rlaif, speech = (arguments.pop(name, None) for name in ("game", "rlaif", "speech"))
+    if game == "solve":
+        rebuild = debate_solve.again  # type: ignore[attr-defined]
+        for name in ("turns", "leaves", "drafts"):
+            arguments.pop(name, None)
+        critic = "consultant" if arguments.pop("consultancy", False) else "none" if rlaif else "opponent"
+        arguments["critic"] = "reviewer" if speech == "review" else critic
+    elif arguments.get("warmup", 0) is None:
+        del arguments["warmup"]
+    made: Recipe = rebuild(**arguments)
+    return made
+
+
+debate_sides_again = debate.again  # type: ignore[attr-defined]
+debate.again = rebuild_debate  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from cotrain.core.arguments import Positive
 from cotrain.core.address import rng_of
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, Note
 from cotrain.core.signals import Signal, gives
@@ -172,8 +173,8 @@ async def evolve(
     roles: Roles,
     *,
     pool: TaskPool,
-    samples: int,
-    votes: int = 1,
+    samples: Positive,
+    votes: Positive = 1,
     quality: float = 0.7,
     shown_share: float = 0.5,
     truth: float = 0.0,
@@ -293,7 +294,7 @@ def say_score(fields: Mapping[str, Any], rng: Random) -> str:
 
 
 @gives(EARNED.to("judge"), EARNED.to("rater"))
-async def examine_all(task: Task, roles: Roles, *, votes: int = 1) -> None:
+async def examine_all(task: Task, roles: Roles, *, votes: Positive = 1) -> None:
     """To measure: the solver and the judge of its answer on the task, one proposal and the rater of it."""
     scorer = TextScorer(roles=roles, votes=votes)
     solution = await roles.solver(problem=task.prompt)

@@ -19,7 +19,8 @@ model gave before are learned beside them, so that the solver forgets less.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
 from cotrain import alternate, common_roles, frozen, noting, program, recipe, reinforce_pp, solving, verifying
@@ -77,13 +78,16 @@ def mae(
         policies["judge"] = run.learner() if warmup else frozen(run.model)
     else:
         objectives["judge"] = make_objective("judge", "rater")
-    options: dict[str, Any] = {"samples": run.group_size, "votes": votes, "quality": quality, "shown_share": shown}
-    options |= {"truth": truth, "oracle": judge == "oracle"}
-    phases = [
-        Phase(
-            name="play", protocol=evolve, objectives=tuple(objectives), group_size=1, options=options, stores=("pool",)
-        )
-    ]
+    play = partial(
+        evolve,
+        samples=run.group_size,
+        votes=votes,
+        quality=quality,
+        shown_share=shown,
+        truth=truth,
+        oracle=judge == "oracle",
+    )
+    phases = [Phase(name="play", protocol=play, objectives=tuple(objectives), group_size=1, stores=("pool",))]
     if warmup:
         policies["author"] = program(write_problem, tokens_of="generator")
         policies["start"] = frozen(run.model)
@@ -97,10 +101,9 @@ def mae(
         phases.append(
             Phase(
                 name="format",
-                protocol=rehearse,
+                protocol=partial(rehearse, skill=skill),
                 objectives=("format", "scores"),
                 group_size=1,
-                options={"skill": skill},
                 stores=("pool",),
             )
         )
@@ -110,8 +113,7 @@ def mae(
         roles=roles,
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
-        evaluate=examine_all,
+        evaluate=partial(examine_all, votes=votes),
         measures=(solving("solver", 8), noting("proposer", VALID), verifying("rater"), verifying("judge")),
-        options={"votes": votes},
         stores={"pool": TaskPool(cap=cap)},
     )

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from cotrain import CORRECT, ConfigError, Objective, Phase, Recipe, Settings, Sft
 from cotrain import alternate, noting, program, recipe
@@ -80,9 +80,16 @@ def magrpo(
     same = {agent: agent for agent in AGENTS}
     roles = team_roles(same, run.model) | team_roles(same, run.model, "silent_")
     roles |= team_roles(dict(zip(AGENTS, reversed(AGENTS), strict=True)), run.model, "swapped_")
-    view_options: dict[str, Any] = {"sees": sees, "silent": silent}
-    options = view_options | {"samples": run.group_size, "pairing": pairing, "gamma": gamma, "threshold": threshold}
-    phases = [Phase(name="team", protocol=cooperate, objectives=AGENTS, group_size=1, options=options)]
+    play = partial(
+        cooperate,
+        sees=sees,
+        silent=silent,
+        samples=run.group_size,
+        pairing=pairing,
+        gamma=gamma,
+        threshold=threshold,
+    )
+    phases = [Phase(name="team", protocol=play, objectives=AGENTS, group_size=1)]
     if warmup:
         for agent in AGENTS:
             speak = program(teacher(skill, 2 * source.count * source.largest), tokens_of=agent)
@@ -91,9 +98,8 @@ def magrpo(
                 policy=agent, on=f"teacher_{agent}", also=(f"teacher_{agent}_answer",), by=Sft()
             )
         roles |= team_roles({agent: f"teacher_{agent}" for agent in AGENTS}, run.model, "teacher_")
-        phases.append(
-            Phase(name="format", protocol=rehearse, objectives=tuple(taught), group_size=1, options=view_options)
-        )
+        teach = partial(rehearse, sees=sees, silent=silent)
+        phases.append(Phase(name="format", protocol=teach, objectives=tuple(taught), group_size=1))
     answers = [f"{prefix}{agent}_answer" for prefix in ("", "silent_", "swapped_") for agent in AGENTS]
     return run.recipe(
         f"magrpo-{pairing}",
@@ -101,8 +107,7 @@ def magrpo(
         roles=roles,
         objectives=objectives | taught,
         schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
-        evaluate=together_and_apart,
-        options=view_options,
+        evaluate=partial(together_and_apart, sees=sees, silent=silent),
         measures=(
             *(noting(name, CORRECT) for name in answers),
             *(noting(f"{prefix}alice_answer", BOTH) for prefix in ("", "silent_", "swapped_")),

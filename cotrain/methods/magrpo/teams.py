@@ -17,13 +17,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from cotrain.core.arguments import Positive
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.methods.magrpo.halves import HalvesGrader, halves_grader_of
-from cotrain.methods.magrpo.joint import answer_returns, backed_up_return, joint_actions
+from cotrain.methods.magrpo.joint import Pairing, answer_returns, backed_up_return, joint_actions
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
@@ -31,6 +32,7 @@ from cotrain.rollout.role import Role, Turn
 from cotrain.text.parsers import final_answer
 
 Program = Callable[[Mapping[str, Any], random.Random], str]
+Sees = Literal["half", "all"]  # numbers of an agent
 AGENTS = ("alice", "bob")
 MESSAGE_TOKENS = 8
 JOINT = Signal("joint", meaning="return of the joint actions that an answer took part in")
@@ -84,7 +86,7 @@ class TeamGame:
     roles: Roles
     samples: int
     joint: tuple[tuple[int, ...], ...]
-    sees: str
+    sees: Sees
     silent: bool
     prefix: str
 
@@ -105,11 +107,11 @@ async def cooperate(
     task: Task,
     roles: Roles,
     *,
-    samples: int = 1,
-    pairing: str = "aligned",
+    samples: Positive = 1,
+    pairing: Pairing = "aligned",
     gamma: float = 0.9,
     threshold: float | None = None,
-    sees: str = "half",
+    sees: Sees = "half",
     silent: bool = False,
 ) -> None:
     """The tree above, to be learned from. ``sees`` "all": both see all numbers, the ceiling; ``silent``: nobody hears
@@ -133,7 +135,7 @@ async def cooperate(
     _pay_returns(table, messages, returns)
 
 
-async def together_and_apart(task: Task, roles: Roles, *, sees: str = "half", silent: bool = False) -> None:
+async def together_and_apart(task: Task, roles: Roles, *, sees: Sees = "half", silent: bool = False) -> None:
     """To measure, without rewards: the team as it is trained; without messages; and with the two policies in each
     other's seat. The roles have the prefixes "", "silent_" and "swapped_"."""
     for prefix, mute in (("", silent), ("silent_", True), ("swapped_", silent)):
@@ -198,7 +200,7 @@ async def _grade_turn(table: TeamGame, turn: Turn) -> bool:
     return grade.value
 
 
-async def rehearse(task: Task, roles: Roles, *, sees: str = "half", silent: bool = False) -> None:
+async def rehearse(task: Task, roles: Roles, *, sees: Sees = "half", silent: bool = False) -> None:
     """Programs play the four roles, for the format to be learned: roles ``teacher_alice`` and so on."""
     table = TeamGame(task=task, roles=roles, samples=1, joint=((0, 0),), sees=sees, silent=silent, prefix="teacher_")
     judge, said = table.halves_grader, []

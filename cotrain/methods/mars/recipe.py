@@ -19,7 +19,8 @@ Left out: more than one search, further tools, and System 2's reasoning beside i
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from cotrain import FAILURE, OUTCOME
 from cotrain import After, ConfigError, Finding, Note, Objective, Recipe, Roles, Settings, Task, Turn
@@ -125,13 +126,12 @@ def mars(
         roles["planner"] = common_roles.planner("model", run.model)
     if digest:
         roles["digester"] = common_roles.digester("model" if trained else "start", run.model)
-    options: dict[str, Any] = {"bin_size": bin_size, "noise": noise, "plan": plan, "digest": digest}
+    play = partial(research, bin_size=bin_size, noise=noise, plan=plan, digest=digest)
     return run.recipe(
         "mars" if trained else f"mars-{system1}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(research, *objectives, name="both", **options),
-        evaluate=research,
-        options=options,
+        schedule=single(play, *objectives, name="both"),
+        evaluate=play,
     )

@@ -17,6 +17,7 @@ answers learn it first by repeating an answer of their start (``warmup``), which
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from cotrain import BY_NAME, ConfigError, Objective, Phase, Policy, Recipe, Role, Settings, Sft
@@ -84,9 +85,10 @@ def marti(
         agent_roles = [role for role in (f"agent{i}", f"agent{i}_hears") if role in roles]
         by = BY_NAME[estimator](rewards={SHAPED: 1.0}, kl=run.pull())
         objectives[f"agent{i}"] = Objective(policy=f"agent{i}", on=agent_roles[0], also=tuple(agent_roles[1:]), by=by)
-    options: dict[str, Any] = {"workflow": workflow, "agents": count, "rounds": rounds, "shaping": shaping}
-    options |= {"alpha": alpha, "beta": beta, "over": over}
-    phases = [Phase(name=workflow, protocol=work, objectives=tuple(objectives), options=options)]
+    play = partial(
+        work, workflow=workflow, agents=count, rounds=rounds, shaping=shaping, alpha=alpha, beta=beta, over=over
+    )
+    phases = [Phase(name=workflow, protocol=play, objectives=tuple(objectives))]
     taught = tuple(i for i in hearers if i in learns) if warmup else ()
     if taught:
         policies["start"] = frozen(run.model)
@@ -95,8 +97,8 @@ def marti(
             policies[f"echo{i}"] = program(repeat, tokens_of=f"agent{i}")
             roles[f"echo{i}"] = replace(roles[f"agent{i}_hears"], policy=f"echo{i}")
             objectives[f"format{i}"] = Objective(policy=f"agent{i}", on=f"echo{i}", by=Sft())
-        due, format_options = tuple(f"format{i}" for i in taught), {"hearers": taught, "agents": count}
-        phases.append(Phase(name="format", protocol=rehearse, objectives=due, group_size=1, options=format_options))
+        due, teach = tuple(f"format{i}" for i in taught), partial(rehearse, hearers=taught, agents=count)
+        phases.append(Phase(name="format", protocol=teach, objectives=due, group_size=1))
     first = "agent0" if "agent0" in roles else f"agent{count - 1}"
     return run.recipe(
         f"marti-{workflow}-{shaping}",
@@ -104,7 +106,6 @@ def marti(
         roles=roles,
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0) if taught else (1,), warmup={"format": warmup} if taught else None),
-        evaluate=work,
-        options=options,
+        evaluate=play,
         measures=(noting(first, TEAM), solving(first, 8)),
     )

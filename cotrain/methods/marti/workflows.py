@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from cotrain.core.arguments import Positive
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import CORRECT
@@ -97,13 +98,13 @@ async def work(
     task: Task,
     roles: Roles,
     *,
-    workflow: str = "debate",
-    agents: int = 2,
-    rounds: int = 2,
-    shaping: str = "margin",
+    workflow: Workflow = "debate",
+    agents: Positive = 2,
+    rounds: Positive = 2,
+    shaping: Shaping = "margin",
     alpha: float = 0.5,
     beta: float = 0.5,
-    over: str = "agent",
+    over: Literal["agent", "all"] = "agent",
 ) -> None:
     """One game of a workflow, paid. The first turn notes whether the ``team``'s answer is right. Turns that cannot be
     graded fail and are heard by nobody."""
@@ -197,7 +198,7 @@ def answers_for(task: Task, roles: Roles, role: RoleHandle, heard: Sequence[Turn
     return {"answers": "\n".join(texts[:HEARD])} | ({"nonce": ""} if "nonce" in role.fields else {})
 
 
-async def rehearse(task: Task, roles: Roles, *, hearers: tuple[int, ...], agents: int) -> None:
+async def rehearse(task: Task, roles: Roles, *, hearers: tuple[int, ...], agents: Positive) -> None:
     """To learn the prompt with others' answers: the role ``before`` answers as the start did, and a program repeats its
     first answer under that prompt. No truth is in it."""
     said = await roles.before.many(agents, problem=task.prompt)

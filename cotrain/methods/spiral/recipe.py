@@ -18,6 +18,7 @@ strategy.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Settings, Sft
 from cotrain import alternate, noting, program, recipe, reinforce, snapshot
@@ -53,14 +54,13 @@ def spiral(
     if pool:
         policies["past"] = snapshot(run.model, of="player", every=pool_every, keep=pool, pick="random")
         roles |= {"past": player_role("past", run.model)}
-        for own_role, other in (("first", "second"), ("second", "first")):
-            against = Phase(name=f"{own_role}-past", protocol=duel, objectives=("player",), options={other: "past"})
-            phases.append(against)
+        for own_role, against in (("first", partial(duel, second="past")), ("second", partial(duel, first="past"))):
+            phases.append(Phase(name=f"{own_role}-past", protocol=against, objectives=("player",)))
     ratio = [1] * len(phases)
     if warmup:
         objectives["format"] = Objective(policy="player", on="stranger", by=Sft())
-        alone = {"first": "stranger", "second": "stranger"}
-        phases.append(Phase(name="format", protocol=duel, objectives=("format",), group_size=4, options=alone))
+        alone = partial(duel, first="stranger", second="stranger")
+        phases.append(Phase(name="format", protocol=alone, objectives=("format",), group_size=4))
         ratio.append(0)
     low, high = -source.game.stake, source.game.stake
     return run.recipe(

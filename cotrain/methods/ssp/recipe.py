@@ -20,7 +20,8 @@ Models that do not know the formats learn them first from programs (``warmup``).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
 from cotrain import alternate, common_roles, frozen, grpo, noting, program, recipe, solving
@@ -78,14 +79,20 @@ def ssp(
         objectives["proposer"] = Objective(policy=writer, on="proposer", also=("seeker",), by=pays)
     else:
         policies["proposer"] = run.learner()
-    options: dict[str, Any] = {"samples": run.group_size, "noise": noise, "reads": reads, "verify": verify}
     phases = [
         Phase(
             name="play",
-            protocol=search_and_play,
+            protocol=partial(
+                search_and_play,
+                samples=run.group_size,
+                noise=noise,
+                reads=reads,
+                verify=verify,
+                turns=turns,
+                invalid=invalid,
+            ),
             objectives=tuple(objectives),
             group_size=1,
-            options=options | {"turns": turns, "invalid": invalid},
             stores=("pool",),
             in_turn=("proposer", "generator") if learns else (),
         )
@@ -100,15 +107,15 @@ def ssp(
         objectives["seek"] = Objective(policy=writer, on="seek_teacher", by=Sft())
         objectives["search"] = Objective(policy="generator", on="search_teacher", also=("before",), by=Sft())
         due = ("format", "seek", "search")
-        phases.append(Phase(name="format", protocol=rehearse, objectives=due, group_size=1, options={"turns": turns}))
+        teach = partial(rehearse, turns=turns)
+        phases.append(Phase(name="format", protocol=teach, objectives=due, group_size=1))
     return run.recipe(
         "ssp" if learns else "ssp-frozen",
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
-        evaluate=find_and_solve,
-        options={"turns": turns},
+        evaluate=partial(find_and_solve, turns=turns),
         measures=(solving("solver", 8), noting("solver", GATHERED)),
         stores={"pool": TaskPool(cap=cap)},
     )

@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import ANSWER, FAILURE, PROBLEM, Finding, Note
@@ -160,10 +161,10 @@ async def search_and_play(
     roles: Roles,
     *,
     pool: TaskPool,
-    samples: int,
-    turns: int = 4,
-    noise: int = 4,
-    reads: int = 3,
+    samples: Positive,
+    turns: Positive = 4,
+    noise: NotNegative = 4,
+    reads: Positive = 3,
     verify: bool = True,
     invalid: float = 0.0,
 ) -> None:
@@ -243,7 +244,7 @@ def _note_gathered(turn: Turn, trail: SearchTrail, problem: Problem) -> None:
     turn.note(GATHERED, len(needed & told) / len(needed))
 
 
-async def find_and_solve(task: Task, roles: Roles, *, turns: int = 4) -> None:
+async def find_and_solve(task: Task, roles: Roles, *, turns: Positive = 4) -> None:
     """To measure: a solver searches for the task's own question and answers it."""
     _, question = facts_and_question(task.prompt)
     problem = problem_of(task)
@@ -254,7 +255,7 @@ async def find_and_solve(task: Task, roles: Roles, *, turns: int = 4) -> None:
         _note_gathered(solution, trail, problem)
 
 
-async def rehearse(task: Task, roles: Roles, *, turns: int = 4) -> None:
+async def rehearse(task: Task, roles: Roles, *, turns: Positive = 4) -> None:
     """For the formats to be learned: programs seek, write a question, and search for it; the role ``before`` solves it
     as the model did at its start."""
     _, question = facts_and_question(task.prompt)

@@ -17,6 +17,7 @@ format and facts are learned first, from programs (``warmup``), and the start kn
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from cotrain import FORMAT, OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
@@ -66,8 +67,8 @@ def ssrl(
     policies = {"generator": run.learner(), **run.start()}
     roles = {"solver": solver, "grounded": solver}
     objectives = {"generator": Objective(policy="generator", on="solver", by=learn)}
-    options = {"searches": searches, "turns": turns}
-    phases = [Phase(name="search", protocol=search_within, objectives=("generator",), options=options)]
+    search = partial(search_within, searches=searches, turns=turns)
+    phases = [Phase(name="search", protocol=search, objectives=("generator",))]
     if warmup:
         policies["author"] = program(repeat, tokens_of="generator")
         roles["author"] = replace(solver, policy="author", parse=None)
@@ -79,8 +80,7 @@ def ssrl(
         roles=roles,
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
-        evaluate=search_both_ways,
-        options={"turns": turns},
+        evaluate=partial(search_both_ways, turns=turns),
         measures=(
             solving("solver", 8),
             solving("grounded", 8),

@@ -18,8 +18,9 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
 from cotrain.core.notes import CORRECT, Note
 from cotrain.core.signals import FORMAT, OUTCOME, Signal, gives
@@ -52,7 +53,9 @@ def parse_searched(text: str, fields: Mapping[str, Any]) -> Solution | ParseFail
 
 
 @gives(OUTCOME.to("solver"), FORMAT.to("solver"), OWN.to("solver"))
-async def search_within(task: Task, roles: Roles, *, searches: str = "self", turns: int = 4) -> None:
+async def search_within(
+    task: Task, roles: Roles, *, searches: Literal["self", "real"] = "self", turns: Positive = 4
+) -> None:
     """One answer. Rewards: ``outcome`` 1 where it is right, ``format`` 1 where it can be read and every search has its
     information. ``turns``: searches that the real engine answers. Raises UnknownName for an engine."""
     turn = await play_answer(task, roles, roles.solver, searches, turns)
@@ -90,7 +93,7 @@ async def play_answer(task: Task, roles: Roles, role: RoleHandle, searches: str,
     return turn
 
 
-async def search_both_ways(task: Task, roles: Roles, *, turns: int = 4) -> None:
+async def search_both_ways(task: Task, roles: Roles, *, turns: Positive = 4) -> None:
     """To measure: the role ``solver`` is its own engine; ``grounded``, the same policy, has the real one."""
     await play_answer(task, roles, roles.solver, "self", turns)
     await play_answer(task, roles, roles.grounded, "real", turns)
