@@ -47,9 +47,8 @@ def at_grpo(
     variant_options = dict(VARIANTS[variant]) | {k: v for k, v in (("group", group), ("local", local)) if v is not None}
     if rounds < 1 or min(alpha, variant_options["local"]) < 0.0 or alpha + variant_options["local"] == 0.0:
         raise ConfigError(
-            f"at_grpo: rounds is {rounds}, alpha {alpha} and local {variant_options['local']}; expected at least "
-            f"1 review, and "
-            "weights of 0 or more that are not both 0"
+            f"at_grpo: rounds is {rounds}, alpha {alpha} and local {variant_options['local']}; expected at least 1 "
+            "review, and weights of 0 or more that are not both 0"
         )
     shared = weights == "shared"
     if shared and checker_model is not None:
