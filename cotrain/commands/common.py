@@ -135,8 +135,7 @@ def add_answer_flags(
         "--answer",
         metavar="FORMAT",
         help="where the answer of a solution stands: auto, tags, boxed, hash, phrase, last-number, or a pattern with "
-        "one group "
-        f"(default: {default})",
+        f"one group (default: {default})",
     )
     parser.add_argument(
         "--steps-as",
@@ -158,7 +157,7 @@ def add_answer_flags(
 
 
 def answer_format_of(arguments: argparse.Namespace) -> Any:
-    """What the flags of ``add_answers`` say, files read: an ``Asking``."""
+    """What the flags of ``add_answer_flags`` say, files read: an ``AnswerFormat``."""
     from cotrain.preflight.answers import AnswerFormat
 
     return AnswerFormat(

@@ -158,7 +158,7 @@ class StaticScheduler(Scheduler):
         self._count_steps(steps)
 
     def _next_logits(self) -> Tensor:
-        """[R, V] after the last token of every running row; for ``_verify``."""
+        """[R, V] after the last token of every running row; for ``_verify_logits``."""
         self._prepare_run(1)()
         self._count_steps(1)
         return self._logits[: len(self.running)]
@@ -197,8 +197,7 @@ class StaticScheduler(Scheduler):
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(
             f"policy {self.policy!r}: decode steps could not be recorded as a CUDA graph ({reason}); they run "
-            "unrecorded, "
-            "with the same results and several times as slowly",
+            "unrecorded, with the same results and several times as slowly",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -108,7 +108,7 @@ class Scorer:
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
     ) -> list[torch.Tensor]:
         """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order. ``given``:
-        what stands between the tokens of each. Passes that do not fit in memory are halved (``halve``)."""
+        what stands between the tokens of each. Passes that do not fit in memory are halved (``halve_batches``)."""
         while (found := self._logprobs_of(sequences, temperature, given)) is None:
             pass
         return found
@@ -122,8 +122,7 @@ class Scorer:
             longest = max(len(p) + len(t) for batch in sequences for p, t in batch)
             raise ConfigError(
                 f"the memory of {self.device} does not hold one sequence of {longest} tokens; set "
-                "gradient_checkpointing=true for "
-                "this policy, lower max_tokens, or take a smaller model"
+                "gradient_checkpointing=true for this policy, lower max_tokens, or take a smaller model"
             ) from error
         largest = max(sum(len(p) + len(t) for p, t in batch) for batch in sequences if len(batch) > 1)
         self.micro_tokens = max(1, min(self.micro_tokens, largest) // 2)

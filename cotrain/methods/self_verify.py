@@ -2,8 +2,8 @@
 
 Two objectives on one policy, both GRPO without KL: an answer is paid when it is right, a verdict when it agrees with
 the truth of the answer. In a verification step a group of solutions is sampled for each problem, as many right as wrong
-ones are chosen (``choose``), and each is reviewed several times; the reviews of one solution are a group. The claim:
-learning to judge improves solving, and learning to solve leaves judging as it was.
+ones are chosen (``choose_to_review``), and each is reviewed several times; the reviews of one solution are a group. The
+claim: learning to judge improves solving, and learning to solve leaves judging as it was.
 
 Controls are parameters: ``mode="alternate"`` (``ratio`` of generation to verification steps), "joint" (both objectives
 in one optimiser step, from the same solutions), "generate" and "verify" (one of the two alone). ``warmup`` puts
@@ -102,8 +102,7 @@ def self_verify(
     if reviews < 2 or pairs < 1:
         raise ConfigError(
             f"self_verify: reviews {reviews} and pairs {pairs}; expected at least 2 reviews of a solution, which are "
-            "compared "
-            "with each other, and at least 1 pair of solutions a problem"
+            "compared with each other, and at least 1 pair of solutions a problem"
         )
     judging = partial(judge_own, samples=run.group_size, reviews=reviews, pairs=pairs, balance=balance)
     phases = (

@@ -149,8 +149,8 @@ def estimate_run(
         if fields_of(recipe.roles[name].prompt) == {"problem"} and length + max_tokens > shape.context:
             raise DataError(
                 f"role {name!r}: a prompt of {length} tokens and max_tokens {max_tokens} exceed the context of "
-                f"{shape.context} of its "
-                f"model; lower it with --set roles.{name}.sampling.max_tokens=N, or take a model with a longer context"
+                f"{shape.context} of its model; lower it with --set roles.{name}.sampling.max_tokens=N, or take a "
+                "model with a longer context"
             )
     return RunEstimate(
         device=device,
@@ -212,7 +212,7 @@ def policy_memory(
     world: int = 1,
 ) -> dict[str, float]:
     """Bytes of what some of the policies hold in one process, by part. ``learns``: with what an update needs, else
-    copies that are asked alone; ``asked``: with what the engine needs; ``world``: ranks that hold the learners in
+    copies that are asked alone; ``samples``: with what the engine needs; ``world``: ranks that hold the learners in
     shards, of which this is one (each reads whole models before it keeps its share)."""
     weights: dict[tuple[Any, ...], float] = {}
     moments = update = cache = logits = 0.0
