@@ -22,22 +22,23 @@ def stop_on_signal() -> Iterator[Callable[[], int]]:
     """While inside, the first SIGINT, SIGTERM or SIGHUP (a terminal that closes) is only remembered; the second raises
     KeyboardInterrupt. Yields a function that gives the signal's number, 0 before there was one. SIGHUP is left alone
     where it is ignored, as below ``nohup``."""
-    received = [0]
+    received = 0
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: received[0]
+        yield lambda: received
         return
 
     def remember_signal(number: int, frame: FrameType | None) -> None:
-        if received[0]:
+        nonlocal received
+        if received:
             raise KeyboardInterrupt
-        received[0] = number
+        received = number
 
     handled = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, remember_signal) for number in handled}
     try:
-        yield lambda: received[0]
+        yield lambda: received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ def start_run(
     recipe, saved = prepare_recipe(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     with RunDirectory.begin(out) as directory:
         backend = backend or LocalBackend(device)
-        build = _trainer_factory(recipe, backend, wrap, lag)
+        trainer = CoTrainer(recipe, backend=backend, wrap=wrap, lag=lag)
         versions = provenance_json(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
         observer = LoggingObserver(observer or SilentObserver(), directory.path)
         grown: dict[str, FileDigest] = {}
@@ -99,7 +98,7 @@ def start_run(
             if recipe.origin is not None:
                 admit_code(recipe.origin.target, recipe.origin.arguments)
             admit_models(recipe.policies)
-        return _continue_run(directory, recipe, build, checkpoint_every, observer)
+        return _continue_run(directory, trainer, checkpoint_every, observer)
 
 
 def resume_run(
@@ -127,27 +126,9 @@ def resume_run(
                 f"note: this run was begun with {versions['threads']} threads and goes on with {torch.get_num_threads()}: "
                 "sums may round differently, so it is the same run but not bit for bit"
             )
-        return _continue_run(
-            directory,
-            recipe,
-            _trainer_factory(recipe, backend or LocalBackend(device), wrap, int(saved.get("lag", 0))),
-            int(saved["checkpoint_every"]),
-            observer,
-        )
-
-
-TrainerFactory = Callable[[Callable[[], int]], CoTrainer]
-
-
-def _trainer_factory(recipe: Recipe, backend: Backend, wrap: Callable[[Any], Any] | None, lag: int) -> TrainerFactory:
-    stop: list[Callable[[], int]] = [lambda: 0]
-    trainer = CoTrainer(recipe, backend=backend, stopping=lambda: stop[0](), wrap=wrap, lag=lag)
-
-    def get_trainer(stopping: Callable[[], int]) -> CoTrainer:
-        stop[0] = stopping
-        return trainer
-
-    return get_trainer
+        lag = int(saved.get("lag", 0))
+        trainer = CoTrainer(recipe, backend=backend or LocalBackend(device), wrap=wrap, lag=lag)
+        return _continue_run(directory, trainer, int(saved["checkpoint_every"]), observer)
 
 
 def _finished_outcome(directory: RunDirectory, observer: Observer) -> Outcome | None:
@@ -159,44 +140,50 @@ def _finished_outcome(directory: RunDirectory, observer: Observer) -> Outcome | 
 
 
 def _continue_run(
-    directory: RunDirectory, recipe: Recipe, build: TrainerFactory, checkpoint_every: int, observer: Observer
+    directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: Observer
 ) -> Outcome:
+    """Measure the start, load the newest checkpoint and do the steps that are left. After numbers that are not finite,
+    or the loss of a process, go back and on from there."""
     with stop_on_signal() as stopping:
-        trainer, record, room = build(stopping), seal.CheckpointRecord(directory), DiskRetry(stopping, observer)
+        trainer.stop_on(stopping)
+        record, room = seal.CheckpointRecord(directory), DiskRetry(stopping, observer)
         (directory.path / STOPPED).unlink(missing_ok=True)
         trainer.policies.begin_at(directory.begin_time)
         trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
         checkpoint = seal.newest_checkpoint(directory)
         for damage in checkpoint.damaged_newer if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
+        before: dict[str, Any] | None = None  # figures of the start
+        outcome: Outcome | None = None
+        failure: NotFinite | ProcessLost | None = None  # that ended the attempt before
+        losses = LostProcesses()
         try:
-            before: dict[str, Any] | None = None
-            losses = LostProcesses()
-            recover: Callable[[], None] | None = None  # before the work goes on
-            while True:
+            while outcome is None:
                 try:
-                    if recover is not None:
-                        recover()
+                    if isinstance(failure, NotFinite):
+                        _go_back(directory, trainer, failure, observer)
+                    elif failure is not None:
+                        _recover_lost(directory, trainer, failure, observer, to_start=before is None)
                     if before is None:
                         trainer.policies.check_folder(directory.path)
                         before = _measure_start(directory, trainer, checkpoint, observer, room)
                         _remember_answers(directory, trainer, checkpoint)
                         _restore_checkpoint(directory, trainer, checkpoint, observer)
-                    return _run_steps(directory, trainer, before, record, checkpoint_every, observer, room)
+                    outcome = _run_steps(directory, trainer, before, record, checkpoint_every, observer, room)
                 except NotFinite as error:
                     if before is None:
                         raise
-                    recover = partial(_go_back, directory, trainer, error, observer)
+                    failure, record = error, seal.CheckpointRecord(directory)
                 except ProcessLost as lost:
                     losses.count_loss(trainer.finished, lost)
-                    recover = partial(_recover_lost, directory, trainer, lost, observer, to_start=before is None)
-                record = seal.CheckpointRecord(directory)
+                    failure, record = lost, seal.CheckpointRecord(directory)
+            return outcome
         except Interrupted:
             if before is not None and trainer.finished > _saved_step(directory):  # else there is nothing to save yet
                 with suppress(NotFinite, ProcessLost):  # then the checkpoint before it is the one to go on from
                     _save_checkpoint(directory, trainer, record)
             observer.message(
-                f"stopped after step {max(trainer.finished, _saved_step(directory))} of {recipe.steps}; nothing is "
+                f"stopped after step {max(trainer.finished, _saved_step(directory))} of {trainer.recipe.steps}; nothing is "
                 f"lost. Go on with: cotrain resume {directory.path}"
             )
             raise
@@ -276,13 +263,13 @@ def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, obse
     """To the newest checkpoint, from which the run goes on with other draws. Raises Diverged where it has been done
     before."""
     saved = seal.newest_checkpoint(directory)
-    todo = "lower the learning rate, or look at the rewards"
+    advice = "lower the learning rate, or look at the rewards"
     if saved is None or trainer.retries:
         again = "and so it was after going back to a checkpoint"
         what = "there is no checkpoint to go back to" if saved is None else again
         kept_note = "" if saved is None else f"; {saved.checkpoint.path} is kept"
-        raise Diverged(f"stopped after step {trainer.finished}: {error}, {what}; {todo}{kept_note}") from error
-    observer.message(f"going back to {saved.checkpoint.path.name}, and on from there with other draws: {error}; {todo}")
+        raise Diverged(f"stopped after step {trainer.finished}: {error}, {what}; {advice}{kept_note}") from error
+    observer.message(f"going back to {saved.checkpoint.path.name}, and on from there with other draws: {error}; {advice}")
     trainer.backend.cache_remote_answers(())  # other draws are other requests
     _restore_checkpoint(directory, trainer, saved, observer)
     trainer.set_attempt(1)

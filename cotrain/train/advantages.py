@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -12,9 +12,13 @@ AdvantageRuns = list[list[float]]  # [advantage, number of sampled tokens], in o
 TokenAdvantages = dict[str, dict[str, AdvantageRuns]]  # address of a trace → objective → its advantages
 
 
-def record_advantages(worth: TokenAdvantages, objective: str, samples: Sequence[Sample]) -> None:
-    """Add to ``worth`` what these samples have after credit. A sample that is repeated is told once."""
-    for sample in samples:
-        values, counts = torch.unique_consecutive(sample.advantages, return_counts=True)
-        runs = [[float(f"{value:.4g}"), count] for value, count in zip(values.tolist(), counts.tolist(), strict=True)]
-        worth.setdefault(sample.key, {}).setdefault(objective, runs)
+def token_advantages(credited: Mapping[str, Sequence[Sample]]) -> TokenAdvantages:
+    """Of the samples that each objective has after credit. One that is repeated is told once."""
+    by_trace: TokenAdvantages = {}
+    for objective, samples in credited.items():
+        for sample in samples:
+            values, counts = torch.unique_consecutive(sample.advantages, return_counts=True)
+            pairs = zip(values.tolist(), counts.tolist(), strict=True)
+            runs = [[float(f"{value:.4g}"), count] for value, count in pairs]
+            by_trace.setdefault(sample.key, {}).setdefault(objective, runs)
+    return by_trace

@@ -83,6 +83,8 @@ class StoppableEngine:
     def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
         self.engine, self.stopping = engine, stopping
         self.publish, self.counts = engine.publish, engine.counts
+        self.beside_update = False  # then a run that is asked to stop waits for the play and the update
+        self.given_up = False  # the update beside it failed: the play ends too
 
     async def sample(self, request: Request) -> Completion:
         """Raises NotFinite where a policy computes what is no number."""
@@ -97,7 +99,7 @@ class StoppableEngine:
 
     def raise_if_stopped(self) -> None:
         """Raises Interrupted where the run is asked to stop."""
-        if asked := self.stopping():
+        if asked := int(self.given_up) if self.beside_update else self.stopping():
             raise Interrupted(asked)
 
 
@@ -128,17 +130,16 @@ class PlayPipeline:
             self.ready = as_restored(result)
             return
         self._engine.raise_if_stopped()
-        given_up, stopping_before = [0], self._engine.stopping
-        self._engine.stopping = lambda: given_up[0]  # a run that is asked to stop waits for both
+        self._engine.beside_update = True
         playing = self._apart.submit(self._play, step)
         try:
             yield
         except BaseException:
-            given_up[0] = 1
+            self._engine.given_up = True
             raise
         finally:
             wait([playing])
-            self._engine.stopping = stopping_before
+            self._engine.beside_update = self._engine.given_up = False
         self.ready = as_restored(playing.result())
 
     def state(self) -> State | None:

@@ -36,7 +36,7 @@ from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.rollout.role import Role
 from cotrain.rollout.stores import Store
 from cotrain.tasks.labelled import UNLABELLED
-from cotrain.train.advantages import TokenAdvantages, record_advantages
+from cotrain.train.advantages import TokenAdvantages, token_advantages
 from cotrain.train.clock import StageClock
 from cotrain.train.drawing import train_task
 from cotrain.train.evaluation import evaluation_seed, greedy_names, measure_protocol
@@ -63,6 +63,16 @@ class StepResult:
     advantages: TokenAdvantages  # of the samples that were learned from
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateResult:
+    """What objectives that learn at once came to."""
+
+    row: MetricsRow
+    credited: Mapping[str, Sequence[Sample]]  # what each objective learned from, after credit
+    changed: tuple[str, ...]  # policies with new weights
+    skipped: tuple[Mapping[str, Any], ...]  # as in ``StepResult``
+
+
 class CoTrainer:
     """Holds the policies of one run through a backend, and carries them from step to step."""
 
@@ -71,14 +81,12 @@ class CoTrainer:
         recipe: Recipe,
         *,
         backend: Backend | None = None,
-        stopping: Callable[[], int] = lambda: 0,
         wrap: Callable[[Any], Any] | None = None,
         lag: int = 0,
     ) -> None:
         """
         Args:
             backend: who runs the policies; None: this process, on its CPU.
-            stopping: the number of the signal that asks the run to stop, 0 while none does.
             wrap: puts something around the engine (a test's random latency, a recorder).
             lag: 1 plays the next step beside the update of this one (``lag.py``).
         """
@@ -87,7 +95,7 @@ class CoTrainer:
         self.backend: Backend = backend or LocalBackend()
         self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
         self.engine = self.backend.engine
-        self._stoppable: Any = StoppableEngine(self.engine, stopping)
+        self._stoppable: Any = StoppableEngine(self.engine, lambda: 0)
         self._loop = IdleLoop()  # of all plays: connections of remote policies live in it
         self._training: Any = wrap(self._stoppable) if wrap else self._stoppable
         self.retries, self.finished = 0, 0  # returns to a checkpoint, to go on with other draws; steps done
@@ -127,6 +135,10 @@ class CoTrainer:
             grader=grade_outside,
             loop=self._loop,
         )
+
+    def stop_on(self, stopping: Callable[[], int]) -> None:
+        """``stopping``: from now on the number of the signal that asks the run to stop, 0 while none does."""
+        self._stoppable.stopping = stopping
 
     def close(self) -> None:
         """Let go of what the backend holds: processes, connections."""
@@ -191,17 +203,17 @@ class CoTrainer:
         if (gap := reward_gap(episodes)) is not None:
             row["gap"] = gap
         row |= played.outside
-        skipped: list[dict[str, Any]] = []
-        worth: TokenAdvantages = {}
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
-        changed: list[str] = []  # policies with new weights
         with self.plays.playing_ahead(step + 1, until=self.recipe.steps):
             clock.end_stage("play")
-            for due in batches:
-                row |= self._update_policies(due, episodes, clock, skipped, worth, changed)
+            updates = [self._update_policies(due, episodes, clock) for due in batches]
         clock.end_stage("play")
-        self._publish_versions(dict.fromkeys(changed))
+        self._publish_versions(dict.fromkeys(policy for update in updates for policy in update.changed))
         clock.end_stage("update")
+        credited: dict[str, Sequence[Sample]] = {}
+        for update in updates:
+            row |= update.row
+            credited |= update.credited
         for name, store in self.stores.items():
             self.stores[name] = store.with_episodes(episodes, step)
             row |= {f"{name}/{key}": value for key, value in self.stores[name].metrics().items()}
@@ -220,8 +232,8 @@ class CoTrainer:
             engine_seconds=played.seconds,
             processes=clock.process_metrics(),
             episodes=episodes,
-            skipped=tuple(skipped),
-            advantages=worth,
+            skipped=tuple(batch for update in updates for batch in update.skipped),
+            advantages=token_advantages(credited),
         )
 
     def _play_step(self, step: int) -> PlayResult:
@@ -237,20 +249,13 @@ class CoTrainer:
         )
         return work.result_of(episodes)
 
-    def _update_policies(
-        self,
-        due: Sequence[str],
-        episodes: Sequence[Episode],
-        clock: StageClock,
-        skipped: list[dict[str, Any]],
-        worth: TokenAdvantages,
-        changed: list[str],
-    ) -> MetricsRow:
-        """These objectives at once: annotate, credit and refer for all of them, then one update of each policy; those
-        that were not finite are added to ``skipped``, what tokens were worth to ``worth``, who has new weights to
-        ``changed``."""
+    def _update_policies(self, due: Sequence[str], episodes: Sequence[Episode], clock: StageClock) -> UpdateResult:
+        """These objectives at once: annotate, credit and refer for all of them, then one update of each policy."""
         row: MetricsRow = {}
+        credited: dict[str, Sequence[Sample]] = {}
         terms: dict[str, list[LossTerm]] = {}
+        changed: list[str] = []
+        skipped: list[Mapping[str, Any]] = []
         for name in due:
             objective = self.recipe.objectives[name]
             traces = [t for e in episodes for t in e.traces if t.role in objective.roles and t.failure is None]
@@ -262,7 +267,7 @@ class CoTrainer:
             clock.end_stage("annotate")
             batch = Batch(samples=before, updates=self.policies[policy].version, planned=self.planned[policy])
             credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
-            record_advantages(worth, name, credit.samples)
+            credited[name] = credit.samples
             row |= credit_keys(name, credit.metrics, credit.dropped, len(credit.samples))
             clock.end_stage("credit")
             samples = with_bounds(self._with_reference(name, credit.samples), self.backend.bounds)
@@ -288,7 +293,7 @@ class CoTrainer:
                     {"step": self.finished, "policy": policy, "reason": report.skipped, "samples": addresses}
                 )
             clock.end_stage("update")
-        return row
+        return UpdateResult(row=row, credited=credited, changed=tuple(changed), skipped=tuple(skipped))
 
     def draw_tasks(self, phase: Phase, step: int) -> list[Task]:
         """The step's problems: the same for all recipes with one seed, see ``Schedule.task_stream``."""

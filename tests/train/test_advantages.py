@@ -18,7 +18,7 @@ from cotrain.methods.grpo import grpo
 from cotrain.pages.detail import _align_advantages
 from cotrain.pages.runs import open_run
 from cotrain.runs import run as loop
-from cotrain.train.advantages import TokenAdvantages, record_advantages
+from cotrain.train.advantages import token_advantages
 
 
 def trace(call: int, tokens: int) -> Trace:
@@ -30,14 +30,11 @@ def trace(call: int, tokens: int) -> Trace:
 
 
 def test_advantages_are_told_as_runs_and_once_for_repeated_samples():
-    worth: TokenAdvantages = {}
     first = sample_of(trace(0, 5))
     given = torch.tensor([0.5, 0.5, -1.23456, -1.23456, -1.23456])
-    record_advantages(worth, "generator", [first, sample_of(trace(1, 2))])
+    worth = token_advantages({"generator": [first, sample_of(trace(1, 2))]})
     assert worth == {"0:0:0:solver:0": {"generator": [[0.0, 5]]}, "0:0:0:solver:1": {"generator": [[0.0, 2]]}}
-    worth.clear()
-    record_advantages(worth, "generator", [replace(first, advantages=given), first])
-    record_advantages(worth, "critic", [first])
+    worth = token_advantages({"generator": [replace(first, advantages=given), first], "critic": [first]})
     assert worth["0:0:0:solver:0"] == {"generator": [[0.5, 2], [-1.235, 3]], "critic": [[0.0, 5]]}
 
 
