@@ -8,7 +8,7 @@ each answer.
 Reported are the solver's tokens a second, from the start of the play to the last solution, and their ratio: by the
 clock, and by the processor time of the engine's thread, which other work on the machine does not change. With
 ``--resting`` the engine rests while an answer is awaited, as it does for graders: what this would be without
-``elsewhere``.
+``awaiting_server``.
 The last line is JSON.
 """
 
@@ -105,7 +105,7 @@ class Arm:
 
 
 class Resting:
-    """``elsewhere`` as if a server were a grader: an ordinary context that counts as busy."""
+    """``awaiting_server`` as if a server were a grader: an ordinary context that counts as busy."""
 
     def __enter__(self) -> None:
         self.loop: Any = asyncio.get_running_loop()

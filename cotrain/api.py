@@ -247,8 +247,8 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
 
 
 def open_trainer(where: Path | str, answer_format: AnswerFormat = DEFAULT_FORMAT, *, device: str = "cpu") -> CoTrainer:
-    """``trained``, asked and read as ``how`` says, without a look at how the models answer: by default as the run has
-    it; a model that is not one of the package's own is asked for "The answer is …"."""
+    """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
+    as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
     recipe = recipe_of(where)
     if answer_format.answer is None and is_model(where) and not speaks_short(str(where)):
         answer_format = replace(answer_format, answer="phrase")

@@ -44,7 +44,7 @@ def run_chat(
     device: str = "cpu",
 ) -> int:
     """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
-    ``how``: the solver and the verifier are asked and read so."""
+    ``answer_format``: the solver and the verifier are asked and read so."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
     trainer = api.open_trainer(directory, answer_format, device=device)

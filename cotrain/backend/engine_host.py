@@ -99,7 +99,7 @@ class BaseEngineHost:
         return self._collect_results(began)
 
     def running_tokens(self) -> dict[Address, list[int]]:
-        """See ``ServingEngine.drawn``."""
+        """See ``ServingEngine.running_tokens``."""
         return as_serving_engine(self._engine).running_tokens()
 
     def publish(self, policy: str, version: int, weights: Weights, gone: Sequence[int]) -> int:
@@ -118,7 +118,7 @@ class BaseEngineHost:
         return self._engine.counts()
 
     def limit(self, limits: Mapping[str, int]) -> None:
-        """See ``DividingEngine``."""
+        """See ``MemoryLimitedEngine``."""
         if isinstance(self._engine, MemoryLimitedEngine):
             self._engine.set_limits(limits)
 

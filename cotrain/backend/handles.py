@@ -161,14 +161,14 @@ class PolicyHandle:
         return None
 
     def cache_answers(self, traces: Sequence[Trace]) -> None:
-        """See ``Backend.remember``; only who answers from outside has something to remember."""
+        """See ``Backend.cache_remote_answers``; only who answers from outside has something to remember."""
 
     def scoring_limit(self) -> int | None:
         """Tokens of a pass that scores, where they are fewer since memory ran out, and ``state`` does not hold them."""
         return None
 
     def set_scoring_limit(self, tokens: int | None) -> None:
-        """What ``limit`` gave; None: as many as at the start."""
+        """What ``scoring_limit`` gave; None: as many as at the start."""
 
     def counts(self) -> dict[str, float]:
         """Work done for it that the engine does not count."""

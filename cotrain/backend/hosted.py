@@ -1,7 +1,7 @@
 """The run's side of what other processes hold: ``HostedPolicy`` for the learner's, ``HostedEngine`` for the engine's.
 
 Both speak to a ``Process``, which answers or raises ``ProcessLost``. A play changes nothing, so a lost engine costs the
-play: the next question begins a new process, which is given the present weights (``several.py``).
+play: the next question begins a new process, which is given the present weights (``multi_process.py``).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class HostedPolicy(PolicyHandle):
 
 
 class HostedEngine:
-    """An engine in another process. Implements ``ServingEngine`` and ``DividingEngine``."""
+    """An engine in another process. Implements ``ServingEngine`` and ``MemoryLimitedEngine``."""
 
     def __init__(self, process: Process, renew: Callable[[], Process], worked: ProcessStats) -> None:
         """``renew``: makes another process in place of one that is lost, with the present weights; ``worked``: what it
@@ -180,7 +180,7 @@ class HostedEngine:
         self.finish_sending_weights(self.start_sending_weights(policy, version, weights))
 
     def start_sending_weights(self, policy: str, version: int, weights: Any) -> tuple[Any, float]:
-        """Send them; what ``end_bring`` waits for. Errors: as ``ask``."""
+        """Send them; what ``finish_sending_weights`` waits for. Errors: as ``ask``."""
         began = time.perf_counter()
         return self._live_process().send("publish", policy, version, weights, self._drop_cancelled()), began
 
@@ -196,11 +196,11 @@ class HostedEngine:
         return {key: self._past.get(key, 0.0) + count for key, count in self._counts.items()}
 
     def limits(self) -> dict[str, int]:
-        """See ``DividingEngine``."""
+        """See ``MemoryLimitedEngine``."""
         return dict(self._limits)
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """See ``DividingEngine``. A lost process is told when there is another."""
+        """See ``MemoryLimitedEngine``. A lost process is told when there is another."""
         changed, self._limits = dict(limits) != self._limits, dict(limits)
         if changed and self._process is not None:
             self.ask("limit", self._limits)

@@ -1,7 +1,7 @@
 """Several engines, each in a process of its own, as one: each request goes to an engine of its policy.
 
-Where a policy has several, its *replicas*, the request's address picks one (``dealt``), so the deal depends neither on
-the clock nor on the order in which requests arrive. All replicas are told of new weights and of limits.
+Where a policy has several, its *replicas*, the request's address picks one (``replica_of``), so the deal depends
+neither on the clock nor on the order in which requests arrive. All replicas are told of new weights and of limits.
 
 All advance together: each is told what was asked of it, then each is waited for. What shares a batch follows from the
 work then, also where one engine is faster than another.
@@ -29,7 +29,7 @@ def replica_of(address: Address, replicas: int) -> int:
 
 
 class HostedEngines:
-    """Implements ``ServingEngine`` and ``DividingEngine``."""
+    """Implements ``ServingEngine`` and ``MemoryLimitedEngine``."""
 
     def __init__(self, engines: Sequence[tuple[Sequence[str], HostedEngine]]) -> None:
         """``engines``: each with the policies that it answers for; two with the same ones are replicas."""
@@ -63,8 +63,8 @@ class HostedEngines:
         self.send_weights(policy, version, {})
 
     def send_weights(self, policy: str, version: int, weights: Any) -> int:
-        """See ``HostedEngine.bring``; to all replicas at once. Returns the bytes that each took. Raises EngineLost as
-        ``advance`` does."""
+        """See ``HostedEngine.send_weights``; to all replicas at once. Returns the bytes that each took. Raises
+        EngineLost as ``advance`` does."""
         sizes: list[int] = self._ask_engines(
             self.engines_of(policy),
             lambda engine: engine.start_sending_weights(policy, version, weights),

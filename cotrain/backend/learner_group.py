@@ -8,7 +8,8 @@
 
 The group lives and dies as one. A rank that is killed, silent or fails alone leaves the others waiting for it, so all
 are killed, and the run goes back to its newest checkpoint with a new group, as it does where one process held them all
-(``several.py``). So it is where a rank has too little memory for a pass; the passes of the next group are smaller.
+(``multi_process.py``). So it is where a rank has too little memory for a pass; the passes of the next group are
+smaller.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class RankGroupPolicy(HostedPolicy):
 
 
 class _RankParts:
-    """Implements ``disk.parts.Parts``."""
+    """Implements ``disk.parts.TensorParts``."""
 
     def __init__(self, ranks: Callable[..., list[Any]], policy: str, shares: Sequence[ShareSize]) -> None:
         self._ranks, self._policy = ranks, policy

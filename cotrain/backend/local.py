@@ -4,7 +4,7 @@ A frozen policy shares the module of another frozen one with the same weights, a
 other and with the frozen policies on it; no others share. The engine samples from the very modules that the learners
 update, so publishing weights is a version number.
 
-Another engine than the embedded one is a function, ``Local(engine=…)``: see docs/new-engine.md.
+Another engine than the embedded one is a function, ``LocalBackend(engine=…)``: see docs/new-engine.md.
 """
 
 from __future__ import annotations

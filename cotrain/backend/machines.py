@@ -26,7 +26,7 @@ ARRIVAL = 60.0  # seconds in which GPUs join a Ray that has just begun
 def ask_machines(engine: str | None, models: Sequence[str], *, patience: float, gpus: bool = False) -> list[Machine]:
     """What each machine of Ray's says of itself, in the order of their addresses. One that does not answer within
     ``patience`` seconds, or cannot, has an "error". ``gpus``: those alone that have some. Other arguments: see
-    ``look_here``."""
+    ``inspect_machine``."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -163,8 +163,8 @@ def versions_line(found: Mapping[str, Any]) -> str:
 
 def check_gpus(wanted: Sequence[tuple[str, float]], gpus_per_machine: Sequence[float], where: str) -> None:
     """Raise ConfigError, one line, where processes want more GPUs than there are: Ray would wait for them. ``wanted``:
-    processes with the GPUs of each, by the table of the --cluster file that says so; ``there``: of each machine;
-    ``where``: as messages name them."""
+    processes with the GPUs of each, by the table of the --cluster file that says so; ``gpus_per_machine``: of each
+    machine; ``where``: as messages name them."""
     most, gpus_in_all = max(gpus_per_machine, default=0.0), sum(gpus_per_machine)
     for table, each in wanted:
         if each > most:

@@ -1,7 +1,7 @@
 """Processes by Ray: every host is an actor. Ray is imported here alone, and only when it is asked for.
 
 Every wait has a deadline; who is silent longer is killed. Ray restarts nothing by itself: it would bring a process back
-without its state (``several.py`` has what is done instead).
+without its state (``multi_process.py`` has what is done instead).
 """
 
 from __future__ import annotations

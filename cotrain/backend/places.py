@@ -50,7 +50,7 @@ def embedded_alone(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmPlacement:
-    """A ``Placing``: vLLM for whoever speaks."""
+    """A ``PlacementRule``: vLLM for whoever speaks."""
 
     settings: VllmSettings = DEFAULT_SETTINGS
 

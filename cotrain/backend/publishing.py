@@ -83,7 +83,7 @@ def _check_changed_weights(
     engines: Sequence[ContextLimitedEngine],
     publish: Publish,
 ) -> PublishCheck:
-    """``starts``: what ``_start`` found, of each of the engines."""
+    """``starts``: what ``_check_start`` found, of each of the engines."""
     prompt = _test_prompt(handle, engines[0].context(handle.name))
     for engine in engines:
         _sample_answers(handle, prompt, engine)  # it may stay in a cache

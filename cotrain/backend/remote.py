@@ -5,13 +5,13 @@
     token ids    with the server's own tokenizer at hand, ids go to ``/completions`` and come back (``cotrain serve``,
                  vLLM)
 
-The server answers when it likes: the engine of this process goes on meanwhile (``play.idle_loop.elsewhere``). Whatever
-goes wrong with an answer is asked again, with growing pauses, until the deadline; then the turn is a value with its
-reason, kept from training and counted. Who may not ask, or asks for what is not there, is told at once: no repetition
-mends that. An answer is believed as far as it can be true: no more of it is read than its tokens can need, ids are of
-the vocabulary, log-probabilities finite and not positive, counts of tokens those of a request.
+The server answers when it likes: the engine of this process goes on meanwhile (``rollout.idle_loop.awaiting_server``).
+Whatever goes wrong with an answer is asked again, with growing pauses, until the deadline; then the turn is a value
+with its reason, kept from training and counted. Who may not ask, or asks for what is not there, is told at once: no
+repetition mends that. An answer is believed as far as it can be true: no more of it is read than its tokens can need,
+ids are of the vocabulary, log-probabilities finite and not positive, counts of tokens those of a request.
 
-A server is no function of the request, so a run is repeated from its ledger: an answer that is ``remember``ed is not
+A server is no function of the request, so a run is repeated from its ledger: an answer that is remembered is not
 asked for again. Left out: streams, proxies, and images.
 """
 

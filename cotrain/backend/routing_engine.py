@@ -12,8 +12,8 @@ from cotrain.engine.contract import Engine, MemoryLimitedEngine, Request, as_ser
 
 
 class RoutingEngine:
-    """Implements ``ServingEngine`` and ``DividingEngine`` over handles; ``engine`` answers for whoever has none, and
-    refuses whom it does not know."""
+    """Implements ``ServingEngine`` and ``MemoryLimitedEngine`` over handles; ``engine`` answers for whoever has none,
+    and refuses whom it does not know."""
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
         self._handles, self.engine = handles, engine

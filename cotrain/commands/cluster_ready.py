@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def splitter_of(backend: MultiProcessBackend, recipe: Any, cluster: Any) -> Any:
-    """How ``estimate.looked_at`` divides the run. Raises ConfigError for models that its engines do not run."""
+    """How ``estimate.estimate_run`` divides the run. Raises ConfigError for models that its engines do not run."""
     import torch
 
     from cotrain.backend.local import with_device_defaults
@@ -41,7 +41,7 @@ def cluster_ready(backend: Any, recipe: Any) -> Iterator[list[str]]:
 
 
 def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
-    """See ``ready``."""
+    """See ``cluster_ready``."""
     from cotrain.backend import environments, machines
     from cotrain.backend.joining import check_here
     from cotrain.preflight.estimate import estimate_run

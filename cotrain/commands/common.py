@@ -158,7 +158,7 @@ def add_answer_flags(
 
 
 def answer_format_of(arguments: argparse.Namespace) -> Any:
-    """What the flags of ``add_answers`` say, files read: an ``Asking``."""
+    """What the flags of ``add_answer_flags`` say, files read: an ``AnswerFormat``."""
     from cotrain.preflight.answers import AnswerFormat
 
     return AnswerFormat(

@@ -29,7 +29,7 @@ LARGE_TASKS, LARGE_MICRO_TOKENS = 8, 1024
 
 
 def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) -> dict[str, Any]:
-    """New values of arguments of a recipe that were not ``given``; {} for small models."""
+    """New values of arguments of a recipe that are not among ``given_names``; {} for small models."""
     model = arguments.get("model")
     if not isinstance(model, str):
         return {}
@@ -87,7 +87,7 @@ def size_note(arguments: Mapping[str, Any], changed: Mapping[str, Any]) -> str:
 
 
 def unknown_size_notes(arguments: Mapping[str, Any], given: Collection[str]) -> list[str]:
-    """What is said as a run begins of models whose size nobody can tell, where their rates were not ``given``."""
+    """What is said as a run begins of models whose size nobody can tell, where their rates were not given."""
     rates = _ungiven_rates(arguments, given) if isinstance(arguments.get("model"), str) else {}
     flags: dict[str, list[str]] = {}
     for name, model in rates.items():
@@ -100,7 +100,7 @@ def unknown_size_notes(arguments: Mapping[str, Any], given: Collection[str]) -> 
 
 
 def _ungiven_rates(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, str]:
-    """The learning rates that were not ``given``, and the model of each."""
+    """The learning rates that are not among ``given_names``, and the model of each."""
     rate_models = {}
     for name, value in arguments.items():
         if name not in given and isinstance(value, float) and (name == "lr" or name.endswith("_lr")):

@@ -28,7 +28,7 @@ class Evaluation:
 
     protocol: Protocol  # with its options bound
     measures: tuple[Measure, ...]
-    greedy: bool = True  # play once more, greedily, for the figures in ``GREEDY``
+    greedy: bool = True  # play once more, greedily, for the figures in ``GREEDY_NAMES``
     tasks: int = 256  # problems of the test split, before and after
     curve_tasks: int = 64  # problems of the validation split, while training
     group_size: int = 8  # episodes a problem

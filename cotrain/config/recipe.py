@@ -95,7 +95,7 @@ class Recipe:
         return next(itertools.islice(due, self.updates - 1, None), self.steps - 1) + 1
 
     def policies_to_reset(self, step: int) -> list[str]:
-        """Policies that begin this step with a new optimiser, see ``Schedule.anew``."""
+        """Policies that begin this step with a new optimiser, see ``Schedule.policies_to_reset``."""
         return self.schedule.policies_to_reset(
             step, {name: objective.policy for name, objective in self.objectives.items()}
         )

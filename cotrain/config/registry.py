@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
 
 
 def recipe_names() -> list[str]:
-    """Every name that ``find`` knows, those of the package first."""
+    """Every name that ``find_recipe`` knows, those of the package first."""
     return [*shipped(METHODS), *joined(METHODS)]
 
 

@@ -1,7 +1,7 @@
 """Which protocol is played at a step and which objectives learn from it: a pure function of the step.
 
 Resuming needs nothing but the step. Decays do not run on the global step but on each policy's own update count, which
-the schedule can also foretell (``planned``), because Tango's α is defined over the generator's updates alone.
+the schedule can also foretell (``planned_steps``), because Tango's α is defined over the generator's updates alone.
 """
 
 from __future__ import annotations

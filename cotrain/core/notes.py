@@ -88,7 +88,7 @@ class Finding(_Key[T]):
         return self.name in trace.parsed
 
 
-_NONE, _ENDLESS = object(), object()  # of ``_fit``: another type, a number that is not finite
+_NONE, _ENDLESS = object(), object()  # of ``_fit_json``: another type, a number that is not finite
 
 
 def _fit_json(value: Any, kind: Any) -> Any:

@@ -4,13 +4,13 @@ Every number in a report is an ``Estimate``: value, interval, sample size. Which
 Student's t, with problems that differ from seed to seed that of ``over_seeds_and_problems``; a sum or difference of two
 estimates "square and add" of their intervals (Zou & Donner 2008); a share Wilson's; figures of one run on held-out
 problems, where samples come in clusters, those of ``metrics/clusters.py``. What is bounded has a bounded interval:
-``Estimate.within``. Fewer than ``LEAST`` seeds have no interval, and nothing follows from them.
+``Estimate.clip_to``. Fewer than ``LEAST`` seeds have no interval, and nothing follows from them.
 
 What is not known is said so: an undefined value is NaN, an unknown bound is infinite, and both become ``null`` in
 JSON. A comparison with an unknown bound therefore never finds a difference.
 
-A difference is called only where a comparison of its size could have seen it (``smallest_seen``): an interval that just
-leaves out zero is what luck gives to those who try often.
+A difference is called only where a comparison of its size could have seen it (``smallest_detectable``): an interval
+that just leaves out zero is what luck gives to those who try often.
 
 Left out: tests and p-values (an interval says more), corrections for many comparisons, other levels than 95 %.
 """
@@ -24,7 +24,7 @@ from statistics import NormalDist
 
 Z = 1.959963984540054  # 97.5 % point of the normal distribution
 LEAST = 3  # seeds, below which there is no interval and no verdict
-POWER = 0.8  # the chance with which a difference of ``smallest_seen`` is found
+POWER = 0.8  # the chance with which a difference of ``smallest_detectable`` is found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Estimate:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, float | int | None]) -> Estimate:
-        """The inverse of ``json``. Raises KeyError on a missing field."""
+        """The inverse of ``to_json``. Raises KeyError on a missing field."""
         value, low, high, n = saved["value"], saved["low"], saved["high"], saved["n"]
         return cls(
             value=math.nan if value is None else float(value),

@@ -2,9 +2,9 @@
 
 A user's own runs remember the code that they were begun with by its hash, in ``~/.config/cotrain/trusted`` (or below
 ``$XDG_CONFIG_HOME``), and for the run itself, as long as it stays where it was begun, also by its path: who edits his
-method may resume. While a run directory is loaded (``loading``), other code is refused in one line before anything of
-it runs, unless the user consents: ``--trust-code``, ``cotrain.trust_code(directory)``. What an installed package holds
-is the user's own, as he installed it.
+method may resume. While a run directory is loaded (``trusted_code_only``), other code is refused in one line before
+anything of it runs, unless the user consents: ``--trust-code``, ``cotrain.trust_code(directory)``. What an installed
+package holds is the user's own, as he installed it.
 
 Left out: what such code imports in turn. A file that is trusted may import what it likes.
 """

@@ -115,7 +115,7 @@ def class_target(kind: type) -> str | None:
 
 
 def load_class(target: str, where: str) -> Any:
-    """The class that ``target_of_class`` named. Raises ConfigError."""
+    """The class that ``class_target`` named. Raises ConfigError."""
     path, _, name = target.rpartition(":")
     if path.endswith(".py"):
         module = load_file(path, where)

@@ -84,8 +84,8 @@ class Checkpoint:
     def load(
         self, *, only: Collection[str] | None = None, files: Files = REAL_FILES
     ) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
-        """Read ``(tensors by group and name, documents by name)``, as they were given to ``save``; tensors whole, and
-        on the CPU.
+        """Read ``(tensors by group and name, documents by name)``, as they were given to ``save_checkpoint``; tensors
+        whole, and on the CPU.
 
         ``only``: the groups of tensors that are wanted, where not all are. What is decoded is what was hashed. Raises
         StateError when a file has changed since the checkpoint was found.
@@ -163,7 +163,7 @@ def save_checkpoint(
     read_back = verify_checkpoint(directory / name, files=files)
     if isinstance(read_back, Damage) or read_back.contents != manifest:
         reason = read_back.reason if isinstance(read_back, Damage) else "it reads back as another checkpoint"
-        with suppress(OSError):  # what resists does not verify, so that ``latest`` passes it over
+        with suppress(OSError):  # what resists does not verify, so that ``latest_checkpoint`` passes it over
             _discard_folder(directory, name, files)
         raise DiskError(
             f"checkpoint {name} was written to {directory} but does not read back: {reason}; "
@@ -262,8 +262,8 @@ def _write_staging(
 
 
 def _rename_into_place(staging: Path, target: Path, files: Files) -> None:
-    """Rename; a checkpoint of the same step that still verifies is set aside, where ``latest`` finds it, until the new
-    one has been read back."""
+    """Rename; a checkpoint of the same step that still verifies is set aside, where ``latest_checkpoint`` finds it,
+    until the new one has been read back."""
     if target.name in files.listdir(target.parent):
         aside = target.with_name(f"{REPLACED}{target.name}")
         if isinstance(verify_checkpoint(target, files=files), Checkpoint):
@@ -358,8 +358,8 @@ def _discard_folder(directory: Path, name: str, files: Files) -> None:
 
 
 def _retire_old(directory: Path, step: int, keep: int, keep_every: int, stay: Collection[int], files: Files) -> None:
-    """Delete what ``keep`` verified checkpoints make superfluous, see ``save``. A damaged one goes when that many newer
-    ones are known to be good, so that a passing read error deletes nothing that might still be needed."""
+    """Delete what ``keep`` verified checkpoints make superfluous, see ``save_checkpoint``. A damaged one goes when that
+    many newer ones are known to be good, so that a passing read error deletes nothing that might still be needed."""
     good = 0
     for path in _list_candidates(directory, files):
         of_step = _step_of(path)

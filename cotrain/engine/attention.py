@@ -70,9 +70,9 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attention of one query token per row, in the form that transformers calls attention functions.
 
-    Args: query [R, heads, 1, head_dim]; key [R, K, 1, head_dim] with ``Reads``, which hold all else; scores become
-    softcap · tanh(score / softcap) (Gemma 2). Returns [R, 1, heads, value's head_dim]. Raises ModelError for what it
-    cannot compute.
+    Args: query [R, heads, 1, head_dim]; key [R, K, 1, head_dim] with ``DecodeReads``, which hold all else; scores
+    become softcap · tanh(score / softcap) (Gemma 2). Returns [R, 1, heads, value's head_dim]. Raises ModelError for
+    what it cannot compute.
     """
     reads: DecodeReads | None = getattr(key, _READS, None)
     problems = [name for name in ("s_aux", "position_bias") if options.get(name) is not None]

@@ -91,7 +91,7 @@ class KeyValueStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TileMap:
-    """Who reads what, for layers with K key heads; see ``Prompts``."""
+    """Who reads what, for layers with K key heads; see ``PromptTiles``."""
 
     members: Tensor  # [N * K * T]
     places: Tensor  # [R * K]
@@ -202,8 +202,8 @@ class SharedPrefixCache(Cache):
         self._layers = []
 
     def copy_row(self, row: int, token_count: int) -> list[tuple[Tensor, Tensor]]:
-        """Copies of a row's keys and values in every layer, each ``[kv_heads, P + drawn, …]``: of its prompt and of the
-        first ``drawn`` tokens that were fed after it."""
+        """Copies of a row's keys and values in every layer, each ``[kv_heads, P + token_count, …]``: of its prompt and
+        of the first ``token_count`` tokens that were fed after it."""
         tile, start = self.tiles[row], self.starts[row]
         prompt, own = slice(-self.lengths[tile], None), slice(start, start + token_count)
         pairs = zip(
@@ -290,7 +290,7 @@ def plan_moves(count: int, gone: Collection[int]) -> tuple[list[int], list[int],
 
 
 def fill_gaps(values: list[Any], holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
-    """Do with a list what ``gaps`` says."""
+    """Do with a list what ``plan_moves`` says."""
     for hole, mover in zip(holes, movers, strict=True):
         values[hole] = values[mover]
     del values[keep:]

@@ -192,12 +192,12 @@ class EmbeddedEngine:
         }
 
     def limits(self) -> dict[str, int]:
-        """See ``DividingEngine``."""
+        """See ``MemoryLimitedEngine``."""
         now = {policy: scheduler.at_once for policy, scheduler in self._schedulers.items()}
         return {policy: count for policy, count in now.items() if count != self._first[policy]}
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """See ``DividingEngine``. Raises UnknownName."""
+        """See ``MemoryLimitedEngine``. Raises UnknownName."""
         for policy in limits:
             self._scheduler_of(policy)
         for policy, scheduler in self._schedulers.items():

@@ -158,7 +158,7 @@ class StaticScheduler(Scheduler):
         self._count_steps(steps)
 
     def _next_logits(self) -> Tensor:
-        """[R, V] after the last token of every running row; for ``_verify``."""
+        """[R, V] after the last token of every running row; for ``_verify_logits``."""
         self._prepare_run(1)()
         self._count_steps(1)
         return self._logits[: len(self.running)]

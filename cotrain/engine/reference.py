@@ -52,7 +52,8 @@ def complete_request(model: nn.Module, request: Request, version: int = 0) -> Co
 
 
 class ReferenceEngine:
-    """``complete`` behind the Engine contract: each ``advance`` answers the waiting request of the least address."""
+    """``complete_request`` behind the Engine contract: each ``advance`` answers the waiting request of the least
+    address."""
 
     def __init__(self, models: Mapping[str, nn.Module]) -> None:
         self._models = dict(models)

@@ -76,7 +76,7 @@ class StaticCache(Cache):
         lengths: Sequence[int],
         sizes: Sequence[int],
     ) -> None:
-        """As ``SharedPrefixCache.enter``: ``layers`` are U prompts padded on the left; of prompt ``index``, of
+        """As ``SharedPrefixCache.add_rows``: ``layers`` are U prompts padded on the left; of prompt ``index``, of
         ``lengths`` tokens, come ``sizes`` rows."""
         if not self.store.keys:
             self.store.create(layers, self.dtype)
@@ -103,7 +103,7 @@ class StaticCache(Cache):
         fill_gaps(self.lengths, holes, movers, keep)
 
     def copy_row(self, row: int, token_count: int) -> list[tuple[Tensor, Tensor]]:
-        """As ``SharedPrefixCache.taken``."""
+        """As ``SharedPrefixCache.copy_row``."""
         end = self.lengths[row] + token_count
         return [
             (keys[row, :, :end].clone(), values[row, :, :end].clone())

@@ -1,13 +1,13 @@
 """vLLM as an engine: one set of weights, the policies that speak with it, and their adapters.
 
 vLLM runs in this process and is stepped by ``advance``, so what shares a batch follows from the work and not from the
-clock. It holds weights of its own; ``take`` brings new ones. Four things about that are silent when they are left out
-(each is a method of its own, so that a test can leave it out):
+clock. It holds weights of its own; ``load_weights`` brings new ones. Four things about that are silent when they are
+left out (each is a method of its own, so that a test can leave it out):
 
-    tied output layer     keeps its packed copy of the old weights on a CPU         → ``_repack``
-    prefix cache          keeps keys and values of the old weights                  → ``_forget``
-    adapter's old name    new weights under a known name are not looked at          → ``_named``
-    rows without one      beside rows with adapters get the last slot's, on a CPU   → ``_slots``
+    tied output layer     keeps its packed copy of the old weights on a CPU         → ``_repack_output``
+    prefix cache          keeps keys and values of the old weights                  → ``_clear_prefix_cache``
+    adapter's old name    new weights under a known name are not looked at          → ``_adapter_request``
+    rows without one      beside rows with adapters get the last slot's, on a CPU   → ``_slot_count``
 
 The prefix cache is also emptied whenever nothing runs: what is in it then follows from the requests that run together,
 and a play that is made again after a loss gives the same bits.
@@ -224,7 +224,7 @@ class VllmEngine:
         count.published_bytes += sum(tensor.numel() * tensor.element_size() for _, tensor in named_weights)
 
     def publish(self, policy: str, version: int) -> None:
-        """The version of the weights that are there. Errors: as ``take``."""
+        """The version of the weights that are there. Errors: as ``load_weights``."""
         self._refuse_while_running(policy)
         self._versions[policy] = version
 

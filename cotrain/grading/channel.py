@@ -7,7 +7,7 @@ side.
     answer → {"gives": 4}  or  {"raises": ["ValueError", "ValueError", "a text"]}
 
 A message is its length in four bytes and JSON. What a program sends may be anything: a message that is too long or not
-readable ends the conversation (``Gone``), and so does the other side's end.
+readable ends the conversation (``ChannelClosed``), and so does the other side's end.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def encode_exception(error: BaseException) -> list[str]:
 
 
 def decode_exception(sent: object) -> BaseException:
-    """The exception that ``raising`` sent, made anew."""
+    """The exception that ``encode_exception`` sent, made anew."""
     if not (isinstance(sent, list) and len(sent) == 3 and all(isinstance(text, str) for text in sent)):
         return ChannelClosed()
     phrase, name, message = sent

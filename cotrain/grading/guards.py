@@ -1,4 +1,4 @@
-r"""Numbers that sympy would compute for minutes, refused where it begins to: ``install`` puts limits into this
+r"""Numbers that sympy would compute for minutes, refused where it begins to: ``install_limits`` puts limits into this
 process's sympy.
 
 ``sizes.py`` looks at an answer's text and knows a few shapes. This knows none: whichever way ``7^{40000000}``,

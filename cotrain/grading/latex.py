@@ -1,4 +1,4 @@
-r"""A faster way for math-verify's LaTeX parser to the same trees: ``install`` puts it into this process.
+r"""A faster way for math-verify's LaTeX parser to the same trees: ``install_parser`` puts it into this process.
 
 The parser (ANTLR's, in plain Python) predicts each decision of its grammar with full context, called LL, and takes 15
 ms for each term of a polynomial and seconds for ``((((((((((x))))))))))``. Here a text is read in two stages, as
@@ -11,8 +11,8 @@ ANTLR's authors advise (Parr, Harwell, Fisher 2014: Adaptive LL(*) Parsing):
 
 A text that needs more than ``STEPS`` of either is ``TooLarge``: three times what any answer of eleven benchmarks needs.
 
-The look at the tokens knows one version of the grammar by heart, so ``install`` first reads a few texts in both ways;
-where they differ, that decision is left to LL.
+The look at the tokens knows one version of the grammar by heart, so ``install_parser`` first reads a few texts in both
+ways; where they differ, that decision is left to LL.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 r"""Plain numbers and their units: what an answer such as "$18.00", "2 1/2 cups", "3e8 m/s" or "1010_2" says.
 
-A ``Quantity`` is an exact number with a unit, or an expression with one behind it. ``ratio`` compares units:
+A ``Quantity`` is an exact number with a unit, or an expression with one behind it. ``unit_ratio`` compares units:
 
 - a **measure** (5 cm, 60 km/h, 3 square feet, €5) equals another only by a factor: 1 hour is 60 minutes, not 1 minute;
 - a **counted thing** (9 apples, 9 gold stickers) equals another if the two share a word or one of them is a word for

@@ -1,4 +1,5 @@
-"""A program run for what it prints: an exam (``program_server.py``) without a paper, loaded for ``play/tools.py``.
+"""A program run for what it prints: an exam (``program_server.py``) without a paper, loaded for
+``rollout/python_tool.py``.
 
 The verdict carries two things in its phrase: why the program failed, "" where it did not, on the first line, and below
 it what it printed, cut at ``MAX_OUTPUT``. The same program prints the same: hashes and ``random`` are seeded. What

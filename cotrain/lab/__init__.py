@@ -10,7 +10,8 @@ from typing import Any
 def compare(
     arms: Sequence[str], *, seeds: int, out: Path | str, say: Callable[[str], None] = print, **options: Any
 ) -> dict[str, Any]:
-    """Run several recipes with several seeds. ``options``: the other fields of ``comparison.compare.Plan``."""
+    """Run several recipes with several seeds. ``options``: the other fields of
+    ``comparison.compare.ComparisonPlan``."""
     from cotrain.lab.comparison.arms import parse_arm
     from cotrain.lab.comparison.compare import ComparisonPlan
     from cotrain.lab.comparison.compare import compare as work

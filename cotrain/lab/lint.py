@@ -177,7 +177,7 @@ def _worked_text(row: Mapping[str, Any]) -> str:
 def _check_worked_texts(
     questions: Sequence[_Question], answer: str, pool: GradingPool, faults: list[DataFault], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """How many worked texts the format ``answer`` reads, and reads as the gold answer; ``found`` takes the others."""
+    """How many worked texts the format ``answer`` reads, and reads as the gold answer; ``faults`` takes the others."""
     texts = [q for q in questions if q.worked and q.worked != q.answer]
     solutions = [tagged_solution(q.worked) if answer == TAGS else free_solution(q.worked, answer) for q in texts]
     unread, wrong = [], []

@@ -8,8 +8,8 @@
 Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
 micro-batch comes first (a batch that does not fit in memory fails at once). The plan depends on lengths and equality of
 prompts alone and is the same every time; since totals come from the whole update, it changes the result by rounding
-only. What was given between sampled tokens (``spoken.py``) is an input like any other, from which nothing is read. The
-last sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
+only. What was given between sampled tokens (``sampled_tokens.py``) is an input like any other, from which nothing is
+read. The last sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def plan_padded(widths: Sequence[int], budget: int) -> list[tuple[int, ...]]:
 
 
 def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
-    """As ``plan`` for the shared layout: a prompt counts once in each micro-batch, and its sequences go side by
+    """As ``plan_padded`` for the shared layout: a prompt counts once in each micro-batch, and its sequences go side by
     side."""
     if budget < 1:
         raise ConfigError(f"micro_tokens is {budget}, expected at least 1")
@@ -148,7 +148,7 @@ def forward_input_of(
 def _shared_layout(full_sequences: Sequence[tuple[Ids, Ids, list[int]]]) -> tuple[torch.Tensor, torch.Tensor, Branches]:
     """Input ids ``[1, L]``, the place ``[N]`` from which each sampled token is predicted, and the branches.
 
-    ``whole``: prompts, all tokens after them, and the places of the sampled ones among these."""
+    ``full_sequences``: prompts, all tokens after them, and the places of the sampled ones among these."""
     ids: list[int] = []
     columns: list[torch.Tensor] = []
     prompts: list[tuple[int, ...]] = []

@@ -108,7 +108,7 @@ class Scorer:
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
     ) -> list[torch.Tensor]:
         """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order. ``given``:
-        what stands between the tokens of each. Passes that do not fit in memory are halved (``halve``)."""
+        what stands between the tokens of each. Passes that do not fit in memory are halved (``halve_batches``)."""
         while (found := self._logprobs_of(sequences, temperature, given)) is None:
             pass
         return found

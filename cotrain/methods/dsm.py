@@ -92,7 +92,8 @@ async def prove(
 async def pay_analyses(
     task: Task, roles: Roles, solution: Turn, written: list[Turn], self_analyses: list[Turn], votes: int, labels: str
 ) -> None:
-    """Judge all analyses of one solution, those ``written`` about it and its ``own``, and reward everybody."""
+    """Judge all analyses of one solution, those ``written`` about it and its ``self_analyses``, and reward
+    everybody."""
     analyses = [(turn, turn.parsed, turn.text) for turn in (*written, *self_analyses)]
     if not self_analyses:
         analyses.append((solution, solution.parsed.review, solution.parsed.analysis))

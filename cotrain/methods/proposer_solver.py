@@ -8,9 +8,9 @@
             problems of the same shape; the solver learns where 0.3 ≤ s ≤ 0.8
 
 p is the share of ``group_size`` solvers that are right. Problems are word problems, read by a program
-(``words/reader.py``), which is the gate: it fails closed, and each reason is counted. A new problem enters the pool;
-where a proposal is none, the solvers get one of the pool again. The reader also judges in silence where it is no gate:
-``proposer/truth/valid``, ``label_right``.
+(``tasks/words/reader.py``), which is the gate: it fails closed, and each reason is counted. A new problem enters the
+pool; where a proposal is none, the solvers get one of the pool again. The reader also judges in silence where it is no
+gate: ``proposer/truth/valid``, ``label_right``.
 
 Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems, with ``fixed``
 all of one length; ``gate=False``

@@ -1,9 +1,9 @@
 """RISE: solving and verifying in one PPO batch, with one set of weights (Liu et al. 2025, arXiv 2505.13445).
 
-The policy solves problems and reviews a share of its own solutions. Both roles are paid on one scale (``paid``): 1 for
-what matches the truth, −0.5 for what does not, −1 for what cannot be read. Both objectives make one optimiser step of
-the policy; one critic learns the returns of both roles, which it tells apart by their prompts. A share of 0.125 is that
-of the released scripts, 128 verification prompts to a batch of 1024 problems.
+The policy solves problems and reviews a share of its own solutions. Both roles are paid on one scale (``score_of``): 1
+for what matches the truth, −0.5 for what does not, −1 for what cannot be read. Both objectives make one optimiser step
+of the policy; one critic learns the returns of both roles, which it tells apart by their prompts. A share of 0.125 is
+that of the released scripts, 128 verification prompts to a batch of 1024 problems.
 
 Control: ``verify_share=0`` is PPO alone, in everything else the same; the verifier is then measured and never trained.
 
@@ -23,7 +23,7 @@ from cotrain import Clipped, ConfigError, Objective, Recipe, Roles, Settings, Si
 from cotrain import critic, examine, frozen, gives, judged_by, common_roles, recipe, review, rng_of, single
 from cotrain.learn.ppo import Ppo, ValueRegression
 
-SCORE = Signal("score", meaning="1, -0.5 or -1, see ``paid``")
+SCORE = Signal("score", meaning="1, -0.5 or -1, see ``score_of``")
 REWARD = {SCORE: 1.0}
 
 

@@ -2,8 +2,8 @@
 
 Two objectives on one policy, both GRPO without KL: an answer is paid when it is right, a verdict when it agrees with
 the truth of the answer. In a verification step a group of solutions is sampled for each problem, as many right as wrong
-ones are chosen (``choose``), and each is reviewed several times; the reviews of one solution are a group. The claim:
-learning to judge improves solving, and learning to solve leaves judging as it was.
+ones are chosen (``choose_to_review``), and each is reviewed several times; the reviews of one solution are a group. The
+claim: learning to judge improves solving, and learning to solve leaves judging as it was.
 
 Controls are parameters: ``mode="alternate"`` (``ratio`` of generation to verification steps), "joint" (both objectives
 in one optimiser step, from the same solutions), "generate" and "verify" (one of the two alone). ``warmup`` puts

@@ -287,7 +287,8 @@ def with_examples(
     alarm: Alarm, read_episodes: Callable[[int], Sequence[Episode]], bands: Sequence[Band] = BANDS
 ) -> Alarm:
     """The alarm with up to three rollouts that show it, the latest steps of its window first and in a step those that
-    were paid most. ``read``: the episodes of a step, as ``Ledger.read``; steps that cannot be read are passed over."""
+    were paid most. ``read_episodes``: those of a step, as ``Ledger.read``; steps that cannot be read are passed
+    over."""
     band = next((b for b in bands if b.name == alarm.band), None)
     if band is None or band.wrong is None:
         return alarm

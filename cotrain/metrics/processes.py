@@ -44,8 +44,8 @@ def processbench_f1(prefix: str = "") -> Harmonic:
 
 
 def step_f1s(prefix: str = "") -> tuple[Share, Share]:
-    """F1 of the right steps and of the wrong ones, from counts as of ``verdicts.confusion``: 2 hits / (2 hits + misses
-    + false alarms)."""
+    """F1 of the right steps and of the wrong ones, from counts as of ``verdicts.confusion_counts``: 2 hits / (2 hits +
+    misses + false alarms)."""
     tp, fn, tn, fp = (f"{prefix}{cell}" for cell in ("tp", "fn", "tn", "fp"))
     return Share(f"{tp} {tp}", f"{tp} {tp} {fn} {fp}"), Share(f"{tn} {tn}", f"{tn} {tn} {fp} {fn}")
 

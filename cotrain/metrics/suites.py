@@ -42,8 +42,8 @@ ANSWERED, GRADED, PARSED = Share("answered", "rows"), Share("graded", "rows"), S
 
 
 def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str]) -> dict[str, Estimate]:
-    """Figures of a solver, from rows with ``id``, ``sample`` (0 … k − 1, or ``GREEDY``), ``answer`` (None: none was
-    found), ``correct`` (None: not graded) and ``score`` (of the verifier, in [0, 1]; None: there is none).
+    """Figures of a solver, from rows with ``id``, ``sample`` (0 … k − 1, or ``GREEDY_SAMPLE``), ``answer`` (None: none
+    was found), ``correct`` (None: not graded) and ``score`` (of the verifier, in [0, 1]; None: there is none).
 
     ``key``: what an answer is counted under in a vote. ``best@k`` and ``weighted@k`` are there where any row has a
     score. Raises ValueError where a problem has not k samples.

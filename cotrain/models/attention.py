@@ -4,8 +4,9 @@ A row of L tokens that holds documents of lengths n_1 + n_2 + … = L costs L² 
 thrown away; document by document and causally it costs Σ n_i²/2. For documents of 200 tokens in rows of 512 that is a
 quarter of the work, and attention is most of the time that a small model takes on a CPU.
 
-Registered with transformers under its own name and chosen per model with ``isolated``; the caller passes the lengths.
-Left out: sliding windows, soft caps, sinks and key-value caches. ``can_isolate`` says for which models that is no loss.
+Registered with transformers under its own name and chosen per model with ``isolate_documents``; the caller passes the
+lengths. Left out: sliding windows, soft caps, sinks and key-value caches. ``can_isolate`` says for which models that is
+no loss.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LONGEST = 1024  # tokens of a document whose scores may be kept
 
 
 def can_isolate(model: nn.Module) -> bool:
-    """Is ``isolated`` exact for this model, and faster than a mask where it is?"""
+    """Is ``isolate_documents`` exact for this model, and faster than a mask where it is?"""
     if not isinstance(model, PreTrainedModel) or model.device.type != "cpu":
         return False
     return is_plain(model)

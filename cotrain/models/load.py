@@ -207,7 +207,7 @@ def _read_model(
             attn_implementation=how or _default_attention(directory, trust_remote_code),
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
-            ignore_mismatched_sizes=True,  # told by ``_fitting``
+            ignore_mismatched_sizes=True,  # told by ``_check_fit``
             output_loading_info=True,
             **more,
         )

@@ -45,7 +45,8 @@ def lasting_name(name: str) -> str:
 
 
 def unpinned_name(name: str) -> str:
-    """What two names of one model have in common: ``lasting``, of the Hub without its revision; asks no network."""
+    """What two names of one model have in common: ``lasting_name``, of the Hub without its revision; asks no
+    network."""
     return hub_parts(name)[0] if is_hub_model(name) else lasting_name(name)
 
 

@@ -71,7 +71,7 @@ def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
 
     ``budgets``: the amount of each cost at which curves are read. ``table``: rows ``{"at", "metric", "recipe",
     "reference", "before", "after", "difference", "seen", "words"}``, where ``at`` is "end" or one of ``AXES``, the
-    figures are means over seeds as ``Estimate.json`` writes them, ``difference`` is this recipe minus ``reference``
+    figures are means over seeds as ``Estimate.to_json`` writes them, ``difference`` is this recipe minus ``reference``
     over the seeds that both have (both None for the reference itself), ``seen`` the smallest difference that could have
     been seen and ``words`` what follows; a recipe without the figure has no row. ``lines``: the same as plain text for
     a terminal, the headlines at the end only.

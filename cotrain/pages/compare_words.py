@@ -1,8 +1,8 @@
 """What a comparison may say: amounts with their units, and differences in words.
 
 A difference is called "better" or "worse" only when its 95 % interval leaves out zero and it is at least as large as
-the smallest that a comparison with these variances finds with a chance of 80 % (``statistics.smallest_seen``); the
-words say how large that is. With fewer than three seeds nothing is called.
+the smallest that a comparison with these variances finds with a chance of 80 % (``statistics.smallest_detectable``);
+the words say how large that is. With fewer than three seeds nothing is called.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs side by side, as a page shows them: a comparison, a study, or the seeds of one recipe.
 
-Figures and words come from ``compare.json`` and ``study.json`` through ``report/compare_*``; curves of training,
+Figures and words come from ``compare.json`` and ``study.json`` through ``compare_*.py``; curves of training,
 progress and settings from the run directories, which may still be written. Nothing here decides what is better.
 """
 

@@ -177,7 +177,8 @@ def speaking_roles(row: Mapping[str, Any]) -> list[str]:
 
 
 def learning_texts(row: Mapping[str, Any]) -> list[str]:
-    """``critic: explained variance 0.31``: a text for each objective, or policy, that reports one of ``LEARNED``."""
+    """``critic: explained variance 0.31``: a text for each objective, or policy, that reports one of
+    ``LEARNING_FIGURES``."""
     texts: dict[str, list[str]] = {}
     for key in row:
         name, _, rest = key.partition("/")

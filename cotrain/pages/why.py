@@ -60,7 +60,7 @@ def _find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
 
 
 def explain_rollout(rollout: dict[str, Any], address_end: str = "") -> list[str]:
-    """The lines for one rollout; of one trace alone where ``only`` ends an address that it has."""
+    """The lines for one rollout; of one trace alone where ``address_end`` ends an address that it has."""
     address = f"{rollout['step']}:{rollout['task']}:{rollout['member']}"
     lines = [f"rollout {address}, of step {rollout['step'] + 1}, task {escape_terminal(rollout['task_id'], 80)}"]
     if rollout["failure"]:

@@ -1,13 +1,13 @@
 """How a solver's answers are read, chosen before a run begins: by name, or by looking at a few answers of the model
 itself.
 
-``answers_for`` turns ``--answer``, ``--steps-as`` and ``--prompt`` into settings of the role ``solver``, as ``--set``
-has them, so that they stand in recipe.json and a resumed run has them without asking again. With "auto" the model
-answers ``PROBED`` training problems: first as the recipe asks, in tags; where fewer than ``CLEAR`` of the answers can
-be read, in words of its own, asked for "The answer is …"; at last with the bare problem. The first way of asking in
-which a format reads ``CLEAR`` of them is taken, else the best one, if it reads half. Formats that find a number
-anywhere ("last-number") are never chosen by themselves. Solutions in words are cut into steps as most of the answers
-are written. A format that is named is shown on the same problems, and not refused.
+``choose_answer_settings`` turns ``--answer``, ``--steps-as`` and ``--prompt`` into settings of the role ``solver``, as
+``--set`` has them, so that they stand in recipe.json and a resumed run has them without asking again. With "auto" the
+model answers ``PROBED`` training problems: first as the recipe asks, in tags; where fewer than ``ENOUGH_READ`` of the
+answers can be read, in words of its own, asked for "The answer is …"; at last with the bare problem. The first way of
+asking in which a format reads ``ENOUGH_READ`` of them is taken, else the best one, if it reads half. Formats that find
+a number anywhere ("last-number") are never chosen by themselves. Solutions in words are cut into steps as most of the
+answers are written. A format that is named is shown on the same problems, and not refused.
 
 Left out: methods that go on from the beginnings of solutions, which read tags alone.
 """

@@ -32,7 +32,7 @@ from cotrain.core.errors import CotrainError, UserError
 
 def examine_cluster(target: str, model: str, device: str) -> int:
     """Print the findings; 0 when a run can work, 1 when something is missing or differs. ``target``: see
-    ``cluster_file.read``; ``model``: a directory or Hub name. Raises ConfigError for a wrong file."""
+    ``cluster_file.read_cluster_file``; ``model``: a directory or Hub name. Raises ConfigError for a wrong file."""
     cluster = read_cluster_file(target)
     check_world(cluster, device, 1)
     engine = cluster.pythons.get("VllmHost")

@@ -212,7 +212,7 @@ def policy_memory(
     world: int = 1,
 ) -> dict[str, float]:
     """Bytes of what some of the policies hold in one process, by part. ``learns``: with what an update needs, else
-    copies that are asked alone; ``asked``: with what the engine needs; ``world``: ranks that hold the learners in
+    copies that are asked alone; ``samples``: with what the engine needs; ``world``: ranks that hold the learners in
     shards, of which this is one (each reads whole models before it keeps its share)."""
     weights: dict[tuple[Any, ...], float] = {}
     moments = update = cache = logits = 0.0

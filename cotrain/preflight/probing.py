@@ -98,7 +98,8 @@ def context_of(recipe: Recipe, role: Role, executor: Executor) -> int | None:
 
 
 def first_clear(readings: Iterable[R], asked: int) -> R:
-    """The first that reads ``CLEAR`` in ``PROBED`` of what was asked, none behind it drawn; else ``most_read``."""
+    """The first that reads ``ENOUGH_READ`` in ``PROBED`` of what was asked, none behind it drawn; else
+    ``most_read``."""
     tried: list[R] = []
     for reading in readings:
         tried.append(reading)

@@ -1,11 +1,11 @@
 """How a verifier's reviews are read, chosen before a run begins: by name, or by looking at a few reviews of the model
 itself.
 
-``verdicts_for`` turns ``--verdict`` and ``--verifier-prompt`` into settings of the role ``verifier``, as ``answers.py``
-does for the solver. With "auto" the model reviews up to ``PROBED`` solutions of the solver, those that can be read:
-first as the recipe asks, in tags; where fewer than ``CLEAR`` of the reviews can be read, in words, then in boxes. Where
-not half can be read in any way, the run does not begin. A form that is named is shown on the same solutions, and not
-refused.
+``choose_verdict_settings`` turns ``--verdict`` and ``--verifier-prompt`` into settings of the role ``verifier``, as
+``answers.py`` does for the solver. With "auto" the model reviews up to ``PROBED`` solutions of the solver, those that
+can be read: first as the recipe asks, in tags; where fewer than ``ENOUGH_READ`` of the reviews can be read, in words,
+then in boxes. Where not half can be read in any way, the run does not begin. A form that is named is shown on the same
+solutions, and not refused.
 
 Left out: judges of other formats (``rollout/judges.py``), and those that judge reviews, which read tags.
 """
@@ -81,9 +81,9 @@ def choose_verdict_settings(
     """Settings of the role ``verifier`` ("roles.verifier.verdict=…") and of all that judge as it does; [] where all
     stays as the recipe has it.
 
-    ``seen``: answers of the solver that were drawn already. ``look``: False asks no model. Raises ConfigError where the
-    recipe has no such role, for a prompt without problem and solution, and where "auto" cannot read half of the
-    reviews.
+    ``answer_reading``: how the solver's answers are read, where that was looked at already. ``look``: False asks no
+    model. Raises ConfigError where the recipe has no such role, for a prompt without problem and solution, and where
+    "auto" cannot read half of the reviews.
     """
     verdict, prompt, role = answer_format.verdict, answer_format.verifier_prompt, recipe.roles.get("verifier")
     if role is None or not role.words:

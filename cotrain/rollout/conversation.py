@@ -13,7 +13,7 @@ other.
 ``chat.assistant("Let me see: ")`` puts words into the role's own mouth: they are given, and the next turn goes on from
 them. A turn that ends by a stop string or at ``max_tokens`` leaves its message open, and may go on likewise. The turns
 since the last message of a user or the environment are one *answer*: the parser reads their own words together,
-whatever tools said in between, and places in an answer are places in ``said``.
+whatever tools said in between, and places in an answer are places in ``answer_text``.
 
 ``chat.fork()`` goes on from the same state: its own sequence begins with its first turn, and all before it is its
 prompt, so what the trunk sampled is learned once, from the trunk's rewards.
@@ -165,7 +165,7 @@ class Conversation:
         return "".join(turn.text for turn in self._answer)
 
     def probability(self, span: Span) -> float:
-        """The probability with which the tokens of a span of ``said`` were sampled, given all before them."""
+        """The probability with which the tokens of a span of ``answer_text`` were sampled, given all before them."""
         p = 1.0
         for turn, mine in self._locate_span(span):
             p *= turn.probability(mine)
@@ -174,8 +174,8 @@ class Conversation:
     # -- what is said about it
 
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
-        """A signal for the whole conversation, on each of its training sequences; or for a span of ``said``. A value
-        that cannot be learned from fails all turns that it is for.
+        """A signal for the whole conversation, on each of its training sequences; or for a span of ``answer_text``. A
+        value that cannot be learned from fails all turns that it is for.
 
         Raises ValueError when the span is empty or not of this text.
         """
@@ -284,7 +284,7 @@ class Conversation:
         self._open = False
 
     def _locate_span(self, span: Span) -> list[tuple[Turn, Span]]:
-        """Where a span of ``said`` stands in its turns."""
+        """Where a span of ``answer_text`` stands in its turns."""
         if not span.text or self.answer_text[span.start : span.end] != span.text:
             raise ValueError(f"span [{span.start}, {span.end}) {span.text[:20]!r} is not in what {self.address} said")
         places, at = [], 0

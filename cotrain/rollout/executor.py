@@ -279,7 +279,7 @@ class Executor:
         self.engine, self.renderers, self.roles, self.seed, self.grader = engine, renderers, roles, seed, grader
         self.loop, self.watch = loop or IdleLoop(), watch
         self.set_aside: dict[str, str] = {}  # problems that did not fit so far, by id, and why
-        self.asked: dict[int, dict[str, dict[str, str]]] = {}  # training step → ``Stage.asked`` of its play
+        self.asked: dict[int, dict[str, dict[str, str]]] = {}  # training step → ``PlayContext.asked`` of its play
 
     def greedy_copy(self) -> Executor:
         """The same with every role at temperature 0."""
@@ -289,7 +289,7 @@ class Executor:
         )
 
     def busy(self) -> AbstractAsyncContextManager[None]:
-        """See ``idle_loop.busy``."""
+        """See ``idle_loop.pausing_engine``."""
         return pausing_engine()
 
     def play(

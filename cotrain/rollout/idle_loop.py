@@ -6,11 +6,12 @@ batch follows from the work and not from the clock. There the selector calls ``a
 
 There are two kinds of waiting for something outside.
 
-    busy()        short work whose result does not depend on when it comes (a grader's process, a timer). The engine
-                  rests: no batch forms while a coroutine may yet run on, so batches follow from the work, bit for bit.
-    elsewhere()   a server that answers when it likes. The engine goes on and the sockets are looked at between two of
-                  its advances; neither waits for the other. What shares a batch then depends on the clock, so a run is
-                  the same up to rounding at best, and is replayed from its ledger instead.
+    pausing_engine()    short work whose result does not depend on when it comes (a grader's process, a timer). The
+                        engine rests: no batch forms while a coroutine may yet run on, so batches follow from the work,
+                        bit for bit.
+    awaiting_server()   a server that answers when it likes. The engine goes on and the sockets are looked at between
+                        two of its advances; neither waits for the other. What shares a batch then depends on the clock,
+                        so a run is the same up to rounding at best, and is replayed from its ledger instead.
 
 The loop lives as long as whoever plays: connections may outlive a play, coroutines may not.
 

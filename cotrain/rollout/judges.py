@@ -78,7 +78,7 @@ def confidence(turn: Turn) -> float | None:
 def genrm(
     policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
 ) -> Role:
-    """One verdict on a solution, to be read as P(Yes) with ``probabilities`` (GenRM, arXiv 2408.15240)."""
+    """One verdict on a solution, to be read as P(Yes) with ``verdict_probabilities`` (GenRM, arXiv 2408.15240)."""
     return _judge_role(policy, model, prompts.GENRM, parse_genrm, max_tokens or 1024, temperature, reference)
 
 

@@ -1,4 +1,4 @@
-"""A tool that runs Python: ``use_tools(chat, {"python": python})``.
+"""A tool that runs Python: ``use_tools(chat, {"python": run_python})``.
 
 A program runs in a cell (``grading/isolation.py``), by ``grading/script_worker.py``. The same program prints the same.
 Left out: names that one program leaves to the next.

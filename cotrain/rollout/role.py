@@ -100,7 +100,8 @@ class Role:
         return None if self.parse is None else self.parse(text, fields)
 
     def format_solution(self, solution: str) -> str:
-        """A solution in tags as this role writes it, so that ``read`` finds the same; as it is where it is none."""
+        """A solution in tags as this role writes it, so that ``parse_reply`` finds the same; as it is where it is
+        none."""
         parsed = tagged_solution(solution) if self.is_free_form else None
         if not isinstance(parsed, Solution):
             return solution

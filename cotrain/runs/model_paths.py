@@ -1,11 +1,11 @@
 """Where a run finds its models again: from any directory, at any time, and after one was moved.
 
-``located`` writes absolute directories, and commits of models of the Hub, into a recipe before it is begun: into its
-policies, into the arguments and settings that it is built of again, and into the paths of adapters it begins with. What
-is not here keeps its name, and whoever loads it says what is wrong.
+``pin_model_names`` writes absolute directories, and commits of models of the Hub, into a recipe before it is begun:
+into its policies, into the arguments and settings that it is built of again, and into the paths of adapters it begins
+with. What is not here keeps its name, and whoever loads it says what is wrong.
 
-``moved`` is ``--model`` of ``cotrain resume`` and ``cotrain export``: another place for a directory that is gone, which
-must hold the weights that the run began with.
+``update_model_path`` is ``--model`` of ``cotrain resume`` and ``cotrain export``: another place for a directory that is
+gone, which must hold the weights that the run began with.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ BEFORE = ("before_counts.json", "before.json")
 LATER = (*BEFORE, "summary.json")  # may be told of and not be there: they were about to be written
 WRITTEN_AGAIN = (METRICS, LEDGER, AFTER)  # before a run is finished
 RECORD = "record"
-MOVED = "moved"  # in recipe.json: of policies whose model was moved, what their settings were (``whereabouts.py``)
+MOVED = "moved"  # in recipe.json: of policies whose model was moved, what their settings were (``model_paths.py``)
 LENGTH = (
     "steps",
     "horizon",
@@ -102,8 +102,8 @@ class VerifiedCheckpoint:
 
 def newest_checkpoint(directory: RunDirectory, *, files: Files = REAL_FILES) -> VerifiedCheckpoint | None:
     """The newest checkpoint of a run that was verified, None where there is none yet. Raises RunDirectoryError where it
-    is another run's, or metrics or ledger are not those that it was saved with; and what ``transaction.latest``
-    raises."""
+    is another run's, or metrics or ledger are not those that it was saved with; and what
+    ``transaction.latest_checkpoint`` raises."""
     checkpoint = transaction.latest_checkpoint(directory.checkpoints, files=files)
     if checkpoint is None:
         return None

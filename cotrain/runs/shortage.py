@@ -1,9 +1,9 @@
 """When the machine has too little: memory is used in smaller parts, and for room on the disk a run waits.
 
 Whatever a run writes leaves what was there before when the disk refuses it (``cotrain.disk``), so it can be written
-again. ``Room`` tries again until there is room, for an hour; then the run ends with the error, and can be resumed. What
-ran out of memory was computed again in smaller parts where it happened (``engine/scheduler.py``, ``learn/scorer.py``,
-``learn/torch_learner.py``) and is told from the row of metrics.
+again. ``DiskRetry`` tries again until there is room, for an hour; then the run ends with the error, and can be resumed.
+What ran out of memory was computed again in smaller parts where it happened (``engine/scheduler.py``,
+``learn/scorer.py``, ``learn/torch_learner.py``) and is told from the row of metrics.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The stream of training batches: a function of one integer, prepared in a thread while the last batch is trained on.
 
 The integer is the cursor, the index of the next document. A batch takes as many documents from there as its rows hold
-(``packing.pack``), and the next cursor is the first document that it did not take: nothing is lost, nothing is seen
-twice, and no state but the cursor is kept. Preparing ahead changes when a batch is made, never what is in it.
+(``packing.pack_documents``), and the next cursor is the first document that it did not take: nothing is lost, nothing
+is seen twice, and no state but the cursor is kept. Preparing ahead changes when a batch is made, never what is in it.
 
 Left out: worker processes; tokenizing costs a few per cent of a step, and it releases the interpreter lock.
 """

@@ -1,9 +1,9 @@
 """Documents packed into rows of one length: best-fit decreasing, no document cut unless it is longer than a row.
 
-Batches are addressed by a cursor: ``pack`` takes a prefix of the documents that it is offered and says how many it
-took, so the only state of a data loader is the integer index of the next document. Each row holds whole documents;
-positions restart with every document and, with ``isolate``, no token sees another document, so that packing is only
-an arrangement: every token has the loss that it would have alone in its row (the tests hold us to it).
+Batches are addressed by a cursor: ``pack_documents`` takes a prefix of the documents that it is offered and says how
+many it took, so the only state of a data loader is the integer index of the next document. Each row holds whole
+documents; positions restart with every document and, with ``isolate``, no token sees another document, so that packing
+is only an arrangement: every token has the loss that it would have alone in its row (the tests hold us to it).
 
 Ding et al. 2024 ("Fewer truncations improve language modeling", arXiv 2404.10830) is the case for best-fit packing
 over cutting a stream. Left out: reordering further than one batch, which would need more state than an integer.
@@ -134,7 +134,7 @@ def pack_documents(documents: Sequence[Document], rows: int, length: int, pad_id
 
 
 def pack_one_per_row(documents: Iterable[Document], length: int, pad_id: int) -> PackedBatch:
-    """One document per row, the slow reference of ``pack``; documents are cut at ``length`` just the same."""
+    """One document per row, the slow reference of ``pack_documents``; documents are cut at ``length`` just the same."""
     pieces = [piece for document in documents for piece in cut_document(document, length)]
     return arrange_rows(pieces, [[i] for i in range(len(pieces))], length, pad_id)
 

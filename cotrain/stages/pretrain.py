@@ -68,7 +68,7 @@ def pretrain(
         batch_tokens, length: tokens of one optimiser step, and of one row of it.
         validation: items of each corpus held out of training.
         save_dtype: of the weights written at the end (default: as trained, float32).
-        plan: further fields of ``Plan`` by name, such as ``{"save_every": 100, "micro": 8}``.
+        plan: further fields of ``TrainingPlan`` by name, such as ``{"save_every": 100, "micro": 8}``.
         device: "cpu", "cuda" or "cuda:1", where it is trained.
 
     Interrupted (``finished=False``), it has left a checkpoint: call again with ``resume=True``.

@@ -2,8 +2,8 @@
 
 Rows, of which these columns are read: ``modified_question``, ``modified_process`` (list of text), ``error_steps``
 (numbers of the wrong steps, from 1; may be empty), ``classification`` (the kind of error) and ``idx``. A row becomes a
-``Sample`` whose split is its kind. As in the published evaluation, a second row with the same kind and ``idx`` is
-passed over, and so are numbers behind the last step.
+``FixedSolution`` whose split is its kind. As in the published evaluation, a second row with the same kind and ``idx``
+is passed over, and so are numbers behind the last step.
 
 Left out: the unharmed solutions (``original_process``) and the similarity score made with them; ``reason``, which tells
 the error; the prompts of the published evaluation.

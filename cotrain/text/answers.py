@@ -146,7 +146,7 @@ def answer_reader(answer: str) -> Callable[[str], str | None]:
 
 
 def check_answer(answer: str) -> None:
-    """Raise as ``reader`` does where ``answer`` is no format."""
+    """Raise as ``answer_reader`` does where ``answer`` is no format."""
     if answer != TAGS:
         answer_reader(answer)
 

@@ -5,7 +5,8 @@ The text is a function of the conversation and of one moment. ``strftime_now`` t
 the same prompts. What else a template could take from outside is refused: random draws, and places in memory.
 
 A template may also compute for ever, in loops or in one power of two numbers. So before it is trusted it is rendered in
-a copy of this process, with little time and memory (``_trial``). Left out: templates slow for some contents only.
+a copy of this process, with little time and memory (``_try_template``). Left out: templates slow for some contents
+only.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ Steps are read where the prompt names their ``count``; else the verdict on the a
 ambiguous ("correct or incorrect", two verdicts, text after the verdict) is a ``ParseFailure`` with its reason, as in
 the other formats. A thought in front is not read.
 
-``harmless`` is the other half: it takes out of a candidate's text what these readers would take for a verdict if the
-judge quoted it, whole or cut off. In "words" the words correct and incorrect are left out altogether; in "boxed" and
-"first-wrong" a box is written ``\boxed {``, which no reader takes; of a pattern, verdict words are left out at which a
-quotation could end and match. What a judge reads and then says in its own words, no rule can stop.
+``without_verdicts`` is the other half: it takes out of a candidate's text what these readers would take for a verdict
+if the judge quoted it, whole or cut off. In "words" the words correct and incorrect are left out altogether; in "boxed"
+and "first-wrong" a box is written ``\boxed {``, which no reader takes; of a pattern, verdict words are left out at
+which a quotation could end and match. What a judge reads and then says in its own words, no rule can stop.
 
 Left out: tables, verdicts before their explanation (a pattern reads them), and scores.
 """

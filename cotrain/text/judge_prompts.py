@@ -1,7 +1,7 @@
 """Prompt templates of generative verifiers, for chat models; ``verdicts.py`` and ``preferences.py`` read the replies.
 
-Each field that holds a candidate's text is filled with the text between its markers (``nonce.wrap``), and ``{nonce}``
-names them. The wording is ours; papers and formats are named in the parsers.
+Each field that holds a candidate's text is filled with the text between its markers (``nonce.wrap_text``), and
+``{nonce}`` names them. The wording is ours; papers and formats are named in the parsers.
 
 Left out: prompts for the embedded base, which does not know these formats, and the papers' own wordings, which models
 that were trained on them expect (pass another ``prompt`` to the role with ``dataclasses.replace``).
@@ -48,7 +48,7 @@ GENPRM_RUN = GENPRM.replace(
     "a short Python program, complete in itself, that prints what is needed to check it: it is run as soon as this "
     "part is "
     "closed, and what it printed follows between markers with the same id, which only we write;",
-)  # for a role whose programs are run (play/tools.py)
+)  # for a role whose programs are run (rollout/calls.py)
 
 _PAIR = """Response A:
 {first}

@@ -9,8 +9,9 @@ from cotrain.core.errors import ConfigError, UnknownName
 
 
 def pattern_of(pattern_text: str, flag: str, kind: str, named: Sequence[str], example: str) -> re.Pattern[str]:
-    """The pattern that ``given`` is. ``flag``: what it was given as, such as "answer"; ``kind``: what the names in
-    ``named`` are. Raises UnknownName for text without a group, ConfigError for another pattern that cannot be used."""
+    """The pattern that ``pattern_text`` is. ``flag``: what it was given as, such as "answer"; ``kind``: what the names
+    in ``named`` are. Raises UnknownName for text without a group, ConfigError for another pattern that cannot be
+    used."""
     if "(" not in pattern_text:
         raise UnknownName(kind, pattern_text, (*named, f"a pattern with one group, such as {example!r}"))
     try:

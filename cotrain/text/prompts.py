@@ -3,7 +3,7 @@
 Two sets: short ones for the embedded base, which knows its tasks by heart, and ``*_FULL`` ones that explain the
 tags to any chat model. Templates are strings with ``{field}`` marks.
 
-``fill`` reads a template once, from left to right, and never looks at the values: a solution that contains
+``fill_template`` reads a template once, from left to right, and never looks at the values: a solution that contains
 ``{problem}`` or a lone brace is copied as it stands. Left out on purpose: ``str.format`` (its fields can reach into
 attributes, and it trips over braces in LaTeX) and template engines.
 """

@@ -6,7 +6,7 @@ r"""Reading what generative verifiers wrote about one solution; ``preferences.py
     GenPRM     (arXiv 2504.00891)   <analyze>…</analyze> <verify>…</verify> <output>\boxed{Yes}</output>, once a step
     scalar     (DeepSeekMath-V2)    evaluation … <score>0.5</score>
 
-Every parser returns a value for every string, in one pass over it: a judgement, ``Refused`` where the judge wrote
+Every parser returns a value for every string, in one pass over it: a judgement, ``Abstention`` where the judge wrote
 ``Abstain`` in the verdict's place, or a ``ParseFailure`` with its reason. Two verdicts, text after the verdict and
 "not <verdict>Yes</verdict>" are failures, never a guess. A thought in front, ``… </think>``, is not read.
 
@@ -14,9 +14,9 @@ A verdict is a tag or the whole reply, never just the last line or the last ``\b
 solution and is cut off there would end on the candidate's words. What a judge is shown has its tags broken
 (``nonce.py``), so that a quotation of it is no verdict either.
 
-GenPRM's programs are read past, here: ``play/tools.py`` may run them, and keeps what they print out of the text that is
-read. Left out: GenPRM's forced beginnings of each part, and its softmax over the Yes and No tokens, for which engines
-would have to return the probability of a token that was not sampled; and the bare ``\boxed{}`` score of
+GenPRM's programs are read past, here: ``rollout/calls.py`` may run them, and keeps what they print out of the text that
+is read. Left out: GenPRM's forced beginnings of each part, and its softmax over the Yes and No tokens, for which
+engines would have to return the probability of a token that was not sampled; and the bare ``\boxed{}`` score of
 DeepSeekMath-V2.
 
 Format scores as in ``parsers.py``: 1 − 0.8 for what is missing − 0.4 for stray text. A refusal scores 0, so that

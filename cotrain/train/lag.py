@@ -40,7 +40,7 @@ from cotrain.train.guard import NotFinite
 from cotrain.train.policy_store import MEMORY_SUFFIX, PolicyStore
 
 LAGS = (0, 1)
-AHEAD = "ahead"  # a checkpoint's document of ``Plays.state``
+AHEAD = "ahead"  # a checkpoint's document of ``PlayPipeline.state``
 IN_TURN = (
     "note: one process plays and updates in turn, so that --lag 1 saves no time here; --backend ray does both at once"
 )

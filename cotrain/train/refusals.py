@@ -75,7 +75,7 @@ def refuse_mixed(
     name: str, objective: Objective, episodes: Sequence[Episode], asked_fields: Mapping[str, Mapping[str, str]]
 ) -> None:
     """An algorithm that compares traces must compare answers to one prompt, unless the protocol says what a group is.
-    ``asked``: ``Stage.asked``."""
+    ``asked_fields``: ``PlayContext.asked``."""
     needs, first = objective.by.needs(), dict[str, Mapping[str, str]]()
     for trace in (trace for e in episodes for trace in e.traces if trace.role in objective.roles and needs.group > 1):
         fields = asked_fields.get(str(replace(trace.address, path=())))

@@ -291,7 +291,7 @@ class CoTrainer:
         return row
 
     def draw_tasks(self, phase: Phase, step: int) -> list[Task]:
-        """The step's problems: the same for all recipes with one seed, see ``Schedule.draw``."""
+        """The step's problems: the same for all recipes with one seed, see ``Schedule.task_stream``."""
         count = phase.tasks or self.recipe.tasks_per_step
         stream, earlier = self.recipe.schedule.task_stream(step, self.recipe.leading_objective)
         others = round(count * phase.unlabelled)

@@ -92,7 +92,7 @@ class Lost:
 
 
 def carried(value: Any) -> Any:
-    from ray import cloudpickle  # here: ``on_ray.Ray`` sets what Ray reads when it is imported
+    from ray import cloudpickle  # here: ``on_ray.RayLauncher`` sets what Ray reads when it is imported
 
     return pickle.loads(cloudpickle.dumps(value))  # noqa: S301  made here
 

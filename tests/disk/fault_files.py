@@ -107,7 +107,7 @@ class FaultyFiles(Files):
 
 
 class InParts:
-    """Tensors in parts, as several processes write them; here one after the other. Implements ``Parts``."""
+    """Tensors in parts, as several processes write them; here one after the other. Implements ``TensorParts``."""
 
     finite = True
 

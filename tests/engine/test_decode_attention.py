@@ -14,7 +14,8 @@ TILES = [0, 0, 1, 0]  # of four rows
 
 
 def scene(scale: float = 1.0):
-    """Two prompts of 5 and 3 tokens, own tokens 4, 4, 2, 1; the whole keys and values of each row, and ``Reads``."""
+    """Two prompts of 5 and 3 tokens, own tokens 4, 4, 2, 1; the whole keys and values of each row, and
+    ``DecodeReads``."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> torch.Tensor:

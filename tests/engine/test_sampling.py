@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cotrain.engine.sampling import draw_tokens, hash_counter, uniform_numbers
 
-LEAST, MOST = 2.0**-53, 1 - 2.0**-53  # the extreme values of ``uniforms``
+LEAST, MOST = 2.0**-53, 1 - 2.0**-53  # the extreme values of ``uniform_numbers``
 
 
 def splitmix(seed: int, position: int) -> int:

@@ -8,7 +8,8 @@ from tests.helpers import mixed_requests, tiny_model
 
 
 def stepped(requests, *, every):
-    """Completions when a request comes in at every so many steps, and all that ``drawn`` said of each on the way."""
+    """Completions when a request comes in at every so many steps, and all that ``running_tokens`` said of each on the
+    way."""
     engine = EmbeddedEngine({"a": tiny_model(), "b": tiny_model(seed=1)}, max_rows=4)
     seen = {}
 

@@ -1,8 +1,8 @@
 """Mistakes that released code of self-play methods makes, each as a test that they are not made here.
 
-More of them stand with what they are about: aligned and crossed credit (``functional/test_joint.py``), the threshold
-that ends a game (``recipes/test_magrpo.py``), constant sums (``recipes/test_debate.py``), gates and replays
-(``recipes/test_proposer_solver.py``).
+More of them stand with what they are about: aligned and crossed credit (``methods/test_joint.py``), the threshold
+that ends a game (``methods/test_magrpo.py``), constant sums (``methods/test_debate.py``), gates and replays
+(``methods/test_proposer_solver.py``).
 """
 
 from dataclasses import replace

@@ -11,7 +11,7 @@ WIDTH = 80  # characters of a line
 COLUMN = 8  # of one figure
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-MatrixCells = Mapping[tuple[int, int], Mapping[str, Any] | None]  # of (row, column), as ``json_of`` gives them
+MatrixCells = Mapping[tuple[int, int], Mapping[str, Any] | None]  # of (row, column), as ``estimate_json`` gives them
 
 
 def estimate_json(found: Estimate | None) -> dict[str, Any] | None:

@@ -162,7 +162,7 @@ WrongSolution = tuple[int, str, Solution]  # which task, its text, as it was rea
 def wrong_solutions(
     trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say = lambda text: None
 ) -> list[WrongSolution]:
-    """Different readable wrong solutions of the solver, in order; ``WRONG`` are drawn of each problem."""
+    """Different readable wrong solutions of the solver, in order; ``SOLUTIONS_EACH`` are drawn of each problem."""
     player = trainer.make_executor(
         evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver}
     )

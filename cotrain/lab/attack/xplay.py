@@ -184,7 +184,7 @@ async def _solve_one(task: Task, roles: Roles) -> None:
 def pair_figures(
     drawn: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN
 ) -> dict[str, Any]:
-    """What one verifier makes of one generator; ``names``: of the figures in ``CELLS``."""
+    """What one verifier makes of one generator; ``names``: of the figures in ``PAIR_STATISTICS``."""
     by_problem: dict[int, list[tuple[AttemptOutcome, bool]]] = {}
     for outcome, right in zip(outcomes, drawn.right, strict=True):
         by_problem.setdefault(outcome.attempt.problem, []).append((outcome, right))

@@ -75,7 +75,7 @@ class ComparisonPlan:
     data: str | None = None
     operations: tuple[int, int] | None = None
     lenient: bool = False
-    answer: str | None = None  # this and the next four, for every arm: as of ``Asking``
+    answer: str | None = None  # this and the next four, for every arm: as of ``AnswerFormat``
     prompt: str | None = None
     steps_as: str | None = None
     verdict: str | None = None

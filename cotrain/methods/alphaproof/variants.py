@@ -7,7 +7,7 @@
     beginning   of these, a question from the middle of the chain, with the facts that it needs
 
 The split "train" is endless variants, "validation" and "test" are the target alone. A variant is never the target: its
-facts or its question differ whatever the nouns are called (``reader.signature``).
+facts or its question differ whatever the nouns are called (``reader.problem_signature``).
 """
 
 from __future__ import annotations

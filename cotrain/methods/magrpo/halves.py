@@ -3,8 +3,8 @@
     Alice sees 3, 1    Bob sees 2, 4    right: 10
 
 Nobody can do it alone. Without a message the best guess of Alice is right as often as the likeliest sum of Bob's
-numbers is drawn (``floor``); an agent that sees all numbers can always be right. Numbers are 1 … ``largest``, ``count``
-for each agent. Splits are disjoint by a hash of all numbers.
+numbers is drawn (``guessing_accuracy``); an agent that sees all numbers can always be right. Numbers are 1 …
+``largest``, ``count`` for each agent. Splits are disjoint by a hash of all numbers.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ over its tokens, without ratio, clip or KL.
 
 ``estimator``: "mean" (MAGRPO), "raw" (MAREINFORCE), "rloo" (MARLOO), "std" (divided by the deviation within agent and
 node, as AT-GRPO, arXiv 2510.11062, and Dr. MAS, arXiv 2602.08847, group answers). Controls: ``silent`` trains without
-messages, the floor that ``Halves.floor`` bounds; ``sees="all"`` shows all numbers to both, the ceiling. Evaluation
-always measures the team without its messages and with the two policies in each other's seat.
+messages, the floor that ``Halves.guessing_accuracy`` bounds; ``sees="all"`` shows all numbers to both, the ceiling.
+Evaluation always measures the team without its messages and with the two policies in each other's seat.
 
 Different from the authors' code: all turns of a step are one update of each policy; sampling is at temperature 1
 without cuts, so that log-probabilities are those of what was sampled (theirs samples at 0.6, top-p 0.6). Models that do

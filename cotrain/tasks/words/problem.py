@@ -46,7 +46,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A problem with everything the oracle needs. Build it with ``assemble`` or ``draw``."""
+    """A problem with everything the oracle needs. Build it with ``assemble_problem`` or ``draw_problem``."""
 
     text: str  # facts and question in English
     family: str  # name of the wording
