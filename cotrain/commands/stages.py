@@ -1,4 +1,4 @@
-"""The commands ``cotrain tokenizer``, ``pretrain``, ``sft`` and ``base``."""
+"""The commands ``cotrain tokenizer``, ``pretrain`` and ``sft``, which make and teach a model before a run."""
 
 from __future__ import annotations
 
