@@ -67,7 +67,7 @@ def test_an_answer_with_several_calls_is_one_trace(played):
         given = "".join("_" if m else renderer.decode([i]) for i, m in zip(trace.token_ids, trace.mask, strict=True))
         results = re.findall(r"=\d+[*+-]\d+=(\d+)", trace.text)
         assert re.findall(r"\d+", given) == results == [str(max(int(r), 0)) for r in results]
-        assert trace.mask[0] and trace.mask[-1] and trace.sampled == sum(trace.mask) < len(trace.token_ids)
+        assert trace.mask[0] and trace.mask[-1] and trace.sampled_count == sum(trace.mask) < len(trace.token_ids)
         assert renderer.decode(trace.token_ids) == trace.text
 
 
@@ -105,7 +105,7 @@ def test_given_tokens_move_no_weight(played):
         )
         for t, given in told
     ]
-    total = sum(trace.sampled for trace in traces)
+    total = sum(trace.sampled_count for trace in traces)
     rows, batch = collate(samples, shared=learner.scorer.shared)
     assert len(rows.targets) == batch.mask.sum() == total  # nothing is gathered where nothing was sampled
     (-(learner.scorer.predict(rows)[0] * batch.mask).sum() / total).backward()
@@ -126,7 +126,7 @@ def test_given_tokens_move_no_weight(played):
 def test_a_recorded_play_is_replayed_turn_by_turn(recipe, played):
     trainer, episodes = played
     again = Executor(ReplayEngine(traces_of(played)), trainer.policies.renderers, recipe.roles, recipe.seed)
-    tasks = trainer.draw(recipe.schedule.phase_at(0), 0)
+    tasks = trainer.draw_tasks(recipe.schedule.phase_at(0), 0)
     replayed = again.play(recipe.schedule.phase_at(0).protocol, tasks, step=0, group_size=4)
     assert replayed == tuple(episodes)
 
