@@ -279,3 +279,35 @@ def test_check_data_finds_what_the_page_says(capsys):
     Path("shown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert cli.main(["check", "data", "shown.jsonl"]) == 0
     assert "3 rows" in capsys.readouterr().out
+
+
+SOURCES = {
+    str(path.relative_to(ROOT))
+    for folder in ("cotrain", "tests", "benchmarks", "bases")
+    for path in (ROOT / folder).rglob("*.py")
+}
+NAMED = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)(?:: ([\w.]+))?`")
+
+
+def missing_files(path: Path) -> Iterator[str]:
+    """Files, and functions in them (``file.py: name``), that a page or a docstring names and that are not there. In a
+    page, a name without a folder that is no file of ours is a user's own."""
+    for name, inside in NAMED.findall(path.read_text(encoding="utf-8")):
+        near = str((path.parent / name).relative_to(ROOT))
+        known = [s for s in (name, f"cotrain/{name}", near) if s in SOURCES]
+        known = known or [s for s in SOURCES if "/" not in name and s.endswith(f"/{name}")]
+        if not known:
+            if ("/" in name and not name.startswith("path/to/")) or path.suffix == ".py":
+                yield f"{path.relative_to(ROOT)}: {name}"
+            continue
+        texts = [(ROOT / source).read_text(encoding="utf-8") for source in known]
+        for part in inside.split("."):
+            if part and not any(re.search(rf"(?:def|class) {part}\b|^{part}\b", text, re.MULTILINE) for text in texts):
+                yield f"{path.relative_to(ROOT)}: {name}: {inside}"
+
+
+def test_files_and_functions_that_are_named_exist():
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "other-frameworks.md"]
+    sources = [ROOT / source for source in SOURCES if source.startswith(("cotrain", "bases"))]
+    readers = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages, *sources]
+    assert not sorted(missing for path in readers for missing in missing_files(path))
