@@ -30,8 +30,8 @@ class Line:
         f, unit = self.found, self.unit
         spread = f"{f.low:.2f}–{f.high:.2f}, {f.pairs} pairs"
         return (
-            f"| {self.what} | {self.a} {number(f.a)} {unit} | {self.b} {number(f.b)} {unit} "
-            f"| **{f.middle:.2f}** | {spread} |"
+            f"| {self.what} | {self.a} {number(f.a)} {unit} | {self.b} {number(f.b)} {unit} | **{f.middle:.2f}** | "
+            f"{spread} |"
         )
 
 

@@ -177,9 +177,8 @@ def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merg
     quiet = "No alarm of the run's health checks fired." if summary else "Alarms are summed up at the end of the run."
     lines += [f"- {_alarm_text(alarm)}" for alarm in alarms] or [f"- {quiet}"]
     lines += [
-        "- A verifier's figures hold for solutions of the generator that it was trained with; on those of other "
-        "models they "
-        "may differ. `gap` is how much more often it says CORRECT than is true.",
+        "- A verifier's figures hold for solutions of the generator that it was trained with; on those of other models "
+        "they may differ. `gap` is how much more often it says CORRECT than is true.",
         "",
         "## How to ask it",
         "",
@@ -214,8 +213,7 @@ def _attack_section(run: RunDirectory, roles: list[str]) -> list[str]:
         "",
         f"Share that it called CORRECT as `{attack['role']}` after step {attack['step']}, of wrong solutions of "
         f"`{attack['solutions_of']}` with one of {attack['corpus']['strings']} strings in them, by family; unchanged "
-        "is the same "
-        "solutions without. Right answers with broken reasoning pass where it calls every step CORRECT.",
+        "is the same solutions without. Right answers with broken reasoning pass where it calls every step CORRECT.",
         "",
         "| family | false-positive rate | n |",
         "|---|---|---|",

@@ -19,8 +19,8 @@ def fails(capsys, *words):
 
 def test_import_is_cheap():
     code = (
-        "import time; t = time.perf_counter(); import cotrain, sys; "
-        "print(time.perf_counter() - t, 'torch' in sys.modules)"
+        "import time; t = time.perf_counter(); import cotrain, sys; print(time.perf_counter() - t, 'torch' in "
+        "sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     torch = run.stdout.split()[1]

@@ -131,8 +131,7 @@ def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) ->
     if wanted > memory_bytes:
         raise ConfigError(
             f"object_store_mb = {cluster.object_store_mb} in the --cluster file: this machine has "
-            f"{memory_bytes // 2**20} MB "
-            "of memory in all; lower it"
+            f"{memory_bytes // 2**20} MB of memory in all; lower it"
         )
     shared = shutil.disk_usage(SHARED).free if SHARED.is_dir() else wanted
     if wanted > max(shared, SLOW):

@@ -177,8 +177,7 @@ def check_gpus(wanted: Sequence[tuple[str, float]], gpus_per_machine: Sequence[f
     if total > gpus_in_all:
         raise ConfigError(
             f"learners and engine want {total:g} GPUs, and there are {gpus_in_all:g} {where}; give fewer ranks or "
-            f"engines, "
-            "or less than a GPU to each"
+            "engines, or less than a GPU to each"
         )
 
 

@@ -235,8 +235,7 @@ class RemoteHandle(PolicyHandle):
         if trace.prompt_ids != request.prompt_ids:
             raise DataError(
                 f"policy {self.name!r}: another prompt was answered at {request.address} of this ledger; use the "
-                "templates, "
-                "tasks, weights and seed of the recorded run"
+                "templates, tasks, weights and seed of the recorded run"
             )
         self._counts["remembered"] += 1
         return Completion(

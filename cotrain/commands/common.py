@@ -135,8 +135,7 @@ def add_answer_flags(
         "--answer",
         metavar="FORMAT",
         help="where the answer of a solution stands: auto, tags, boxed, hash, phrase, last-number, or a pattern with "
-        "one group "
-        f"(default: {default})",
+        f"one group (default: {default})",
     )
     parser.add_argument(
         "--steps-as",

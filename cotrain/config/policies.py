@@ -82,8 +82,7 @@ class Weights(Policy):
         if self.dtype != "float32" and not self.may_be_narrow:
             raise ConfigError(
                 f"{self.error_name}: dtype {self.dtype!r} loses small changes of weights; expected float32; set "
-                "autocast=true for "
-                "bfloat16 arithmetic, or train an adapter"
+                "autocast=true for bfloat16 arithmetic, or train an adapter"
             )
         if self.attn_implementation not in (None, *ATTENTIONS):
             raise ConfigError(

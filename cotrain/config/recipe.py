@@ -108,8 +108,7 @@ def check_recipe(recipe: Recipe) -> None:
     if not isinstance(recipe.tasks, TaskSource):
         raise ConfigError(
             f"recipe {recipe.name!r}: tasks is a {type(recipe.tasks).__name__}, expected a source of problems with "
-            "name, get, "
-            "size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')"
+            "name, get, size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')"
         )
     evaluation = recipe.evaluation
     for label, value, least in (
@@ -148,8 +147,7 @@ def check_recipe(recipe: Recipe) -> None:
             fields_text = f"the fields {', '.join(sorted(fields))}" if fields else "no field"
             raise ConfigError(
                 f"role 'solver': its prompt has {fields_text}, so that it does not see the problem; expected "
-                f"{{problem}} "
-                "in it"
+                f"{{problem}} in it"
             )
         if not recipe.policies[spec.policy].plays:
             kind = recipe.policies[spec.policy].kind
@@ -204,8 +202,7 @@ def _check_sampling(role: str, how: Sampling) -> None:
     if how.max_tokens < 1 or not 0.0 <= how.temperature < math.inf or not 0.0 < how.top_p <= 1.0:
         raise ConfigError(
             f"role {role!r} is sampled with max_tokens {how.max_tokens}, temperature {how.temperature} and top_p "
-            f"{how.top_p}; "
-            "expected at least 1 token, a temperature of at least 0, and a top_p above 0 and at most 1"
+            f"{how.top_p}; expected at least 1 token, a temperature of at least 0, and a top_p above 0 and at most 1"
         )
 
 
@@ -250,8 +247,7 @@ def _check_objective(recipe: Recipe, name: str, objective: Objective) -> set[str
     if needs.reference == objective.policy:
         raise ConfigError(
             f"{where} compares policy {objective.policy!r} with itself as its reference, which changes nothing; "
-            "expected another "
-            "policy, such as a frozen one on the same model"
+            "expected another policy, such as a frozen one on the same model"
         )
     used = {objective.policy}
     others = [("reference", needs.reference, "lm"), ("values", needs.values, "value")]
@@ -325,9 +321,8 @@ def check_problems(recipe: Recipe) -> None:
         if recipe.tasks.size(split) == 0:
             raise DataError(
                 f"tasks {recipe.tasks.name!r}: no problem is left for {split}; bring more rows (one file is cut by a "
-                "hash of each "
-                "question into 80 % train, 10 % validation and 10 % test), or a directory with train.jsonl and "
-                "test.jsonl"
+                "hash of each question into 80 % train, 10 % validation and 10 % test), or a directory with "
+                "train.jsonl and test.jsonl"
             )
     for split in recipe.evaluation.splits:
         if split not in USUAL:

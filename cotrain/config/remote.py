@@ -49,9 +49,8 @@ class Remote(Policy):
             )
         if self.concurrency < 1 or not 0.0 < self.timeout < math.inf or not 0.0 < self.deadline < math.inf:
             raise ConfigError(
-                f"{where}: concurrency {self.concurrency}, timeout {self.timeout}, deadline {self.deadline}; "
-                "expected at "
-                "least 1, and seconds above 0"
+                f"{where}: concurrency {self.concurrency}, timeout {self.timeout}, deadline {self.deadline}; expected "
+                "at least 1, and seconds above 0"
             )
         if min(self.input_price, self.output_price) < 0.0:
             raise ConfigError(f"{where}: prices {self.input_price} and {self.output_price}; expected 0 or more")

@@ -230,8 +230,7 @@ def _call_signature(
         if parameter.name in fields:
             raise ConfigError(
                 f"{where}: parameter {parameter.name!r} is a setting of every run; use {run.name}.{parameter.name}, "
-                "with "
-                f"@recipe({parameter.name}=…) for another default"
+                f"with @recipe({parameter.name}=…) for another default"
             )
     setting_parameters = {
         name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, field.default))

@@ -62,8 +62,7 @@ class Parser(argparse.ArgumentParser):
             type=_log_level,
             metavar="LEVEL",
             help="debug (with what libraries say, and where an error came from), info, warning (without progress), "
-            "error (default: "
-            "info)",
+            "error (default: info)",
         )
 
     def error(self, message: str) -> NoReturn:

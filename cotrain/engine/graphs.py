@@ -197,8 +197,7 @@ class StaticScheduler(Scheduler):
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(
             f"policy {self.policy!r}: decode steps could not be recorded as a CUDA graph ({reason}); they run "
-            "unrecorded, "
-            "with the same results and several times as slowly",
+            "unrecorded, with the same results and several times as slowly",
             RuntimeWarning,
             stacklevel=2,
         )

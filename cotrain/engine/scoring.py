@@ -77,8 +77,7 @@ class ScoringScheduler:
                 if len(batch) == 1:
                     raise ConfigError(
                         f"policy {self.policy!r}: the memory of {self.device} does not hold one prompt of "
-                        f"{len(batch[0])} tokens; "
-                        "shorten the prompts, or take a smaller model"
+                        f"{len(batch[0])} tokens; shorten the prompts, or take a smaller model"
                     ) from error
             if batch_scores is None:
                 self.at_once = len(batch) // 2 * len(batch[0])

@@ -40,9 +40,8 @@ class TrainWithPromptOf:
         lonely = [sample.key for sample in samples if sample.group not in prompts]
         if lonely:
             raise ConfigError(
-                f"sample {lonely[0]} is to be learned with the prompt of role {self.role!r}, but that role has none "
-                "in its "
-                "group; give it the group of one that has, as in group=solution.group"
+                f"sample {lonely[0]} is to be learned with the prompt of role {self.role!r}, but that role has none in "
+                "its group; give it the group of one that has, as in group=solution.group"
             )
         return [self._replace_prompt(sample, prompts[sample.group]) for sample in samples], {}
 

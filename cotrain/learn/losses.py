@@ -146,9 +146,8 @@ class Kl:
             raise UnknownName("KL estimator", self.estimator, ESTIMATORS)
         if not 0.0 <= self.coefficient < math.inf:
             raise ConfigError(
-                f"Kl: the coefficient is {self.coefficient}, expected a number of at least 0; a negative one would "
-                "pay for "
-                "running away from the reference"
+                f"Kl: the coefficient is {self.coefficient}, expected a number of at least 0; a negative one would pay "
+                "for running away from the reference"
             )
         if self.estimator == "k1":
             raise ConfigError("Kl: the gradient of k1 has expectation zero; use 'k3' (as GRPO) or 'k2'")

@@ -103,9 +103,8 @@ class PolicyGradient:
         outcome_share = 1.0 - sum(alphas.values())
         if any(not 0.0 <= alpha <= 1.0 for alpha in alphas.values()) or outcome_share < -1e-9:
             raise ConfigError(
-                f"{type(self).__name__}: weights of per-span rewards {alphas} must lie in [0, 1] and add up to at "
-                "most 1, the "
-                "outcome has the rest; use blend='add' for free weights"
+                f"{type(self).__name__}: weights of per-span rewards {alphas} must lie in [0, 1] and add up to at most "
+                "1, the outcome has the rest; use blend='add' for free weights"
             )
         return outcome_share
 

@@ -73,8 +73,7 @@ def check_rewards(owner: str, rewards: RewardWeights) -> None:
         if not all(0.0 <= end < math.inf for end in both):
             raise ConfigError(
                 f"{owner}: the weight of reward {signal.name!r} is {weight}, expected a number of at least 0; what "
-                "shall be "
-                "avoided gets a negative reward from the protocol"
+                "shall be avoided gets a negative reward from the protocol"
             )
         ends += both
     if not any(ends):

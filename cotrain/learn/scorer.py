@@ -122,8 +122,7 @@ class Scorer:
             longest = max(len(p) + len(t) for batch in sequences for p, t in batch)
             raise ConfigError(
                 f"the memory of {self.device} does not hold one sequence of {longest} tokens; set "
-                "gradient_checkpointing=true for "
-                "this policy, lower max_tokens, or take a smaller model"
+                "gradient_checkpointing=true for this policy, lower max_tokens, or take a smaller model"
             ) from error
         largest = max(sum(len(p) + len(t) for p, t in batch) for batch in sequences if len(batch) > 1)
         self.micro_tokens = max(1, min(self.micro_tokens, largest) // 2)

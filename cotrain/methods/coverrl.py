@@ -182,9 +182,8 @@ def coverrl(
         raise ConfigError(f"coverrl: model {run.model!r} knows no prompt that shows a review; use regenerate='prefix'")
     if votes < run.group_size or min(reviews, revisions) < 2:
         raise ConfigError(
-            f"coverrl: votes {votes}, group_size {run.group_size}, reviews {reviews}, revisions {revisions}; "
-            "expected no more "
-            "in group_size than votes, and at least 2 reviews and revisions, which are compared with each other"
+            f"coverrl: votes {votes}, group_size {run.group_size}, reviews {reviews}, revisions {revisions}; expected "
+            "no more in group_size than votes, and at least 2 reviews and revisions, which are compared with each other"
         )
     by = grpo(rewards={AGREEMENT: 1.0, FORMAT: 1.0}, merge=True, loss=Clipped(0.2, clip_high), kl=run.pull())
     solver = common_roles.solver("generator", run.model)

@@ -103,8 +103,7 @@ def worked_solution(task: Task) -> str:
     if task.solution is None:
         raise ConfigError(
             f"gar: task {task.id} has no worked solution to tell generated ones from; choose a task source that has "
-            "them, "
-            "or critic='frozen'"
+            "them, or critic='frozen'"
         )
     return task.solution
 

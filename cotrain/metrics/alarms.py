@@ -116,9 +116,8 @@ BANDS = (
     ),
     Band(
         name="unreadable answers", keys=("{role}/parse_failures", "{role}/accuracy"), window=1, rule=MeanAbove(0.5),
-        advice="Most answers cannot be read and earn nothing: stop, and choose another --answer or --prompt, or "
-            "teach the format "
-        "first with `cotrain sft --role solver`.",
+        advice="Most answers cannot be read and earn nothing: stop, and choose another --answer or --prompt, or teach "
+            "the format first with `cotrain sft --role solver`.",
     ),
     Band(
         name="mostly unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=1,
@@ -165,8 +164,8 @@ BANDS = (
     ),
     Band(
         name="reward hacking", keys=("{role}/reward/{signal}", "{role}/accuracy"), window=10,
-        rule=RiseAndFall(0.05, 0.1, "accuracy", "the reward rises"), shown="accuracy {:+.2f} since its "
-            "best", wrong=_pays_wrong,
+        rule=RiseAndFall(0.05, 0.1, "accuracy", "the reward rises"), shown="accuracy {:+.2f} since its best",
+        wrong=_pays_wrong,
         advice="The reward rises and the truth falls: read the rollouts, and mend or co-train what gives this reward.",
     ),
     Band(

@@ -38,8 +38,8 @@ RUN = (
     Metric(key="phase", meaning="name of the schedule's phase", unit=WORDS),
     Metric(key="tokens", meaning="tokens sampled in training so far, all speaking models", unit=COUNT),
     Metric(
-        key="gap", headline=MAIN, label="called right minus right "
-            "(gap)", bounds=(-1.0, 1.0), healthy=(-inf, 0.1), at=BOTH,
+        key="gap", headline=MAIN, label="called right minus right (gap)",
+        bounds=(-1.0, 1.0), healthy=(-inf, 0.1), at=BOTH,
         meaning="verdicts CORRECT minus solutions that are right, over readable reviews",
         advice="The generator is believed more and more than it deserves: train the judge more often, or pay its "
             "verdicts less.",
@@ -66,8 +66,8 @@ SAID = (
     Metric(key="{role}/tokens", meaning="tokens sampled", unit=COUNT),
     Metric(key="{role}/length", meaning="mean tokens of a turn", label="length, tokens", unit=TOKENS, trend="steady"),
     Metric(
-        key="{role}/length/p{k}", label="length, tokens, {k}th "
-            "percentile", unit=TOKENS, trend="not all at the token limit",
+        key="{role}/length/p{k}", label="length, tokens, {k}th percentile",
+        unit=TOKENS, trend="not all at the token limit",
         meaning="quantiles of it: p10, p50, p90",
     ),
     Metric(
@@ -146,13 +146,13 @@ SOLVER = (
         meaning="the most frequent answer of k samples is right (maj@k, arXiv 2203.11171)",
     ),
     Metric(
-        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the judge's "
-            "score", better=1, at=HELD_OUT, trend="above majority",
+        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the judge's score",
+        better=1, at=HELD_OUT, trend="above majority",
         meaning="the sample of k that the judge scores highest is right",
     ),
     Metric(
-        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the "
-            "judge", better=1, at=HELD_OUT, trend="above majority",
+        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the judge",
+        better=1, at=HELD_OUT, trend="above majority",
         meaning="the answer with the largest sum of the judge's scores is right (arXiv 2206.02336)",
     ),
     Metric(
@@ -191,8 +191,8 @@ SOLVER = (
         meaning="share of a problem's answers that say the most frequent one",
     ),
     Metric(
-        key="{role}/majority_share/right", label="answers that agree with the majority, where "
-            "right", trend="above the next",
+        key="{role}/majority_share/right", label="answers that agree with the majority, where right",
+        trend="above the next",
         meaning="the same where the majority is right",
     ),
     Metric(
@@ -200,8 +200,8 @@ SOLVER = (
         meaning="the same where it is wrong",
     ),
     Metric(
-        key="{role}/majority_accuracy", label="problems whose majority is "
-            "right", better=1, trend="rising with the share",
+        key="{role}/majority_accuracy", label="problems whose majority is right",
+        better=1, trend="rising with the share",
         meaning="share of problems whose majority is right: the accuracy of a majority label",
     ),
 )  # fmt: skip
@@ -274,13 +274,13 @@ JUDGE = (
         meaning="of solutions with a wrong step, the share whose first one is located",
     ),
     Metric(
-        key="{role}/processbench_f1", headline=MAIN, label="error location (ProcessBench "
-            "F1)", better=1, at=HELD_OUT, trend="rising",
+        key="{role}/processbench_f1", headline=MAIN, label="error location (ProcessBench F1)",
+        better=1, at=HELD_OUT, trend="rising",
         meaning="its harmonic mean with the share of other solutions in which no step is blamed (arXiv 2412.06559)",
     ),
     Metric(
-        key="{role}/right_verdict_wrong_step", label="right verdict, wrong step "
-            "blamed", better=-1, at=BOTH, trend="falling",
+        key="{role}/right_verdict_wrong_step", label="right verdict, wrong step blamed",
+        better=-1, at=BOTH, trend="falling",
         meaning="of wrong solutions rightly rejected, the share where another step is blamed than the first wrong one",
     ),
     Metric(

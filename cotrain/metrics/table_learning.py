@@ -111,9 +111,8 @@ LEARNING = (
     ),
     Metric(
         key="{policy}/out_of_memory", unit=COUNT, trend="absent",
-        meaning="how often memory ran out in the step, so that an update, a pass that scores or a batch of answers "
-            "was computed "
-        "again in parts of half the size",
+        meaning="how often memory ran out in the step, so that an update, a pass that scores or a batch of answers was "
+            "computed again in parts of half the size",
     ),
     Metric(key="{policy}/micro_tokens", unit=COUNT, meaning="tokens of a micro-batch from then on, where an update "
         "ran out"),

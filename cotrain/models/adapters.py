@@ -127,8 +127,7 @@ class AdapterBase:
         if wrong:
             raise ModelError(
                 f"{where}: does not fit the base {self.name!r}: {len(wrong)} of {len(saved)} weights are missing "
-                "there, "
-                f"in excess or of another shape, such as {wrong[0]!r}; give the base that it was trained on"
+                f"there, in excess or of another shape, such as {wrong[0]!r}; give the base that it was trained on"
             )
         for name, weight in weights.items():
             weight.copy_(saved[name])

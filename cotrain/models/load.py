@@ -125,9 +125,8 @@ def load_model(
     check_directory(directory)
     if is_classifier(directory):
         raise ModelError(
-            f"model {str(name)!r}: scores and does not speak (a model with a classification head); use it as a "
-            "reward model, "
-            "--rm-model of `cotrain run cooper`"
+            f"model {str(name)!r}: scores and does not speak (a model with a classification head); use it as a reward "
+            "model, --rm-model of `cotrain run cooper`"
         )
     tokenizer = _read_tokenizer(name, directory, trust_remote_code)
     return _load_checked(
@@ -312,8 +311,7 @@ def check_directory(path: Path) -> None:
     where = f"model {str(path)!r}"
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise ModelError(
-            f"{where}: an adapter without its base{_base_text(path)}; give the base with --model BASE, "
-            "--lora RANK and "
+            f"{where}: an adapter without its base{_base_text(path)}; give the base with --model BASE, --lora RANK and "
             f"--set policies.generator.lora.path={path}, or export it whole with `cotrain export RUN --role ROLE "
             "--merged`"
         )

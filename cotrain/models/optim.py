@@ -162,8 +162,8 @@ def lr_multiplier(step: int, total: int, warmup: int = 0, decay_fraction: float 
         raise UnknownName("schedule shape", shape, SHAPES)
     if total < 1 or warmup < 0 or not 0.0 <= decay_fraction <= 1.0:
         raise ConfigError(
-            f"schedule: expected total ≥ 1, warmup ≥ 0, decay_fraction in [0, 1], "
-            f"found {total}, {warmup}, {decay_fraction}"
+            f"schedule: expected total ≥ 1, warmup ≥ 0, decay_fraction in [0, 1], found {total}, {warmup}, "
+            f"{decay_fraction}"
         )
     if step >= total:
         return 0.0

@@ -50,11 +50,9 @@ from cotrain.pages.settings import flatten_settings, value_text
 MOST_SETTINGS = 120  # rows of the difference of settings
 MOST_PROBLEMS = 300  # in the list of one seed
 END_LEAD = (
-    "On test problems, when each run had ended. Intervals (95\u202f%) are over seeds and problems, differences "
-    "paired by seed and "
-    "problem. A difference is called when its interval leaves out zero and it is as large as what would have been "
-    "seen with "
-    "80\u202f% power."
+    "On test problems, when each run had ended. Intervals (95\u202f%) are over seeds and problems, differences paired "
+    "by seed and problem. A difference is called when its interval leaves out zero and it is as large as what would "
+    "have been seen with 80\u202f% power."
 )
 CURVES_LEAD = (
     "Read off the curves on validation problems, where every run has spent as much: no verdicts. Intervals are over "
@@ -62,15 +60,12 @@ CURVES_LEAD = (
 )
 COSTS_LEAD = (
     "Means over seeds. A batch counts whether or not something was learned from it, an update only when the weights "
-    "moved. "
-    "FLOPs are of all policies: prompts, sampled tokens, scoring passes and learning. Seconds are of one thread of "
-    "the machine, "
-    "with what ran beside."
+    "moved. FLOPs are of all policies: prompts, sampled tokens, scoring passes and learning. Seconds are of one thread "
+    "of the machine, with what ran beside."
 )
 NEEDED_LEAD = (
     "Where the mean curve on validation problems first passes the level, with the smallest and largest crossing of a "
-    "single "
-    "seed. The difference is paired by seed, and given only when every seed gets there."
+    "single seed. The difference is paired by seed, and given only when every seed gets there."
 )
 VERDICTS_LEAD = "On test problems, means over seeds. An unreadable review counts as a wrong verdict."
 ALARMS_LEAD = (

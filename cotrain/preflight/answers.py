@@ -301,7 +301,6 @@ def answers_refusal(reading: AnswerReading, *, base: bool = False) -> str:
         (" ".join(one.text.split())[-60:] for one, f in zip(reading.said, reading.found, strict=True) if not f), ""
     )
     return (
-        f"{unread} of {total} answers cannot be read: …{example!r}; try --answer last-number, a --prompt FILE of "
-        "your own, or "
-        f"`cotrain sft --role solver` first{BASE if base else ''}"
+        f"{unread} of {total} answers cannot be read: …{example!r}; try --answer last-number, a --prompt FILE of your "
+        f"own, or `cotrain sft --role solver` first{BASE if base else ''}"
     )

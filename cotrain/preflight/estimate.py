@@ -149,8 +149,8 @@ def estimate_run(
         if fields_of(recipe.roles[name].prompt) == {"problem"} and length + max_tokens > shape.context:
             raise DataError(
                 f"role {name!r}: a prompt of {length} tokens and max_tokens {max_tokens} exceed the context of "
-                f"{shape.context} of its "
-                f"model; lower it with --set roles.{name}.sampling.max_tokens=N, or take a model with a longer context"
+                f"{shape.context} of its model; lower it with --set roles.{name}.sampling.max_tokens=N, or take a "
+                "model with a longer context"
             )
     return RunEstimate(
         device=device,

@@ -68,7 +68,6 @@ def _too_long_line(trainer: CoTrainer, name: str, split: str, found: list[tuple[
     named = ", ".join(task for task, _ in found[:NAMED]) + (", …" if len(found) > NAMED else "")
     return (
         f"{len(found)} of {looked} problems of {split} do not fit role {name!r}: prompts of up to "
-        f"{max(n for _, n in found)} tokens "
-        f"and max_tokens {role.sampling.max_tokens} exceed the context of "
+        f"{max(n for _, n in found)} tokens and max_tokens {role.sampling.max_tokens} exceed the context of "
         f"{as_serving_engine(trainer.engine).context(role.policy)} ({named})"
     )

@@ -282,10 +282,9 @@ def refuse_other(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> None:
     if changes:
         name, saved_value, is_ = changes[0]
         raise RunDirectoryError(
-            f"{path}: {name} was {json.dumps(saved_value)} when this run was begun and is {json.dumps(is_)} in the recipe "
-            "given or "
-            "built again from recipe.json; bring the recipe it was begun with (cotrain.resume(directory, recipe=…)), "
-            "or start anew"
+            f"{path}: {name} was {json.dumps(saved_value)} when this run was begun and is {json.dumps(is_)} in the "
+            "recipe given or built again from recipe.json; bring the recipe it was begun with "
+            "(cotrain.resume(directory, recipe=…)), or start anew"
         )
 
 

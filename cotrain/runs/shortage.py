@@ -66,6 +66,5 @@ def memory_notes(row: Mapping[str, Any]) -> Iterator[str]:
             todo = "" if tokens is None else f"; to begin so, set policies.{policy}.micro_tokens={tokens:.0f}"
             yield (
                 f"note: step {row['step']}: memory ran out {count:.0f} times for policy {policy!r}; it was computed "
-                "again in "
-                f"parts of half the size{todo}"
+                f"again in parts of half the size{todo}"
             )

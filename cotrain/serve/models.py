@@ -128,8 +128,7 @@ class ServedRun:
         if size > most:
             raise BadRequest(
                 f"{param} has {size} bytes of text, more than the {most} that the context of {context} tokens of "
-                f"{model.policy!r} can "
-                "hold; shorten it",
+                f"{model.policy!r} can hold; shorten it",
                 param,
                 code="context_length_exceeded",
             )
@@ -231,8 +230,7 @@ class ServedRun:
         if room < (wanted or 1):
             raise BadRequest(
                 f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} "
-                "of "
-                f"{model.policy!r}; lower max_tokens or shorten the prompt",
+                f"of {model.policy!r}; lower max_tokens or shorten the prompt",
                 "max_tokens" if room > 0 else "messages",
                 code="context_length_exceeded",
             )

@@ -176,9 +176,8 @@ def _parse_item(fields: dict[str, Any], place: str) -> Item:
         return whole_text(fields["text"], f"{place}, column 'text'")
     if "messages" not in fields:
         raise DataError(
-            f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}; for "
-            "questions with answers, "
-            "prompt and completion, or ShareGPT add --role solver"
+            f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}; for questions "
+            "with answers, prompt and completion, or ShareGPT add --role solver"
         )
     messages = fields["messages"]
     if not isinstance(messages, list) or not messages:

@@ -74,9 +74,8 @@ def gold_reviews(
     items = [item for item in conversations if item is not None]
     if len(items) < len(conversations):
         lost = (
-            f"{len(conversations) - len(items)} of {len(conversations)} labelled solutions are left out: the "
-            f"verdict {role.verdict!r} "
-            "cannot say that steps and answer differ"
+            f"{len(conversations) - len(items)} of {len(conversations)} labelled solutions are left out: the verdict "
+            f"{role.verdict!r} cannot say that steps and answer differ"
         )
         if not items:
             raise DataError(f"{path}: {lost}; --verdict words says it")

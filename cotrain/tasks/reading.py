@@ -49,8 +49,7 @@ class Quarantine:
             total = self.read + len(self.refused)
             raise DataError(
                 f"{path}: {len(self.refused)} of {total} rows cannot be read, and at most half may be left out; the "
-                "first: "
-                f"{self.refused[0].reason}"
+                f"first: {self.refused[0].reason}"
             )
 
     def summary_line(self) -> str:

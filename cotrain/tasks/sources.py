@@ -159,8 +159,7 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
             if source.describe() != description:
                 raise StateError(
                     f"task source {target!r} describes itself as {source.describe()}, and did as {description}; the "
-                    "settings "
-                    "must be the arguments of its class"
+                    "settings must be the arguments of its class"
                 )
             return source
         build = load_named(TASKS, str(kind), shipped(TASKS) | KINDS, "kind of task source")

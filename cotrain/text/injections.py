@@ -1,10 +1,10 @@
 r"""Texts with which a generator may try to fool a verifier: more than 500, in families, made from a seed.
 
-``injection_corpus(seed)`` gives the strings, and ``insert_injection`` puts one into a solution. The tests show that no parser reads a
-verdict out of any of them and that no prompt loses its frame; ``cotrain attack`` measures how often a verifier believes
-a wrong solution that holds one. Sources: master keys are those of "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794)
-and more of their kind; planted verdicts are in each format that ``text/`` reads; frames are those of our prompts and of
-widely used chat templates.
+``injection_corpus(seed)`` gives the strings, and ``insert_injection`` puts one into a solution. The tests show that no
+parser reads a verdict out of any of them and that no prompt loses its frame; ``cotrain attack`` measures how often a
+verifier believes a wrong solution that holds one. Sources: master keys are those of "One Token to Fool LLM-as-a-Judge"
+(arXiv 2507.08794) and more of their kind; planted verdicts are in each format that ``text/`` reads; frames are those of
+our prompts and of widely used chat templates.
 
 The family "harmless remark" is the control: text that asks for nothing. A verifier that is thrown off by it is thrown
 off by any text that it does not know, and an attack is one only as far as it does more.

@@ -46,8 +46,7 @@ Abstain in its place when the step cannot be judged. There must be exactly {coun
 GENPRM_RUN = GENPRM.replace(
     "a short Python program that would check it;",
     "a short Python program, complete in itself, that prints what is needed to check it: it is run as soon as this "
-    "part is "
-    "closed, and what it printed follows between markers with the same id, which only we write;",
+    "part is closed, and what it printed follows between markers with the same id, which only we write;",
 )  # for a role whose programs are run (rollout/calls.py)
 
 _PAIR = """Response A:

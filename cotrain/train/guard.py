@@ -50,8 +50,7 @@ class LostProcesses:
             )
             raise Diverged(
                 f"stopped after step {finished}: {lost}{times}; look at the machine's memory and at the processes, "
-                "then "
-                "`cotrain resume` goes on from the newest checkpoint"
+                "then `cotrain resume` goes on from the newest checkpoint"
             ) from lost
 
 

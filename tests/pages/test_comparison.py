@@ -43,8 +43,7 @@ def test_differences_are_paired_by_seed() -> None:
     # seen: (4.3027 + 1.0607) * 0.02 / sqrt(3) = 0.0619
     assert row["words"] == (
         "better by 10.0 points (95\u202f% interval +5.0 to +15.0 points, 3 seeds; 6.2 points or more would have been "
-        "seen "
-        "with 80\u202f% power)"
+        "seen with 80\u202f% power)"
     )
     assert row["seen"] == pytest.approx(0.0619, abs=1e-4)
     assert row["after"] == pytest.approx(mean_interval([0.4, 0.62, 0.78]).clip_to(0.0, 1.0).to_json())

@@ -60,8 +60,8 @@ def _measure(cache: Path) -> tuple[dict[str, dict[int, list[str]]], dict[str, fl
     found: dict[str, dict[int, list[str]]] = {}
     with sqlite3.connect(data) as base:
         rows = base.execute(
-            "select file.path, context.context, line_bits.numbits from line_bits "
-            "join file on file.id = line_bits.file_id join context on context.id = line_bits.context_id"
+            "select file.path, context.context, line_bits.numbits from line_bits join file on file.id = "
+            "line_bits.file_id join context on context.id = line_bits.context_id"
         )
         for path, context, bits in rows:
             if not context:

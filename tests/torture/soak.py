@@ -116,8 +116,7 @@ def told(path: Path) -> tuple[str, bool]:
     text = "\n".join(
         [
             "| steps | updates | processes | steps of the part looked at | RSS, first → last (MB) | MB per 10,000 "
-            "steps "
-            "| MB an hour | blocks a step | files | threads |",
+            "steps | MB an hour | blocks a step | files | threads |",
             "|---|---|---|---|---|---|---|---|---|---|",
             f"| {samples[-1]['step']} | {samples[-1]['updates']} | {len(parts)} | {last['step'] - first['step']} "
             f"| {first['rss']:.1f} → {last['rss']:.1f} | {by_step:.2f} | {by_hour:.2f} | {blocks:.2f} "

@@ -163,8 +163,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     count = plan.workers or usable_cores()
     say(
         f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, "
-        f"{count} "
-        f"{'run' if count == 1 else 'runs'} at a time; what each says is in {plan.out}/ARM/seed-N.log"
+        f"{count} {'run' if count == 1 else 'runs'} at a time; what each says is in {plan.out}/ARM/seed-N.log"
     )
 
     def build_command(arm: Arm, seed: int, folder: Path, further: Sequence[str]) -> list[str]:
@@ -245,9 +244,8 @@ def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
         if size != first_size:
             raise ConfigError(
                 f"compare: {first!r} is tested on {first_size[0]} problems with {first_size[1]} answers each, "
-                f"{label!r} on "
-                f"{size[0]} with "
-                f"{size[1]}; expected the same; add --set evaluation.tasks=N and --set evaluation.group_size=N"
+                f"{label!r} on {size[0]} with {size[1]}; expected the same; add --set evaluation.tasks=N and --set "
+                "evaluation.group_size=N"
             )
 
 

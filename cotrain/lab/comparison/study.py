@@ -71,8 +71,7 @@ def _begin_study(study: Study) -> dict[str, Any]:
     if old_hash != study.sha256:
         raise ConfigError(
             f"{study.path} has changed since the study in {study.out} began (sha256 {old_hash[:12]}, now "
-            f"{study.sha256[:12]}); bring "
-            "the file as it was, or change its out"
+            f"{study.sha256[:12]}); bring the file as it was, or change its out"
         )
     return document
 

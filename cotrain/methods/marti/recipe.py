@@ -62,9 +62,8 @@ def marti(
     learns = [i for i in range(count) if i != still]
     if len(agent_models) != count or not learns or not 0 <= (still or 0) < count:
         raise ConfigError(
-            f"marti: {len(agent_models)} models and still={still} for {count} agents; expected a model each, one "
-            f"of the "
-            "agents from 0, and somebody who learns"
+            f"marti: {len(agent_models)} models and still={still} for {count} agents; expected a model each, one of "
+            "the agents from 0, and somebody who learns"
         )
     hearers = {"debate": tuple(range(count)) if rounds > 1 else (), "mixture": (count - 1,)}.get(workflow, ())
     policies: dict[str, Policy] = {

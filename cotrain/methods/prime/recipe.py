@@ -38,9 +38,8 @@ def prime(
 ) -> Recipe:
     if prm == "frozen" and warmup < 1:
         raise ConfigError(
-            "prime: prm=frozen with a warm-up of 0 steps never trains the reward model, whose rewards would all be "
-            "0; give it "
-            "some, as in warmup=20, or set prm=none"
+            "prime: prm=frozen with a warm-up of 0 steps never trains the reward model, whose rewards would all be 0; "
+            "give it some, as in warmup=20, or set prm=none"
         )
     implicit, online = prm != "none", prm == "online"
     by = Prime(process_weight=process_weight if implicit else 0.0, keep=keep, max_return_norm=max_return_norm)
