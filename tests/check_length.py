@@ -2,6 +2,7 @@
 three words or fewer that go on in the next literal. Run by ``make check``."""
 
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 LIMIT = 600
 SHORT = 3  # words
+PIECE = re.compile(r'f?"[^|<]*[a-z,;] "$')  # what goes on in the next literal
 root = Path(__file__).resolve().parent.parent
 long = [
     f"{path.relative_to(root)}: {count} lines (at most {LIMIT}: split it)"
@@ -23,12 +25,7 @@ def broken_sentences(path: Path) -> Iterator[int]:
     before = None
     for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
         if token.type == tokenize.STRING:
-            if (
-                before
-                and before.string.endswith(' "')
-                and len(before.string.split()) - 1 <= SHORT
-                and "|" not in before[1]
-            ):
+            if before and PIECE.match(before.string) and len(before.string.split()) - 1 <= SHORT:
                 yield before.start[0]
             before = token
         elif token.type != tokenize.NL:
