@@ -1,4 +1,4 @@
-"""``cotrain export``: one policy of a run as a plain model directory, with a card that says what it was trained with.
+"""``cotrain export``: one policy of a run as a model directory, with a model card that says how it was trained.
 
 A language model becomes a directory that ``transformers`` loads, a reward model one for its
 ``AutoModelForSequenceClassification``, an adapter one that ``peft`` loads on its base, or, merged into its base, one

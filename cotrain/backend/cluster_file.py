@@ -1,4 +1,4 @@
-"""What ``--cluster`` says: the machines of a run, and nothing of its recipe.
+"""The ``--cluster`` file: which machines and processes a run uses. It changes nothing of the recipe.
 
 ::
 

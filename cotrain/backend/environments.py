@@ -1,4 +1,5 @@
-"""What another Python has: versions, without loading anything; and whether processes there can speak with this one.
+"""Another Python environment, such as one with vLLM: its versions, asked without loading anything, and whether its
+processes can work with this one.
 
 What is said between them is pickled, so both need the same cotrain, file by file, the same Ray, and the same minor
 version of Python. Weights cross as numpy arrays: torch and transformers may differ.

@@ -1,4 +1,5 @@
-"""One policy of a run, whoever runs it: ``PolicyHandle``, and the handles of policies whose weights this process holds.
+"""``PolicyHandle``: one interface to a policy, wherever it runs; and the handles of policies whose weights are in this
+process.
 
 A handle is what the trainer, the server and the export have of a policy. Each kind answers what it can; recipes are
 held against what their policies may be asked before anything is built, so the refusals here are for code that goes

@@ -1,4 +1,5 @@
-"""The run's side of what other processes hold: ``HostedPolicy`` for the learner's, ``HostedEngine`` for the engine's.
+"""Proxies for what other processes hold: ``HostedPolicy`` for a policy of the learners, ``HostedEngine`` for the
+engine.
 
 Both speak to a ``Process``, which answers or raises ``ProcessLost``. A play changes nothing, so a lost engine costs the
 play: the next question begins a new process, which is given the present weights (``multi_process.py``).

@@ -1,5 +1,5 @@
-"""Whether a Ray can be joined, or begun here, before it is tried: Ray itself waits for minutes where nothing answers,
-and says nothing of who else has a port or how much memory there is.
+"""Whether a Ray cluster can be joined, or one begun here, asked before Ray is: Ray itself waits for minutes where
+nothing answers.
 
 Ray speaks gRPC, so what answers at its address must speak HTTP/2 (RFC 9113, section 3.4: both sides begin with a
 SETTINGS frame). Left out: names of clusters and Ray's client (``ray://…``), which are tried as they are.

@@ -1,4 +1,4 @@
-"""Several ranks as one process of learners: whatever is asked goes to all of them, and the first one answers.
+"""Several learner processes (ranks) as one: each call goes to all of them, and rank 0 answers.
 
 ::
 

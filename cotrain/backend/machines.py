@@ -1,5 +1,5 @@
-"""What each machine of a Ray has, as it says itself, and what of that would stop a run: ``cotrain run`` asks before it
-loads anything, ``cotrain doctor --cluster`` whenever it is called.
+"""The machines of a Ray cluster: what each has, and what of that would stop a run. Asked before a run and by ``cotrain
+doctor --cluster``.
 
 A machine is asked for the versions of the command's Python and of vLLM's, and for the hash of each model's weights as
 it would load them there, from a directory or its cache.

@@ -1,5 +1,5 @@
-"""Which engines a run has, and who speaks through which: one process for all with the embedded engine, one for each set
-of weights with vLLM; or so many replicas of each.
+"""Placement of engines: one for all policies with the embedded engine, one for each set of weights with vLLM, or
+several replicas of each.
 
 Policies with the same weights share an engine of vLLM: adapters and frozen policies on one base. Policies that score
 instead of speaking have an embedded engine of their own, as vLLM does not run their heads.

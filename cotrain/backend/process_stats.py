@@ -1,4 +1,4 @@
-"""What the processes of a run did in a step, by the clock: nothing of it enters a result.
+"""Time, tokens and bytes of each process of a run in a step; results do not depend on them.
 
 busy     something was asked of it: an engine played, learners computed
 bringing new weights were on their way from learners to engine

@@ -1,4 +1,4 @@
-"""Do new weights arrive? Asked of an engine that holds weights of its own, before a run begins.
+"""A check before a run begins that new weights reach an engine that holds weights of its own.
 
 For each policy that changes: its weights are changed strongly and published, a prompt that the engine has answered
 before is answered again, and the engine's log-probabilities are held against the learner's. Then the weights are put

@@ -1,4 +1,4 @@
-"""One of the N processes that hold the learners of a run together, each its shard of all models (``learn/sharded.py``).
+"""One of N learner processes (ranks), each of which holds a shard of every model (``learn/sharded.py``).
 
 All ranks are asked the same and work together; the first one answers, the others answer None. Knows no Ray.
 

@@ -1,4 +1,4 @@
-"""The size of a policy's model, as far as the price of a step goes (``train/flops.py`` has the arithmetic)."""
+"""The dimensions of a policy's model that its FLOPs depend on (``train/flops.py`` has the arithmetic)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run by Ray must find, asked before anything is loaded: memory, GPUs, and on a Ray that runs already the same
-versions, files and models on every machine."""
+"""Checks before a run by Ray: memory, GPUs, and on a running cluster the same versions, files and models on every
+machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several commands share: quiet libraries, threads, and how a figure is printed."""
+"""Helpers that several commands share: quiet libraries, threads, and how a figure is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One name means one thing in every command: roles, policies and objectives of a recipe as pages and tables print them.
+"""Names of roles, policies and objectives as users type them: each means the same in every command.
 
 ::
 

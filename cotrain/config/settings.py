@@ -1,4 +1,4 @@
-"""What every run has, whatever its method: ``Settings``, and the decorator that gives them to a recipe function.
+"""``Settings``, which every run has whatever its method, and ``@recipe``, which gives them to a recipe function.
 
     @recipe(steps=160)
     def tango(run: Settings, *, reviews: int = 8) -> Recipe:

@@ -1,4 +1,4 @@
-"""How far something long has come: a line with total and time left, at most every five seconds and ten in all.
+"""Progress lines of long work: how much is done and how long the rest takes, at most every five seconds and ten in all.
 
 What is over within five seconds says nothing. Left out: bars, which log files do not need.
 """

@@ -1,5 +1,5 @@
-"""What may be shown to others of a command and of settings: no path of a home directory, and nothing that looks like a
-key.
+"""What is removed from commands and settings before others see them: paths of home directories, and whatever looks like
+a key.
 
 Guessed by form, so no substitute for keeping keys in the environment: names such as ``token``, the prefixes of known
 services, and names and passwords in addresses.

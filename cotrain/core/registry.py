@@ -1,4 +1,4 @@
-"""What is found by a name: methods, task sources and commands, those of this package and those of installed ones.
+"""The registry: methods, task sources and commands by name, of this package and of installed ones.
 
 Another package joins with an entry point, whose name is what a user types and whose value is where the function or the
 class is:

@@ -1,4 +1,5 @@
-"""Being asked to stop: the first signal is remembered, the second leaves at once."""
+"""Stopping a run by a signal: the first SIGINT or SIGTERM asks it to end at the next safe point, the second ends it at
+once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard output and error that nobody has to care for: a run outlives who reads it.
+"""Standard output and error that may go away: a run goes on when its terminal closes or the reader of its pipe ends.
 
 A pipe whose reader has left (``cotrain run … | head``), a terminal that is gone and a full disk under a redirected
 output make an ordinary stream raise at the next line, wherever in a run that is. These let go of the line instead, and

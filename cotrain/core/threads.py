@@ -1,4 +1,4 @@
-"""How many CPU threads a command takes unless it is told."""
+"""How many CPU threads a command uses where the user gives no number."""
 
 from __future__ import annotations
 

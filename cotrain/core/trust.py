@@ -1,4 +1,4 @@
-"""Whose Python a run directory may have run: recipe.json names files and modules, and who loads them runs them.
+"""Which Python code a run directory may load: recipe.json names files and modules, and loading one runs it.
 
 A user's own runs remember the code that they were begun with by its hash, in ``~/.config/cotrain/trusted`` (or below
 ``$XDG_CONFIG_HOME``), and for the run itself, as long as it stays where it was begun, also by its path: who edits his

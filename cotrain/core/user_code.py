@@ -1,4 +1,4 @@
-"""Python of the user's own: a file that is loaded by its path, a class that is found again by a text.
+"""Loading the user's own Python: a file by its path, and a class by the text that a run has saved of it.
 
 ``path/to/file.py:Name`` is what a file of its own defines; ``package.module:Name`` what an installed package does.
 """

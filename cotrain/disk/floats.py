@@ -1,4 +1,4 @@
-"""Floats as text that loses no bit."""
+"""Arrays of floats as text that keeps every bit."""
 
 from __future__ import annotations
 

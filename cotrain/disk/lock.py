@@ -1,4 +1,4 @@
-"""One process per run directory: an advisory lock that the kernel itself lets go of when its holder dies.
+"""One process at a time in a run directory: an advisory file lock, which the kernel releases when its holder dies.
 
 ``flock`` belongs to the open file, so a killed run leaves no stale lock and nothing has to be cleaned up by hand. A
 forked child inherits open files and would keep the lock alive after its parent's death; it therefore closes its copy

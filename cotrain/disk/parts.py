@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint in one file, or in parts that several processes write, each its own.
+"""A checkpoint's tensors in one file, or in several that processes of a sharded run write side by side.
 
 ::
 

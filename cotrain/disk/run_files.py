@@ -1,4 +1,5 @@
-"""What the JSON files of a run hold: whoever reads one asks here first, so that a file of another shape is one line.
+"""The shape of a run's JSON files: every reader checks a file here first, so that one of another shape is an error of
+one line.
 
 A file that agrees with its seal can still be odd: another version or a person wrote both. Checked is what commands rely
 on; further fields are free. Left out: what is within settings and arguments, which is held against the recipe when it

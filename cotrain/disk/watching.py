@@ -1,4 +1,4 @@
-"""How far reading and writing large files has come, in megabytes, for who waits for it.
+"""Progress of reading and writing large files, in megabytes.
 
 Left out: time in which no byte is read or written, such as hashing on the way or putting weights together.
 """

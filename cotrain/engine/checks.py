@@ -1,4 +1,4 @@
-"""What every engine asks of a request before it takes it."""
+"""Checks of a sampling request that every engine makes before it accepts it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A scheduler for GPUs: decode steps of fixed shape, recorded once as CUDA graphs, and a look at the results every few
-steps.
+"""Decoding on a GPU by CUDA graphs: steps of fixed shape are recorded once, and results are looked at every few steps.
 
 A decode step of a small model is a thousand short kernels, and launching them takes longer than running them. Here a
 step reads and writes tensors that stay where they are, in a view of as many lines and columns as the rows need, rounded

@@ -1,5 +1,4 @@
-"""Keys and values of finished requests that may be continued: the next turn of a conversation computes only what is
-new.
+"""A cache of keys and values of finished requests: the next turn of a conversation computes only its new tokens.
 
 They are kept by the address of the request, and found by the one that names it in ``Request.continues``; the oldest go
 first when there are too many tokens. So what is found depends on the work alone: whatever an earlier play left behind

@@ -1,4 +1,4 @@
-"""Prompts → keys, values and the logits that follow them.
+"""Prefill: one forward pass over waiting prompts, which gives their keys and values and the first logits.
 
 Reviews of the eight solutions to one problem begin alike: the problem is half of each prompt. Where the model's
 attention can be replaced (``models.shared_prefix``), prompts that begin alike are computed as one beginning and their

@@ -1,4 +1,4 @@
-"""The rows that run: what was asked as one tensor per kind of number, and what they have drawn.
+"""The batch that is being decoded: settings of each request as tensors, and the tokens that it has sampled so far.
 
 Nothing here is done row by row while a row runs; its tokens leave the tensors when it has finished.
 """

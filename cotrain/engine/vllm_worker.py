@@ -1,4 +1,4 @@
-"""What vLLM's worker does for us, beside its own methods: new weights into the tensors that it computes with.
+"""An extension of vLLM's worker process: new weights are written into the tensors that it computes with.
 
 vLLM mixes ``Extension`` into its worker; ``VllmEngine`` calls it by ``collective_rpc``. Loaded by vLLM, in its own
 environment.

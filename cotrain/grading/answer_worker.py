@@ -1,4 +1,4 @@
-"""A program at work: the inside of an exam, in the process that a cell shuts in (``cells/``).
+"""The process in which a model's program runs when it is graded; it is shut into a cell (``cells/``).
 
 It runs the program, then does what the tests ask: gives what stands under a name, calls it, reads and sets attributes.
 Whatever the program makes of this module or of Python itself, all that it can send from here are values for the tests

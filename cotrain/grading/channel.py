@@ -1,5 +1,5 @@
-"""The way between a program and its tests: requests that both sides may make, answered in between others of the other
-side.
+"""Messages between a program and its tests in another process: either side may call the other, also in the middle of a
+call.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What an exam of a program is: two halves that run in different processes, and a verdict."""
+"""The two halves of grading a program, which run in different processes: the program and its tests, and the verdict."""
 
 from __future__ import annotations
 

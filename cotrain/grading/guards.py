@@ -1,5 +1,5 @@
-r"""Numbers that sympy would compute for minutes, refused where it begins to: ``install_limits`` puts limits into this
-process's sympy.
+r"""Limits inside sympy: calls that would compute for minutes are refused before they begin. ``install_limits`` sets
+them in this process.
 
 ``sizes.py`` looks at an answer's text and knows a few shapes. This knows none: whichever way ``7^{40000000}``,
 ``\binom{10^7}{5}`` or the harmonic number of ten million come about (in a product, a sum, a matrix, a gcd), they come

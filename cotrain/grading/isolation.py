@@ -1,4 +1,4 @@
-"""Which cell (``cells/``) programs run in here: the first kind that passes a test of its own, run once for each
+"""Which kind of cell (``cells/``) programs run in on this machine: the strongest that passes a test, run once a
 process.
 
 The test is an exam like any other. Its program tries to start more processes than it may and imports from the library;

@@ -1,4 +1,4 @@
-r"""A faster way for math-verify's LaTeX parser to the same trees: ``install_parser`` puts it into this process.
+r"""Faster LaTeX parsing for math-verify, with the same syntax trees: ``install_parser`` puts it into this process.
 
 The parser (ANTLR's, in plain Python) predicts each decision of its grammar with full context, called LL, and takes 15
 ms for each term of a polynomial and seconds for ``((((((((((x))))))))))``. Here a text is read in two stages, as

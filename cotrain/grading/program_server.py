@@ -1,5 +1,4 @@
-"""The server of programs: one exam after the other, each program in a cell of its own. ``grade_process.Worker`` starts
-it.
+"""A process that grades programs one after the other, each in a new cell. ``grade_process.py`` starts it.
 
 ::
 

@@ -1,4 +1,4 @@
-r"""Would computing an answer take for ever? A look at the text, without computing: towers of powers, large factorials,
+r"""Would an answer take too long to compute? Told from its text, without computing: towers of powers, large factorials,
 long sums and products, deep nesting.
 
 A process that can be killed holds against every answer, but each one costs it a deadline. Those that a model finds

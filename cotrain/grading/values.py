@@ -1,4 +1,4 @@
-"""Values on their way between a program and its tests: plain data as JSON, everything else by a number.
+"""Python values as messages between a program and its tests: plain data as JSON, all other objects as a reference.
 
 The two run in different processes (``program_worker.py``), and nothing may come over that could run or lie: a list that
 says it is equal to everything arrives as a list. So an object of one of Python's own data types is copied, one of a

@@ -1,4 +1,5 @@
-"""What may be done to samples once their advantages are known: functions, composed in ``PolicyGradient.after``.
+"""Changes of the samples once their advantages are known, such as dropping some: functions for
+``PolicyGradient.after``.
 
 Each takes samples and hands back those to learn from, with the number that it left out by reason.
 ``methods/mars/subsample.py`` has another one.

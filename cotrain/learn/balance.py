@@ -1,5 +1,4 @@
-"""Class balance: samples of two classes weigh less the more often their class was seen lately (RL Tango, arXiv
-2505.15034).
+"""Class balance for a verifier's loss: the more frequent of two classes weighs less (RL Tango, arXiv 2505.15034).
 
 A verifier whose generator is mostly wrong earns most by calling everything wrong. With n± the running counts of
 samples that judge a right (+) or a wrong (−) solution,

@@ -1,4 +1,5 @@
-"""The Algorithm and Learner contracts.
+"""The contracts of an algorithm, which turns rewards into a loss, and of a learner, which holds the model and its
+optimiser.
 
 An *algorithm* knows mathematics: which signals it reads, how they become per-token credit, and what its loss is. It is
 synchronous, keeps no state and touches neither an engine nor a model. A *learner* knows one policy: its weights and its

@@ -1,5 +1,4 @@
-"""An engine that holds weights of its own computes log-probabilities a little other than the learner, or, when
-something is wrong, very much so. What is made of that difference:
+"""Where the sampler's log-probabilities differ from the learner's: which samples are left out, and what is measured.
 
     k3 = r − 1 − log r, r = π_trainer / π_sampler       at each sampled token; its mean estimates KL(sampler ‖ trainer)
     r̄ = exp(mean over a sample's tokens of log r)       a sample with r̄ outside of its bounds has no policy gradient

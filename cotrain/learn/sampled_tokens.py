@@ -1,11 +1,12 @@
-"""What of a trace can be learned: the tokens that the policy sampled. What was given between its turns is context.
+"""The tokens of a trace that its policy sampled, apart from those that were given between its turns: only they are
+learned.
 
 ::
 
     trace    │ a b <stop> │ <tool> 42 │ c <stop> │      signal on [5, 7)
-    spoken   │ a b <stop>               c <stop> │      signal on [3, 5), and ((3, (<tool>, 42)),) was given
+    sampled  │ a b <stop>               c <stop> │      signal on [3, 5), and ((3, (<tool>, 42)),) was given
 
-Credit, losses and all their totals run over the spoken tokens alone, so no algorithm can put weight on a given one;
+Credit, losses and all their totals run over the sampled tokens alone, so no algorithm can put weight on a given one;
 only the forward pass sees both (``collate.py``).
 """
 

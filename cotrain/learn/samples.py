@@ -1,4 +1,4 @@
-"""From traces to samples, and from the rewards on them to numbers.
+"""From traces with rewards to training samples.
 
 A value of a *per-answer* signal stands on the last token, one of a *per-span* signal on the last token of its span.
 Several values for one span (several reviewers) are averaged: each gets the share 1/(number of values on this span). A

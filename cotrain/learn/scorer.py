@@ -1,4 +1,4 @@
-"""What a model says of sampled tokens: log-probabilities and entropies, or values, with or without gradient.
+"""Scoring by a forward pass: log-probabilities and entropies of sampled tokens, or values, with or without gradient.
 
 Sequences with one prompt share it where the model's attention allows that (``collate.py``). The body of the model runs
 over whole rows; the head only over the positions that predict a sampled token, so logits

@@ -1,4 +1,5 @@
-"""What one update consists of, settled before any forward pass: its terms, their totals, and who shares a micro-batch.
+"""The plan of one update, made before any forward pass: its loss terms, their totals, and which samples share a
+micro-batch.
 
 The totals are those of the whole update. A learner therefore may run any part of the micro-batches: gradients of
 several parts add up to the gradient of the whole, whether they run one after the other or on several ranks. Left out:

@@ -1,4 +1,4 @@
-"""What a run is told when something goes a known wrong way."""
+"""An alarm: the record of something that goes wrong in a run in a known way."""
 
 from __future__ import annotations
 

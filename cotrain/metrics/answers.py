@@ -1,4 +1,4 @@
-"""The family of answers: how often a solver is right, alone, among k, by vote, and when a judge chooses.
+"""Metrics of a solver's answers: accuracy alone, best of k, by vote, and chosen by a judge.
 
 ::
 

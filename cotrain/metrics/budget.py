@@ -1,4 +1,4 @@
-"""What a run has spent, and how far it has come by that."""
+"""How much of its budget of steps, tokens and FLOPs a run has used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One cause, one alarm: which alarms are the mere consequence of another one that fires in the same row.
+"""Which alarms are only consequences of another one that fires in the same row, and are left out for it.
 
 Answers that are cut off cannot be read, answers that cannot be read all earn the same, and where all earn the same
 nothing is learned: four alarms with four pieces of advice, of which the first helps. A consequence is not raised while

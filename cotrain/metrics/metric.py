@@ -1,4 +1,4 @@
-"""What is known of one metric, and how keys of rows find it.
+"""The description of one metric, and how a key of a row finds its own.
 
 A key is a path; marks in braces stand for names::
 

@@ -1,4 +1,4 @@
-"""The family of processes: does a judge find the step at which a solution goes wrong?
+"""Metrics of step verdicts: does a judge find the step at which a solution goes wrong?
 
 ::
 

@@ -1,4 +1,4 @@
-"""When a series has left its band: pure rules on the rows so far, each with its limits in words.
+"""The rules of alarms: pure functions that tell from the rows so far whether a metric has left its healthy range.
 
 A rule reads windows of rows (a row counts where it has all metrics of the band) and returns the value that is out, or
 None. ``alarms`` says which rule watches what, and takes the limits from the table of metrics.

@@ -1,5 +1,4 @@
-"""Objectives that learn nothing, and answers that nobody can read: told within three steps at which an objective is
-due.
+"""Alarms for objectives that learn nothing and for answers that cannot be read, raised within three steps.
 
 Health bands wait for ten rows and more; a protocol that pays nothing or a prompt that no model understands shows at
 once. Counted are steps in a row (``KINDS``), of those at which the objective is due or the role spoke; a run with fewer

@@ -1,4 +1,4 @@
-"""The lines of the table about credit and learning; see ``table``."""
+"""Descriptions of the metrics of credit and learning, a part of ``table.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of the table about ``timings.jsonl``; see ``table``. They are no part of it: nothing watches them."""
+"""Descriptions of the figures in ``timings.jsonl``. They are no part of ``table.py``: no alarm watches them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems of one template, which are not independent observations.
+"""Problems that were made from one template, and so are no independent observations.
 
 Sets such as MultiArith hold one text many times, with other numbers and names: 600 questions of 120 templates. A model
 that can do one can mostly do the others, so the interval of a score is that of 120 observations and not of 600. Two

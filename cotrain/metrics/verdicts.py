@@ -1,4 +1,4 @@
-"""The family of verdicts: how well a judge tells right from wrong.
+"""Metrics of a judge's verdicts against the truth: accuracies, rates of errors, and the gap to it.
 
 Right is the positive class: a false positive (fp) is a wrong solution called right.
 

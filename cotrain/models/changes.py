@@ -1,4 +1,4 @@
-"""How much of a model a run has changed: the share of its weights that are the same number before and after.
+"""The share of a model's weights that training has not changed.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The files of a model directory, looked at before a library opens any of them.
+"""Checks of a model directory's files before a library opens any of them.
 
 A directory from elsewhere may hold a file that never ends, a number of layers that takes hours to build, or JSON that
 is something else than the library counts on. What is wrong is said in one line, and nothing is built. Left out: the

@@ -1,4 +1,4 @@
-"""Settings of an adapter, without PEFT: what a recipe says of it."""
+"""Settings of a LoRA adapter, without importing PEFT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Out of memory, told from other errors: what ran out may be computed again in smaller parts.
+"""Telling out-of-memory errors from others, so that the work can be done again in smaller parts.
 
 A GPU says so by ``torch.OutOfMemoryError``. On a CPU torch's allocator raises a plain RuntimeError, Python a
 MemoryError. Who sees one drops what it holds first, and begins again only after the ``except`` block, as the traceback

@@ -1,4 +1,5 @@
-"""Names of models that hold from everywhere: an absolute directory, or a name of the Hub with its revision.
+"""Names of models that do not depend on the working directory: an absolute path, or a name of the Hub with its
+revision.
 
 ::
 

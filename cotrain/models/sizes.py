@@ -1,5 +1,5 @@
-"""How large a model is, from its configuration and the headers of its weights, which are not loaded: of a directory,
-the local cache, or the Hub.
+"""The size of a model, from its configuration and the headers of its weights, without loading them: of a directory, the
+local cache, or the Hub.
 
 Left out: weights in other formats than safetensors.
 """

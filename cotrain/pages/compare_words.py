@@ -1,4 +1,4 @@
-"""What a comparison may say: amounts with their units, and differences in words.
+"""The words of a comparison's page: amounts with their units, and differences with their intervals.
 
 A difference is called "better" or "worse" only when its 95 % interval leaves out zero and it is at least as large as
 the smallest that a comparison with these variances finds with a chance of 80 % (``statistics.smallest_detectable``);

@@ -1,5 +1,5 @@
-"""What is counted of a step's rollouts: of every judge its right and wrong verdicts, and how judges, the rule and the
-vote agree.
+"""Counts over a step's rollouts: right and wrong verdicts of every judge, and how judges, the grader and the vote
+agree.
 
 ::
 

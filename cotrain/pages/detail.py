@@ -1,5 +1,4 @@
-"""One rollout with all that is known of it: every trace, its tokens with log-probabilities and mask, its rewards by
-source.
+"""One rollout in full, for the viewer: every trace, its tokens with log-probabilities and mask, its rewards by source.
 
 Token texts come from the tokenizer of the policy that spoke, where its ``tokenizer.json`` is on this machine; else the
 page shades the ids.

@@ -1,4 +1,4 @@
-"""Estimates as ``summary.json`` and ``compare.json`` hold them, and who is shown first."""
+"""Reading estimates back from ``summary.json`` and ``compare.json``, and the order in which roles are shown."""
 
 from __future__ import annotations
 

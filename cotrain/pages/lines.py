@@ -1,4 +1,4 @@
-"""Lines as lists of points: the height between two of them, and round numbers for an axis."""
+"""Geometry of line charts: interpolation between points, and round numbers for an axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says while it runs: a table that renews itself on a terminal, one plain line a step anywhere else.
+"""Output of a running run: a table that renews itself on a terminal, one plain line a step anywhere else.
 
 Log files and pipes never see a control code, and no text from a model or a file reaches a terminal before its control
 characters have been made visible (an escape sequence in a rollout could otherwise rewrite the screen or the clipboard).

@@ -1,4 +1,4 @@
-"""What each process of a run did, of the keys ``process/{process}/…`` of a row; nothing for a run in one process."""
+"""Figures of each process of a run in several processes, from the keys ``process/{process}/…`` of a row."""
 
 from __future__ import annotations
 

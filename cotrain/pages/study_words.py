@@ -1,4 +1,4 @@
-"""What is said of a study: what was expected, whether that was written down before, the gate, and each part's
+"""The words of a study's page: the hypothesis, whether it was written down before, the gate, and each part's
 verdicts."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``cotrain why RUN ROLLOUT``: what one rollout was paid by whom, what was written, what was read in it, and whether it
+"""``cotrain why RUN ROLLOUT``: the rewards of one rollout and their sources, its text, what was parsed, and whether it
 is learned from.
 
 Everything a model wrote is shown without a single control character.

@@ -1,4 +1,4 @@
-"""What a run will hold in memory and write to disk, before it begins: ``--dry-run``.
+"""``--dry-run``: an estimate of the memory and disk that a run will need.
 
 Models are opened as far as that costs nothing: config.json, the headers of the safetensors files, the tokenizer; data
 as far as a run looks at once. The parts are sums of sizes:

@@ -1,4 +1,4 @@
-"""Problems that do not fit: a prompt that leaves no room in its model's context for the tokens of an answer.
+"""Problems whose prompt leaves no room in the model's context for an answer: found and set aside.
 
 Such an episode fails with the reason "prompt too long" (``rollout/executor.py``), in training and in evaluation; here
 they are named. Of a finite source the prompts of roles that are shown the problem alone are looked at before the first

@@ -1,4 +1,4 @@
-"""Whether a run fits into this machine's memory, before it begins: told in one line, refused where it certainly cannot.
+"""Does a run fit into this machine's memory? Said in one line before it begins; refused where it certainly does not.
 
 What ``estimate.py`` sums up is held against what the machine has. Weights and their optimisers cannot be smaller, so a
 run is refused whose these alone exceed all memory there is. Otherwise fewer answers are decoded at a time

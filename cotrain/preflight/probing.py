@@ -1,5 +1,5 @@
-"""A look at a model before a run begins: it is asked a few things in one way after another, until most of what it says
-can be read. ``answers.py`` looks at a solver's answers so, ``verdicts.py`` at a verifier's reviews."""
+"""Asking a model a few questions before a run, in one format after another, until most replies can be read. Used for
+answers (``answers.py``) and reviews (``verdicts.py``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each process of ``--backend ray`` will hold, before any of them begins, and whether there is so much.
+"""The memory that each process of ``--backend ray`` will need, before any of them begins, and whether it is there.
 
 ::
 

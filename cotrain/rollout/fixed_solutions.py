@@ -1,4 +1,4 @@
-"""Solutions that others wrote, judged step by step by a verifier: the rows of ProcessBench and PRMBench.
+"""Judging given solutions step by step with a verifier: the rows of ProcessBench and PRMBench.
 
 What came of each is one row (read by ``metrics/suites.py``). Left out: grading; of given solutions the truth is given
 too.

@@ -1,4 +1,4 @@
-"""Who speaks, and what was said: ``Role`` in a recipe, ``Turn`` in a protocol.
+"""``Role``, a speaker of a recipe: prompt, policy, sampling and parser; and ``Turn``, one of its answers in a protocol.
 
 A role is a prompt template, a policy, a sampling setting and a parser. Calling it gives a turn, which collects what
 the protocol has to say about it and becomes a ``Trace``::

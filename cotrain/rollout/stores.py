@@ -1,4 +1,4 @@
-"""What a run collects while it plays: stores, such as a pool of problems that a model has written.
+"""Stores: what a run collects over its steps, such as a pool of problems that a model has written.
 
 A store is a frozen value. A phase that names it (``Phase.stores``) passes it to its protocol as a keyword argument, as
 it was when the step began; so no episode sees what another one of its step has added, and order and latency change

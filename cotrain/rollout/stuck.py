@@ -1,4 +1,4 @@
-"""Says where a play stands still: a protocol that computes without end, or that waits for what does not come.
+"""Reports where an episode hangs: a protocol that computes without end, or waits for what never comes.
 
 Both look alike from outside: a run that is silent. ``Ctrl-C`` ends it, but not whose line it was. So after ``AFTER``
 seconds, and then each time twice as long, one line on stderr names it::

@@ -1,4 +1,4 @@
-"""Labels from votes: what methods that know no answers put in the place of the truth.
+"""Labels by majority vote, for methods that do not use the right answers.
 
 The truth is noted on every turn for telemetry and never rewarded. Answers are compared as text, as in the papers: two
 ways to write one number are two answers.

@@ -1,4 +1,4 @@
-"""What a run measures of itself on held-out problems: at the start and at the end, and in between for its curves."""
+"""Held-out figures of a run: before and after training, and in between for its curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is to last longer: ``cotrain resume DIR --steps N``.
+"""``cotrain resume DIR --steps N``: make a run longer than it was begun.
 
 The run goes on as if it had been begun with ``--steps N --set horizon=OLD``, OLD being the steps that it had: decays
 and other schedules that run over all steps end where they would have ended, and stay there. Stretching them would make

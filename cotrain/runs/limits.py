@@ -1,4 +1,5 @@
-"""What is done at a time since memory ran out, for a checkpoint: a resumed run sums in the order of one in peace.
+"""Batch limits that a run lowered when memory ran out, saved in its checkpoints: a resumed run then sums in the same
+order.
 
 A learner's ``state`` has its own. Here is the rest: tokens of a pass by policies that only score (references,
 teachers), rows that the engine samples at once. A run begins without limits, whatever the measurement of its start

@@ -1,4 +1,4 @@
-"""Who watches a run, and ``run.log``: every message with its time, for who was not there to read them.
+"""Observers of a run, and ``run.log``, which has every message with its time.
 
 Messages are notes, alarms, and what was resumed or passed over; the figures of each step are in ``metrics.jsonl``. The
 file depends on the clock and nothing is read from it.

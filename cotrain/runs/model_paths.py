@@ -1,4 +1,4 @@
-"""Where a run finds its models again: from any directory, at any time, and after one was moved.
+"""Where a run's models are: names that hold from any directory, and what to do after one was moved.
 
 ``pin_model_names`` writes absolute directories, and commits of models of the Hub, into a recipe before it is begun:
 into its policies, into the arguments and settings that it is built of again, and into the paths of adapters it begins

@@ -1,4 +1,4 @@
-"""What each held-out problem says of a figure, so that runs can be compared problem by problem once they are over.
+"""Held-out figures problem by problem, saved so that finished runs can be compared by pairs.
 
 Of a figure θ on N problems, problem t says the jackknife's pseudo-value N·θ − (N − 1)·θ without t (Efron & Tibshirani
 1993, chapter 11). For a share of samples, G of each problem, that is the problem's own share; for balanced accuracy, F1

@@ -1,4 +1,4 @@
-"""What the files of a run should hold, so that its claims rest on what it wrote and on nothing else.
+"""A seal over a run's files: the hashes of what it wrote, so that a later change is found.
 
 ::
 

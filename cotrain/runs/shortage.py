@@ -1,4 +1,4 @@
-"""When the machine has too little: memory is used in smaller parts, and for room on the disk a run waits.
+"""A run that is short of memory or disk: it works in smaller parts, or waits for room and writes again.
 
 Whatever a run writes leaves what was there before when the disk refuses it (``cotrain.disk``), so it can be written
 again. ``DiskRetry`` tries again until there is room, for an hour; then the run ends with the error, and can be resumed.

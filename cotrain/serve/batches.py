@@ -1,4 +1,4 @@
-"""One thread for the engine, so that requests of any number of connections share its batches.
+"""The engine's thread in a server, which batches the requests of all connections.
 
 ::
 

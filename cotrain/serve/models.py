@@ -1,4 +1,4 @@
-"""What is served: each role of a run as a model, and each policy that speaks.
+"""The models of the server: each role of a run, and each policy that speaks.
 
 ::
 

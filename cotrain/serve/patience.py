@@ -1,4 +1,4 @@
-"""Connections that say nothing, or half of a request, are closed: each holds a descriptor, and there are not many.
+"""Time limits for slow clients of the server: connections that send nothing, or half of a request, are closed.
 
 uvicorn waits without end for the first byte and for the end of the headers. Here a connection that is not being
 answered has ``SECONDS`` to bring a whole head. The body has a time of its own (``app.py``).

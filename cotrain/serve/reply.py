@@ -1,6 +1,5 @@
-"""The text of a reply while its tokens come in, and what of it may be shown already: it ends before its stop string,
-which the engine ends the tokens with. What could still become a stop string, or the rest of a character, is held back.
-"""
+"""Streaming a reply: the part of its text that can be shown already. The stop string is never shown, and what could
+still become one, or the rest of a character, is held back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading what a client asks: JSON bodies of OpenAI's API and of ``/v1/verify``, checked field by field.
+"""Parsing of requests: JSON bodies of OpenAI's API and of ``/v1/verify``, checked field by field.
 
 A parameter that would change the answer and is not implemented is refused, never ignored; so is one that nobody knows.
 ``null`` is the same as leaving a parameter out.

@@ -1,4 +1,4 @@
-"""The JSON that OpenAI's clients expect, made from choices. Functions of tokens run in the engine's thread."""
+"""Responses in OpenAI's JSON, made from sampled choices. Functions of tokens run in the engine's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The stream of training batches: a function of one integer, prepared in a thread while the last batch is trained on.
+"""The stream of training batches for pretraining and fine-tuning: addressed by one integer, and prepared in a thread
+ahead of use.
 
 The integer is the cursor, the index of the next document. A batch takes as many documents from there as its rows hold
 (``packing.pack_documents``), and the next cursor is the first document that it did not take: nothing is lost, nothing

@@ -1,4 +1,4 @@
-"""Where training text comes from: an addressed corpus, index → text or conversation, always the same for one index.
+"""Sources of training text: an addressed corpus gives for each index the same text or conversation, always.
 
 Procedural text, a text file (paragraphs), rows with a ``text`` or a ``messages`` column. A finite corpus is
 read in epochs, each in its own order; an endless one never repeats. Nothing here knows tokens.

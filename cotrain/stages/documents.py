@@ -1,4 +1,4 @@
-"""From a corpus to token documents: which tokens there are, and which of them a model learns to produce.
+"""From a corpus to tokens with a mask: which tokens a model learns to produce.
 
 Running text becomes BOS text END, all of it learned. A conversation is rendered exactly as in play, token by token;
 pretraining learns all of it, supervised training the replies of the assistant with their stop token.

@@ -1,4 +1,4 @@
-"""What the commands of the stages say while they train, and when they end."""
+"""Progress lines of ``pretrain``, ``sft`` and ``tokenizer``, and their last line."""
 
 from __future__ import annotations
 

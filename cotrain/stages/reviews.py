@@ -1,4 +1,4 @@
-"""Conversations for a verifier: the solution as a run will show it, and a review whose verdict is the truth.
+"""Training conversations for a verifier: a solution as a run will show it, and a review with the true verdicts.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Conversations for a role: the prompt that the role will see, and a solution in the format in which it will be read.
+"""Training conversations for a role: its prompt, and a solution in the format in which its answers will be read.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Problems of which only some have a truth that may be paid or taught: ``--labelled``.
+"""``--labelled``: problems of which only some have an answer that may be used for rewards or training.
 
     "16"                 sixteen training problems, other ones for each seed
     "10%"                a tenth of a finite set

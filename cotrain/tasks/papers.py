@@ -1,5 +1,4 @@
-"""What the examiner of a program is given (``program_worker.py``): a problem's tests, and what they need from
-elsewhere.
+"""The tests of a programming problem, and the files that they need, as the process that runs them gets them.
 
 A name in the tests is the answer's only where the reference program defines it. So an answer cannot bring its own
 ``abs`` or ``math`` to its tests; modules that the reference imports for them, or that they use without an import, are

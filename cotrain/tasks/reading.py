@@ -1,5 +1,5 @@
-"""Rows that cannot be read: strictly the first one ends the reading, leniently each is set aside with its reason and
-counted.
+"""Malformed rows of a data file: the first one ends the reading, or, with ``--lenient``, each is set aside with its
+reason and counted.
 
 ``quarantine.jsonl`` has one object a row that was set aside: ``where`` (file and row), ``reason`` (what the strict
 reader says) and ``row``, the line as it stands, up to ``SHOWN`` characters; bytes that are no UTF-8 are written

@@ -1,4 +1,4 @@
-"""Where the problems of a benchmark suite are, what is in the files, and which of them are asked."""
+"""The data files of a benchmark suite: where they are, what they hold, and which problems are asked."""
 
 from __future__ import annotations
 

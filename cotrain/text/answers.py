@@ -1,4 +1,4 @@
-r"""Answers in a model's own words: where the answer of a free text stands, by the format that one names.
+r"""Answer formats of free text: where the final answer stands in a solution, by the name of a format.
 
 ::
 

@@ -1,4 +1,4 @@
-r"""Verdicts in a judge's own words: what a review says of each step and of the answer, by the form that one names.
+r"""Verdict formats of free text: what a judge's review says of each step and of the answer, by the name of a format.
 
 ::
 

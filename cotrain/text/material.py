@@ -1,4 +1,4 @@
-r"""What one role wrote, made safe to be shown to another that judges it in the ``steps`` format or the meta format.
+r"""Making one role's text safe to be shown to a judge, in the formats ``steps`` and meta.
 
 Candidate text can be mistaken for two things: for the *frame* of the prompt around it, and for the judge's *own
 verdict*, when the judge quotes it or goes on from it. Formats for chat models put candidates between markers with a

@@ -1,4 +1,4 @@
-"""Messages of a conversation, and what becomes of those that a chat template does not know.
+"""Messages of a conversation, and how they are changed for a chat template that lacks a role.
 
 Templates know some of these roles. ``environment`` is nobody's role: it speaks as a user. A template that never
 mentions tools was not written for their messages, whatever it makes of them; there, and where it refuses them, what a

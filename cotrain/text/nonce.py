@@ -1,4 +1,4 @@
-"""Showing a candidate's text to a judge so that it stays what it is: material.
+"""Marking a candidate's text in a judge's prompt with a random nonce, so that it cannot pass as instructions.
 
 ::
 

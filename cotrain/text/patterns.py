@@ -1,4 +1,4 @@
-"""Patterns that a user gives in place of a named form: a regular expression with one group around what is read."""
+"""Regular expressions as formats: a user's pattern with one group around what is to be read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A renderer for speakers without a tokenizer: programs as policies. One token is one byte of UTF-8, and 256 ends a
-turn."""
+"""A tokenizer of bytes, for policies that are programs: one token is one byte of UTF-8, and 256 ends a turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Reading what further roles wrote; solutions and reviews themselves are read in ``parsers.py``.
+r"""Parsers for the replies of further roles; ``parsers.py`` has those of solutions and reviews.
 
 ::
 

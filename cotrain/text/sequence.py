@@ -1,4 +1,4 @@
-"""Several turns of a conversation as one sequence of tokens, for as long as each prompt begins with what is there.
+"""A conversation of several turns as one sequence of tokens, for as long as each prompt begins with all earlier tokens.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Characters ↔ sampled tokens.
+"""Converting between spans of characters and spans of sampled tokens.
 
 ``offsets[t]`` is the end, in characters of the decoded text, of what sampled token t completes (``Renderer.offsets``).
 It never decreases; a token that only carries the first bytes of a character, or a control token, repeats the value

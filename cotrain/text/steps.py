@@ -1,4 +1,4 @@
-r"""Steps in a model's own words: where each step of a free text stands, by the way that one names.
+r"""Step formats of free text: how a solution is cut into steps, by the name of a format.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Stop strings: where a text ends that contains one.
+"""Stop strings: where a sampled text ends that contains one.
 
 Of several stop strings the one that is complete first ends the text, of equals the longest: so it is the same one
 whether a text is read token by token or at its end.

@@ -1,4 +1,4 @@
-"""What each token was worth in training, as it is kept beside a rollout: advantages as runs of equal values."""
+"""Per-token advantages as they are stored beside a rollout: runs of equal values."""
 
 from __future__ import annotations
 

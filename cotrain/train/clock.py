@@ -1,4 +1,4 @@
-"""Wall seconds of a step, by what was done and by who did it."""
+"""Wall-clock seconds of a training step, by stage and by process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which problem a training step draws: a function of seed, stream and position, so that a run keeps no list of them."""
+"""Which problem a training step draws: a function of seed, stream and position, so that no list of them is kept."""
 
 from __future__ import annotations
 

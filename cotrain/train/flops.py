@@ -1,5 +1,4 @@
-"""What a step costs in floating-point operations, of every policy and every part: the price that is the same on every
-machine.
+"""Floating-point operations of a step, by policy and part: the cost that is the same on every machine.
 
 With M the weights that a token is multiplied with, L layers and A = heads · head size::
 

@@ -1,4 +1,4 @@
-"""How good a reward model is that never speaks, on held-out problems.
+"""Evaluation of an implicit reward model (PRIME), which scores solutions by log-ratios and never speaks.
 
 PRIME's process rewards (arXiv 2502.01456, eq. 3) are log-ratios of one policy to another at the tokens of a solution.
 Their sum over the solution is its word on the solution, their sum over a step its word on the step. It has no

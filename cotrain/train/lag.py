@@ -1,4 +1,4 @@
-"""Plays of a run: each when its step is due, or, with a lag of one, beside the update of the step before.
+"""The pipeline of plays and updates: one after the other, or with ``--lag 1`` the next play beside the present update.
 
 ::
 

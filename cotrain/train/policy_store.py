@@ -1,4 +1,4 @@
-"""The policies of a run: a small store of handles, and what of them goes into a checkpoint."""
+"""The policies of a run by name, and what of them goes into a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a run after a play: a step from which nothing could be learned, or only what hides that something is
+"""Checks of a step's episodes that end a run: nothing can be learned from them, or they show that something is
 wrong."""
 
 from __future__ import annotations

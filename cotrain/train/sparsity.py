@@ -1,4 +1,4 @@
-"""What a run did to the weights of its policies: ``{policy}/update_sparsity``, the share that has not changed.
+"""``{policy}/update_sparsity``: the share of a policy's weights that a run has left unchanged.
 
 ``models/changes.py`` has the definition. The start is read from where the run took it, in bfloat16, once for policies
 that begin with one model, and only when the run is over: nothing is kept in memory for it while the run goes on.

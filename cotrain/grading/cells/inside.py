@@ -1,4 +1,4 @@
-"""The process in bubblewrap's cell: what it can limit only once it is there.
+"""Limits that a process can set only for itself, once it runs in the cell of bubblewrap.
 
 Run as ``python -m cotrain.grading.cells.inside CHANNEL MEMORY_BYTES MODULE:FUNCTION``.
 """

@@ -1,4 +1,4 @@
-"""Folders that programs work in, where no file system goes with them; and who clears them up beside the server.
+"""Removing the folders that programs worked in, where no file system of their own goes away with them.
 
 A program may leave a hundred thousand directories, and the next one is not to wait for their removal. So each works in
 a new folder, and the old one is named to a process that empties it, however deep it is. That process also outlives a

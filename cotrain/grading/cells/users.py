@@ -1,4 +1,4 @@
-"""Users that nothing else runs as, for root to give away."""
+"""User ids that no other process runs as, for root to give to programs."""
 
 from __future__ import annotations
 

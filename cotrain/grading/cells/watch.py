@@ -1,4 +1,4 @@
-"""What a program uses, looked at from outside: CPU time and memory of all its processes, and its folder.
+"""Watching a program from outside: CPU time and memory of all its processes, and the size of its folder.
 
 A limit holds for one process, a program may have several. So its server looks every ``TICK_S``. Reads /proc; elsewhere
 than on Linux there is one process, whose own limits hold.

@@ -1,4 +1,5 @@
-"""Tables of who met whom: the figures of pairs as JSON, and as lines of at most 80 characters."""
+"""Tables of generators against verifiers, or players against players: as JSON, and as lines of at most 80
+characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted of an attack: the tables of ``attack.json``, and how they are printed."""
+"""The results of an attack by family of strings: the tables of ``attack.json``, and how they are printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How solvers and verifiers of a comparison are asked and read: settled once for each arm, before anything is run.
+"""Answer and verdict formats of a comparison, chosen once for each arm before anything is run.
 
 Each run of its own would look at eight answers of a model, and seeds could come out read in different ways. So what
 ``--answer``, ``--prompt`` and their like mean (``preflight/answers.py``, ``preflight/verdicts.py``) is found here, arms

@@ -1,4 +1,4 @@
-"""What a study will run, before it does: ``cotrain study --dry-run``.
+"""``cotrain study --dry-run``: the runs that a study will make, and what can be known of their cost.
 
 Each arm is made as its runs make it, so that whatever is wrong with it is said now: an unknown parameter, a split
 without problems, an objective that is due in none of the batches. What can be known of its cost is counted: batches by

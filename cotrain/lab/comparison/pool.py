@@ -1,5 +1,4 @@
-"""Runs side by side: commands, so many at a time, each on one thread, all stopped when one fails or we are
-interrupted."""
+"""Running commands side by side, a fixed number at a time, each on one thread; if one fails, all are stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that end at an equal cost: first all of them last as long as the plan says, then those of cheaper arms go on."""
+"""Making runs end at an equal cost: all are run as long as the plan says, then those of cheaper arms go on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Conversations for a base that speaks more roles than solver and verifier, addressed by (seed, index) as in
-``corpus``.
+"""Training conversations for a base that plays more roles than solver and verifier, addressed by (seed, index).
 
     refine_conversation      a solution and its review, answered by the revised solution
     meta_conversation        a solution and its review, answered by a verdict on the review's own verdicts

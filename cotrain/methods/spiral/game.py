@@ -1,4 +1,4 @@
-"""What a game of two is: states that know who moves, which moves are legal and who was paid what.
+"""The interface of a two-player game: states that know who moves, which moves are legal and what each player was paid.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Two roles play a game of ``tasks/games``: a duel to be learned from, and single moves to be measured.
+"""Two roles play a game against each other, to learn from it, or make single moves that are measured.
 
 A move is one call of a role, which is shown all that it knows (``State.view``), and says its move between answer tags.
 What is no legal move is a forfeit: it loses ``Game.stake``, the other side wins it, and the reason is counted. Every

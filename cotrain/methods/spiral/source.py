@@ -1,4 +1,4 @@
-"""Games as a task source: a task is a place to start from.
+"""Games as a task source: a task is a start position.
 
 There is no right answer, so ``grade`` has no value, and nothing can be held out: all splits have all starts, in one
 order. What a player has learned is measured by play and by what a best response wins against it
