@@ -59,4 +59,6 @@ def throughput_row(result: StepResult) -> dict[str, float | str]:
     for episode in result.episodes:
         for trace in episode.traces:
             sampled_tokens[trace.role] = sampled_tokens.get(trace.role, 0) + trace.sampled_count
-    return {f"{role}/tokens_per_second": count / seconds for role, count in sampled_tokens.items()} | dict(result.processes)
+    return {f"{role}/tokens_per_second": count / seconds for role, count in sampled_tokens.items()} | dict(
+        result.processes
+    )

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cotrain.config.evaluation import has_split
 from cotrain.core.errors import ConfigError, unknown_message
 from cotrain.core.statistics import Estimate
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.runs.directory import RunDirectory
-from cotrain.config.evaluation import has_split
 from cotrain.train.sparsity import update_sparsity
 from cotrain.train.trainer import CoTrainer
 

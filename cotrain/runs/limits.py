@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cotrain.core.state import State, take_fields
-from cotrain.engine.contract import MemoryLimitedEngine, Engine
+from cotrain.engine.contract import Engine, MemoryLimitedEngine
 from cotrain.train.policy_store import PolicyStore
 
 LIMITS = "limits"  # a checkpoint's document
@@ -26,7 +26,9 @@ def memory_limits(policies: PolicyStore, engine: Engine) -> dict[str, State]:
 
 def restore_limits(policies: PolicyStore, engine: Engine, documents: Mapping[str, Any]) -> None:
     """Go back to what a checkpoint's documents say. Raises StateError."""
-    scoring, sampling = take_fields("limits", documents.get(LIMITS, {"scoring": {}, "sampling": {}}), "scoring", "sampling")
+    scoring, sampling = take_fields(
+        "limits", documents.get(LIMITS, {"scoring": {}, "sampling": {}}), "scoring", "sampling"
+    )
     for handle in policies:
         handle.set_scoring_limit(scoring.get(handle.name))
     if isinstance(engine, MemoryLimitedEngine):

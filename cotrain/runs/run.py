@@ -18,16 +18,23 @@ import torch
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
+from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
 from cotrain.core.pace import Pace
+from cotrain.core.stopping import Interrupted, stop_on_signal
 from cotrain.core.trust import remembering_code_of
 from cotrain.disk import transaction
-from cotrain.disk.files import GrowingFileHash, FileDigest
+from cotrain.disk.files import FileDigest, GrowingFileHash
 from cotrain.disk.jsonl import JsonlWriter, cut_to_size, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
+from cotrain.metrics.alarms import Monitor, with_examples
+from cotrain.metrics.budget import flops_of
+from cotrain.metrics.clusters import counts_json, paired_changes
+from cotrain.metrics.starved import SKIPPED
+from cotrain.preflight.fitting import too_long_notes
 from cotrain.runs import seal
-from cotrain.runs.costs import timings_row, throughput_row, seconds_of
+from cotrain.runs.costs import seconds_of, throughput_row, timings_row
 from cotrain.runs.directory import (
     AFTER,
     STOPPED,
@@ -38,24 +45,17 @@ from cotrain.runs.directory import (
     seal_entries,
 )
 from cotrain.runs.figures import best_step, curve_row, end_figures, final_figures, last_measured, rows_of
-from cotrain.preflight.fitting import too_long_notes
-from cotrain.train.guard import Diverged, SkipGuard, LostProcesses, NotFinite
-from cotrain.train.lag import AHEAD
-from cotrain.runs.limits import restore_limits, memory_limits
+from cotrain.runs.limits import memory_limits, restore_limits
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
+from cotrain.runs.model_paths import admit_code, admit_models, pin_model_names, prepare_recipe, weights_of
 from cotrain.runs.problems import problems_json
-from cotrain.config.recipe import Recipe
 from cotrain.runs.shortage import DiskRetry
 from cotrain.runs.shortage import memory_notes as short_of
-from cotrain.core.stopping import Interrupted, stop_on_signal
-from cotrain.train.trainer import CoTrainer
-from cotrain.runs.model_paths import admit_code, admit_models, pin_model_names, prepare_recipe, weights_of
-from cotrain.metrics.alarms import Monitor, with_examples
-from cotrain.metrics.clusters import counts_json, paired_changes
-from cotrain.metrics.budget import flops_of
-from cotrain.metrics.starved import SKIPPED
 from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
+from cotrain.train.guard import Diverged, LostProcesses, NotFinite, SkipGuard
+from cotrain.train.lag import AHEAD
+from cotrain.train.trainer import CoTrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,8 @@ def resume_run(
         versions: Any = directory.read("provenance.json")
         if versions["threads"] != torch.get_num_threads():
             observer.message(
-                f"note: this run was begun with {versions['threads']} threads and goes on with {torch.get_num_threads()}: "
-                "sums may round differently, so it is the same run but not bit for bit"
+                f"note: this run was begun with {versions['threads']} threads and goes on with "
+                f"{torch.get_num_threads()}: sums may round differently, so it is the same run but not bit for bit"
             )
         return _continue_run(
             directory,
@@ -225,7 +225,11 @@ def _recover_lost(
 
 
 def _measure_start(
-    directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None, observer: Observer, room: DiskRetry
+    directory: RunDirectory,
+    trainer: CoTrainer,
+    saved: seal.VerifiedCheckpoint | None,
+    observer: Observer,
+    room: DiskRetry,
 ) -> dict[str, dict[str, Any]]:
     """Figures of the start, measured by ``trainer``, which has its weights still; where they are lost, once more."""
     saved_figures = directory.read("before.json")
@@ -236,7 +240,11 @@ def _measure_start(
     observer.message("measuring the start on held-out problems …")
     figures = final_figures(trainer)
     start_files = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
-    if saved is not None and saved.checkpoint.step and not seal_entries(start_files).items() <= directory.sealed_files().items():
+    if (
+        saved is not None
+        and saved.checkpoint.step
+        and not seal_entries(start_files).items() <= directory.sealed_files().items()
+    ):
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
             "restore it, or start anew"
@@ -253,7 +261,9 @@ def _remember_answers(directory: RunDirectory, trainer: CoTrainer, saved: seal.V
             trainer.backend.cache_remote_answers(t for step in later for e in ledger.read(step) for t in e.traces)
 
 
-def _restore_checkpoint(directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None, observer: Observer) -> None:
+def _restore_checkpoint(
+    directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None, observer: Observer
+) -> None:
     """Load the checkpoint, and cut the files back to what they were when it was saved."""
     documents: dict[str, Any] = {}
     if saved is not None:

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from cotrain.core.stopping import Interrupted
 from cotrain.disk.files import DiskError
 from cotrain.runs.log import Observer
 from cotrain.train.policy_store import MEMORY_SUFFIX
-from cotrain.core.stopping import Interrupted
 
 MICRO_SUFFIX = "/micro_tokens"
 PAUSE_S = 5.0  # between two tries
