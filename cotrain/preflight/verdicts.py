@@ -36,9 +36,9 @@ from cotrain.preflight.probing import (
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.judges import guarded_fields as between_markers
 from cotrain.rollout.role import Role
-from cotrain.text.free_verdicts import BOXED, FORMS, TAGS, WORDS, check_verdict
+from cotrain.text.free_verdicts import BOXED, FORMS, WORDS, check_verdict
 from cotrain.text.nonce import make_nonce
-from cotrain.text.parsers import Solution
+from cotrain.text.parsers import TAGS, Solution
 from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, fields_of
 
 SHOWN = 110  # characters of the end of a review

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.rollout.role import Parser, Role
-from cotrain.text.answers import parse_solution
-from cotrain.text.material import VERDICT_WORDS
-from cotrain.text.parsers import Review, step_verdicts
+from cotrain.text.parsers import VERDICT_WORDS, Review, SelfCheck, parse_solution, step_verdicts
 from cotrain.text.prompts import (
     DIGEST,
     DIGEST_FULL,
@@ -32,7 +30,9 @@ from cotrain.text.prompts import (
     SOLVE,
     SOLVE_FULL,
 )
-from cotrain.text.role_parsers import Query, SelfCheck, meta_verdict, search_query, self_check
+
+if TYPE_CHECKING:
+    from cotrain.text.role_parsers import Query
 
 EMBEDDED = (  # the package's own models
     "embedded",
@@ -89,14 +89,20 @@ def rater(policy: str) -> Role:
 
 
 def parse_self_check(text: str, fields: Mapping[str, Any]) -> SelfCheck | ParseFailure:
+    from cotrain.text.role_parsers import self_check
+
     return self_check(text)
 
 
 def parse_meta(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
+    from cotrain.text.role_parsers import meta_verdict
+
     return meta_verdict(text)
 
 
 def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
+    from cotrain.text.role_parsers import search_query
+
     return search_query(text)
 
 

@@ -28,7 +28,7 @@ from typing import Any
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import DeclaredSignals, declared_by
-from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
+from cotrain.core.types import BROKEN_OFF, AsyncGrader, Completion, Episode, Grade, Task
 from cotrain.core.user_code import failure_of
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.rollout.conversation import Conversation
@@ -44,6 +44,15 @@ Grader = Callable[[Task, str], Awaitable[Grade]]
 TRIES = 3  # of a play, where the process of the engine is lost
 TOO_LONG = "prompt too long"  # failure of an episode whose problem does not fit a model's context
 _RESERVED = ("grade", "busy", "nonce")
+
+
+async def grade_outside(task: Task, text: str) -> Grade:
+    """The ``grader`` of an executor: many answers at once where the task's grader has processes for it, else
+    ``task.grade``.
+
+    The executor keeps its engine waiting meanwhile, so that how long a grade takes decides no batch.
+    """
+    return await task.grader.agrade(task, text) if isinstance(task.grader, AsyncGrader) else task.grade(text)
 
 
 class EngineError(CotrainError, RuntimeError):

@@ -30,12 +30,12 @@ from cotrain.core.errors import DataError
 from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
-from cotrain.grading.pool import AnswerGrader, grade_outside
+from cotrain.grading.pool import AnswerGrader
 from cotrain.preflight.answers import TAGS, SampledAnswer, read_answers
 from cotrain.preflight.probing import STEP as LOOK
 from cotrain.preflight.probing import ask_solver, spread_indices
 from cotrain.rollout.common_roles import solver, speaks_short
-from cotrain.rollout.executor import Executor, Roles
+from cotrain.rollout.executor import Executor, Roles, grade_outside
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
 from cotrain.stages.corpora import Corpus, Item, from_items

@@ -24,8 +24,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cotrain.core.address import Address, seed_of
-from cotrain.text.verdicts import JUDGE_TAGS
 
+JUDGE_TAGS = (  # of all formats, those of preferences.py included
+    *("verdict", "output", "score", "scores", "answer", "final"),  # what is in these decides
+    *("think", "analyze", "verify", "rubric", "eval", "principles", "critique"),
+)
 LENGTH = 8  # hexadecimal characters: 32 bits
 
 

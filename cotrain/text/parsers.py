@@ -19,14 +19,17 @@ each missing part − 0.4 for stray text, clipped to [0, 1]. Left out of Tango: 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cotrain.core.types import ParseFailure, Span
 
 MAX_CHARS = 100_000  # longer texts are not read: "too long"
 UNFINISHED = "unclosed think"  # reason of a text that ends inside of a thought
 
+TAGS = "tags"  # the form of solutions and reviews that is read here
+VERDICT_WORDS = ("CORRECT", "INCORRECT")
 _VERDICTS = {"CORRECT": True, "INCORRECT": False}
 _HEDGES = frozenset({"not", "never", "no", "or", "nor", "cannot"})  # "not CORRECT" is not a verdict
 THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
@@ -58,6 +61,38 @@ class Review:
     @property
     def ok(self) -> bool:
         return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfCheck:
+    """A solution and the solver's own review of it, both read. Steps and answer are the solution's."""
+
+    solution: Solution
+    review: Review
+    text: str  # of the solution alone
+    analysis: str  # the text of the review
+    format_score: float = 1.0
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+    @property
+    def tagged(self) -> str:
+        return self.text
+
+    @property
+    def steps(self) -> tuple[Span, ...]:
+        return self.solution.steps
+
+    @property
+    def answer(self) -> str:
+        return self.solution.answer
+
+
+def parse_solution(text: str, fields: Mapping[str, Any]) -> Solution | ParseFailure:
+    """The parser of roles that write solutions: in tags, unless ``Role.answer`` says otherwise."""
+    return tagged_solution(text)
 
 
 def tagged_solution(text: str) -> Solution | ParseFailure:
@@ -210,6 +245,26 @@ def behind_thoughts(text: str) -> str | None:
     """What is said behind the last thought, all of a text without one; None for a text that ends inside of one."""
     spoken = text[text.rfind(THOUGHT_ENDS) + len(THOUGHT_ENDS) :] if THOUGHT_ENDS in text else text
     return None if THOUGHT in spoken else spoken
+
+
+def without_thought(text: str) -> str | ParseFailure:
+    """The text with a thought in front of it blanked out, so that positions stay what they are.
+
+    The thought ends at the only ``</think>``; its ``<think>`` may be part of the prompt. Reasons of failure: "too
+    long", "unclosed think", "several thoughts", "text before thought".
+    """
+    if len(text) > MAX_CHARS:
+        return ParseFailure(reason="too long")
+    end = text.find(THOUGHT_ENDS)
+    if end < 0:
+        return scored_failure(UNFINISHED, missing=1) if THOUGHT in text else text
+    thought_start = text.find(THOUGHT)
+    if text.count(THOUGHT_ENDS) > 1 or text.count(THOUGHT) > 1 or thought_start > end:
+        return scored_failure("several thoughts", missing=1)
+    if thought_start > 0 and not text[:thought_start].isspace():
+        return scored_failure("text before thought", stray=True)
+    end += len(THOUGHT_ENDS)
+    return " " * (end - 1) + "\n" + text[end:]
 
 
 def scored_failure(reason: str, *, missing: int = 0, stray: bool = False) -> ParseFailure:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from cotrain.core.errors import ConfigError
 
+OTHERS_FIELDS = frozenset({"solution", "review", "first", "second", "responses"})  # that hold what others wrote
+
 SOLVE = "{problem}\nSolve:"
 
 REVIEW = "{problem}\n{solution}\nReview:"

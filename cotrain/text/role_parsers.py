@@ -16,40 +16,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import MAX_CHARS, Review, Solution, step_verdicts, tagged_solution
-from cotrain.text.verdicts import without_thought
+from cotrain.core.types import ParseFailure
+from cotrain.text.parsers import MAX_CHARS, Review, SelfCheck, Solution, step_verdicts, tagged_solution, without_thought
 
 _END, _FINAL, _OPEN, _CLOSE = "</answer>", "<final>", "<search>", "</search>"
 FOUND = re.compile(r"<found>[^<]*</found>")  # what a policy says that a search found
 _SEARCHED = re.compile(rf"<search>[^<]*</search>|{FOUND.pattern}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelfCheck:
-    """A solution and the solver's own review of it, both read. Steps and answer are the solution's."""
-
-    solution: Solution
-    review: Review
-    text: str  # of the solution alone
-    analysis: str  # the text of the review
-    format_score: float = 1.0
-
-    @property
-    def ok(self) -> bool:
-        return True
-
-    @property
-    def tagged(self) -> str:
-        return self.text
-
-    @property
-    def steps(self) -> tuple[Span, ...]:
-        return self.solution.steps
-
-    @property
-    def answer(self) -> str:
-        return self.solution.answer
 
 
 def self_check(text: str) -> SelfCheck | ParseFailure:

@@ -22,7 +22,6 @@ from cotrain.core.state import State, take_fields
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task, Trace
 from cotrain.engine.contract import Engine
-from cotrain.grading.pool import grade_outside
 from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
 from cotrain.learn.mismatch import with_bounds
 from cotrain.learn.sampled_tokens import Given, sampled_only, with_context
@@ -30,7 +29,7 @@ from cotrain.learn.samples import sample_of
 from cotrain.metrics.budget import flops_of
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
 from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
-from cotrain.rollout.executor import Executor
+from cotrain.rollout.executor import Executor, grade_outside
 from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.rollout.role import Role
 from cotrain.rollout.stores import Store
