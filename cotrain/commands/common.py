@@ -12,6 +12,7 @@ from cotrain.core.flags import text_of_file, whole_number
 from cotrain.core.threads import choose_threads
 from cotrain.core.verbosity import print_progress, shows_all
 
+ANSWER_FLAGS = ("answer", "steps_as", "prompt", "verdict", "verifier_prompt")
 say = print_progress  # what a command is busy with
 
 
@@ -157,6 +158,14 @@ def add_answer_flags(
     )
 
 
+def knows_formats(recipe: Any) -> bool:
+    """Whether every role is played by a model that was taught its format, so that there is nothing to choose."""
+    from cotrain.rollout.common_roles import speaks_short
+
+    specs = [recipe.policies[role.policy] for role in recipe.roles.values()]
+    return all(not spec.head or speaks_short(spec.model) for spec in specs)
+
+
 def answer_format_of(arguments: argparse.Namespace) -> Any:
     """What the flags of ``add_answers`` say, files read: an ``Asking``."""
     from cotrain.preflight.answers import AnswerFormat
@@ -173,6 +182,8 @@ def answer_format_of(arguments: argparse.Namespace) -> Any:
 def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool = False) -> Any:
     """The recipe with what ``--answer``, ``--steps-as``, ``--prompt``, ``--verdict`` and ``--verifier-prompt`` say, or
     what its models' own answers and reviews say; ``dry``: no model is asked."""
+    if not any(getattr(arguments, flag) for flag in ANSWER_FLAGS) and knows_formats(recipe):
+        return recipe
     from cotrain.config.override import override
     from cotrain.preflight.answers import TAGS, choose_answer_settings
     from cotrain.preflight.probing import AUTO
