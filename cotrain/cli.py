@@ -14,7 +14,6 @@ from cotrain.core.registry import COMMANDS as REGISTERED
 from cotrain.core.registry import load_named
 from cotrain.core.threads import wait_briefly
 from cotrain.core.trust import set_consent
-from cotrain.core.user_code import failure_of, passed_user_file
 from cotrain.core.verbosity import set_level, shows_all
 
 USAGE = """\
@@ -126,6 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("cotrain: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
+        from cotrain.core.user_code import failure_of, passed_user_file
+
         if passed_user_file(error):  # a method, a measure or a task source of the user's own
             if shows_all():
                 traceback.print_exc()

@@ -23,7 +23,6 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, nearest_name
 from cotrain.core.flags import Parser
-from cotrain.core.input_files import read_toml
 
 RECIPE = "recipe"
 NEVER = ("help", "config", "dry_run", "json", "log_level")  # they say nothing of the run
@@ -42,6 +41,8 @@ def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
 
 
 def _read_config(path: str) -> dict[str, Any]:
+    from cotrain.core.input_files import read_toml
+
     try:
         return read_toml(Path(path))
     except DataError as error:

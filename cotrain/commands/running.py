@@ -139,7 +139,6 @@ def _make_recipe(
 ) -> Recipe:
     """The recipe of these arguments, on the problems that the flags name."""
     from cotrain.config.registry import make_recipe
-    from cotrain.tasks.sources import problem_source
 
     if parsed.tasks is None and parsed.data is None and parsed.operations is None and not parsed.lenient:
         return make_recipe(target, arguments)
@@ -147,6 +146,8 @@ def _make_recipe(
         raise ConfigError(
             f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
         )
+    from cotrain.tasks.sources import problem_source
+
     return make_recipe(
         target, {**arguments, "tasks": problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient)}
     )

@@ -17,11 +17,10 @@ from cotrain.config.schedule import Schedule
 from cotrain.core.arguments import check_options
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
+from cotrain.core.state import Store
 from cotrain.core.types import COLDEST, Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.rollout.role import Role
-from cotrain.rollout.stores import Store
-from cotrain.tasks.labelled import refuse_unlabelled
 from cotrain.text.prompts import fields_of
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
@@ -183,6 +182,8 @@ def check_recipe(recipe: Recipe) -> None:
     check_options("evaluation", evaluation.protocol, evaluation.options, first=2)
     for phase in recipe.schedule.phases:
         if phase.unlabelled:
+            from cotrain.tasks.labelled import refuse_unlabelled
+
             refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
         for name in phase.objectives:
             _check_known("objective", name, recipe.objectives, f"phase {phase.name!r}")

@@ -221,6 +221,7 @@ class Trace:
         return sum(turn.end - turn.start for turn in self.turns) if self.turns else len(self.token_ids)
 
 
+UNLABELLED = "unlabelled"  # the split of training problems without a truth
 BROKEN_OFF = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
 
 

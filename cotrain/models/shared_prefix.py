@@ -25,7 +25,7 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from cotrain.models.attention import is_plain
-from cotrain.models.config import ATTENTION
+from cotrain.models.load import ATTENTION
 from cotrain.models.varlen_attention import Piece, attend_pieces
 
 BRANCHES = "branches"  # name of ``branch_attention`` among the attention functions of transformers

@@ -29,7 +29,6 @@ from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import DeclaredSignals, declared_by
 from cotrain.core.types import BROKEN_OFF, AsyncGrader, Completion, Episode, Grade, Task
-from cotrain.core.user_code import failure_of
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.idle_loop import IdleLoop, Stopped, is_ended_by_play, pausing_engine, together
@@ -371,15 +370,21 @@ async def _play_episode(
     except TooLong as error:
         why, episode = str(error), roles._seal_episode(TOO_LONG)
     except Stopped as error:
-        episode = roles._seal_episode(failure_of(error))
+        episode = roles._seal_episode(_failure_of(error))
     except (CotrainError, KeyboardInterrupt):
         raise
     except BaseException as error:
         if is_ended_by_play():
             raise
-        episode = roles._seal_episode(failure_of(error))
+        episode = roles._seal_episode(_failure_of(error))
     if isinstance(loop := asyncio.get_running_loop(), IdleLoop):
         loop.watch.note_progress()
     if over is not None:
         over()
     return replace(episode, task_id=task.id), why
+
+
+def _failure_of(error: BaseException) -> str:
+    from cotrain.core.user_code import failure_of
+
+    return failure_of(error)

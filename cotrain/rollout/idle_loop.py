@@ -31,7 +31,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar, cast
 
 from cotrain.core.errors import CotrainError
-from cotrain.core.user_code import failure_of
 from cotrain.rollout import stuck
 
 T = TypeVar("T")
@@ -78,6 +77,8 @@ class IdleLoop(asyncio.SelectorEventLoop):
                 "a protocol cancelled the play it is part of, as by `asyncio.all_tasks()`; cancel only tasks of its own"
             ) from error
         except SystemExit as error:  # of a task that a protocol began, or of a parser
+            from cotrain.core.user_code import failure_of
+
             raise Stopped(f"{failure_of(error)}; a run does not end that way: return, or raise an exception") from error
         finally:
             self._cancel_all()
@@ -151,6 +152,8 @@ def _no_work() -> bool:
 
 def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What asyncio finds out too late to raise it, such as a failure of a task that nobody awaited."""
+    from cotrain.core.user_code import failure_of
+
     error = context.get("exception")
     stuck.print_note(f"{context['message']}" + (f": {failure_of(error)}" if isinstance(error, BaseException) else ""))
 

@@ -24,7 +24,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from cotrain.core.user_code import first_user_line
 from cotrain.core.verbosity import shows_notes
 
 AFTER = 60.0  # seconds until the first line
@@ -83,16 +82,22 @@ class StallWatch:
         if since is None:
             return
         before, self._said = self._said, time.monotonic() - since
-        if _crosses_mark(before, self._said) and (line := first_user_line(_code_lines(_frames_below(self._thread)))):
+        if _crosses_mark(before, self._said) and (line := _user_line(_frames_below(self._thread))):
             print_note(
                 f"{line} has computed for {self._said:.0f} s, and nothing else can go on meanwhile; "
                 "is it an endless loop? Ctrl-C ends the run"
             )
 
 
+def _user_line(frames: Iterator[FrameType] | list[FrameType]) -> str:
+    from cotrain.core.user_code import first_user_line
+
+    return first_user_line(_code_lines(frames))
+
+
 def _who_waits(tasks: Iterable[asyncio.Task[Any]], does: str) -> str:
     """Who it is, by the first of them with a line of its user's own: "mine.py, line 9 waits (task 3, and 7 more)"."""
-    found = [(task.get_name(), first_user_line(_code_lines(_frames_of(task)))) for task in tasks]
+    found = [(task.get_name(), _user_line(_frames_of(task))) for task in tasks]
     named = sorted((name, line) for name, line in found if line) or sorted(found)
     if not named:
         return ""

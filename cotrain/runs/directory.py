@@ -45,9 +45,8 @@ from cotrain.disk.files import FileDigest, digest_of, replace_file
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.disk.lock import RunLock
-from cotrain.disk.run_files import fault_in
+from cotrain.disk.run_files import QUARANTINE, fault_in
 from cotrain.runs.log import LOG_FILE as LOG
-from cotrain.tasks.reading import NAME as QUARANTINE
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
 SEAL = "seal.json"

@@ -28,6 +28,7 @@ from cotrain.disk.files import FileDigest, GrowingFileHash
 from cotrain.disk.jsonl import JsonlWriter, cut_to_size, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
+from cotrain.disk.run_files import QUARANTINE
 from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.budget import flops_of
 from cotrain.metrics.clusters import counts_json, paired_changes
@@ -51,8 +52,6 @@ from cotrain.runs.model_paths import admit_code, admit_models, pin_model_names, 
 from cotrain.runs.problems import problems_json
 from cotrain.runs.shortage import DiskRetry
 from cotrain.runs.shortage import memory_notes as short_of
-from cotrain.tasks.reading import NAME as QUARANTINE
-from cotrain.tasks.reading import Quarantine
 from cotrain.train.guard import Diverged, LostProcesses, NotFinite, SkipGuard
 from cotrain.train.lag import AHEAD
 from cotrain.train.trainer import CoTrainer
@@ -88,18 +87,25 @@ def start_run(
         build = _trainer_factory(recipe, backend, wrap, lag)
         versions = provenance_json(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
         observer = LoggingObserver(observer or SilentObserver(), directory.path)
-        grown: dict[str, FileDigest] = {}
-        quarantine = getattr(recipe.tasks, "quarantine", None)
-        if isinstance(quarantine, Quarantine) and quarantine.refused:
-            quarantine.write(directory.path / QUARANTINE)
-            grown[QUARANTINE] = GrowingFileHash(directory.path / QUARANTINE).digest_all()
-            observer.message(f"note: {quarantine.summary_line()}; all in {directory.path / QUARANTINE}")
+        aside = getattr(recipe.tasks, "quarantine", None)
+        grown = {} if aside is None else _write_quarantine(aside, directory.path / QUARANTINE, observer)
         directory.write_sealed({"provenance.json": versions, "recipe.json": saved}, grown)
         with remembering_code_of(directory.path):
             if recipe.origin is not None:
                 admit_code(recipe.origin.target, recipe.origin.arguments)
             admit_models(recipe.policies)
         return _continue_run(directory, recipe, build, checkpoint_every, observer)
+
+
+def _write_quarantine(quarantine: Any, path: Path, observer: Observer) -> dict[str, FileDigest]:
+    """Write the rows that a task source has set aside, if there are any; the file's digest by its name."""
+    from cotrain.tasks.reading import Quarantine
+
+    if not (isinstance(quarantine, Quarantine) and quarantine.refused):
+        return {}
+    quarantine.write(path)
+    observer.message(f"note: {quarantine.summary_line()}; all in {path}")
+    return {path.name: GrowingFileHash(path).digest_all()}
 
 
 def resume_run(
