@@ -25,7 +25,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cotrain.core.address import Address, seed_of
+from cotrain.core.address import Address, make_nonce, seed_of
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import DeclaredSignals, declared_by
 from cotrain.core.types import BROKEN_OFF, AsyncGrader, Completion, Episode, Grade, Task
@@ -33,7 +33,6 @@ from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.idle_loop import IdleLoop, Stopped, is_ended_by_play, pausing_engine, together
 from cotrain.rollout.role import Role, Turn
-from cotrain.text.nonce import make_nonce
 from cotrain.text.prompts import fields_of
 from cotrain.text.render import Rendering
 

@@ -65,16 +65,19 @@ def _count_unchanged(
 
 def _start_weights(spec: Learning) -> dict[str, torch.Tensor]:
     """The weights with which it began, by name."""
-    from cotrain.models.heads import reward_model, value_model
-    from cotrain.models.load import load_model
-
     loading = {**spec.load_options, "dtype": "bfloat16"}
     model: torch.nn.Module
     if isinstance(spec, Critic):
+        from cotrain.models.heads import value_model
+
         model = value_model(spec.model, **loading)
     elif isinstance(spec, RewardModel):
+        from cotrain.models.heads import reward_model
+
         model = reward_model(spec.model, **loading)
     else:
+        from cotrain.models.load import load_model
+
         model, _ = load_model(spec.model, **loading)
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 

@@ -8,11 +8,12 @@ import re
 import pytest
 from judge_texts import READERS
 
+from cotrain.core.address import make_nonce
 from cotrain.core.types import ParseFailure
 from cotrain.text.injections import MEANING, injection_corpus, insert_injection
 from cotrain.text.material import guard_fields, seen_text
 from cotrain.text.messages import Message
-from cotrain.text.nonce import make_nonce, wrap_text
+from cotrain.text.nonce import wrap_text
 from cotrain.text.parsers import VERDICT_WORDS, step_verdicts, tagged_solution, write_review
 from cotrain.text.prompts import COMPARE, META, META_FULL, RATE, REFINE, REVIEW, REVIEW_FULL, fill_template
 from cotrain.text.render import Renderer
