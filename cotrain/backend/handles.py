@@ -22,8 +22,7 @@ from cotrain.core.state import State, take_fields
 from cotrain.core.types import Completion, Trace
 from cotrain.disk.parts import TensorParts
 from cotrain.engine.contract import Engine, Request, SpeakerError
-from cotrain.learn.contract import Learner, LossTerm, UpdateReport
-from cotrain.learn.sampled_tokens import Given
+from cotrain.learn.contract import Given, Learner, LossTerm, UpdateReport
 from cotrain.learn.scorer import Scorer
 from cotrain.models.load import load_model, save_model
 from cotrain.text.render import Renderer, Rendering

@@ -25,7 +25,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Trace
 from cotrain.engine.contract import Engine
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.learn.mismatch import Bounds
+from cotrain.learn.losses import Bounds
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.optim import has_bfloat16

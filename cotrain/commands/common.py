@@ -114,7 +114,7 @@ def backend_of(arguments: argparse.Namespace) -> Any:
     launcher, replicas = RayLauncher(cluster), cluster.replicas
     if arguments.engine == "embedded":
         return MultiProcessBackend(launcher, device, world=world, replicas=replicas)
-    from cotrain.learn.mismatch import LOOSE
+    from cotrain.learn.losses import LOOSE
 
     launcher.refuse_foreign(f"--cluster {target}")
     placing = with_gpu_check(cluster, world, VllmPlacement(settings=cluster.vllm))

@@ -26,9 +26,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.learn.collate import ForwardInput, Sequences, forward_input_of, move_to
-from cotrain.learn.sampled_tokens import Given, with_context
-from cotrain.learn.update_plan import batches_of
+from cotrain.learn.collate import ForwardInput, Sequences, batches_of, forward_input_of, move_to
+from cotrain.learn.contract import Given, with_context
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
 from cotrain.models.shared_prefix import can_branch, use_branches
 

@@ -30,8 +30,7 @@ from dataclasses import dataclass
 
 from cotrain.backend.shapes import ComputeShape
 from cotrain.core.types import Episode
-from cotrain.learn.contract import Sample
-from cotrain.learn.sampled_tokens import with_context
+from cotrain.learn.contract import Sample, with_context
 from cotrain.train.policy_store import PolicyStore
 
 PARTS = ("prefill", "sampling", "scoring", "learning")

@@ -22,9 +22,8 @@ from cotrain.core.state import State, Store, take_fields
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import UNLABELLED, Episode, Task, Trace
 from cotrain.engine.contract import Engine
-from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
-from cotrain.learn.mismatch import with_bounds
-from cotrain.learn.sampled_tokens import Given, sampled_only, with_context
+from cotrain.learn.contract import Algorithm, Batch, Given, LossTerm, Sample, sampled_only, with_context
+from cotrain.learn.losses import with_bounds
 from cotrain.learn.samples import sample_of
 from cotrain.metrics.budget import flops_of
 from cotrain.metrics.starved import NON_FINITE_SUFFIX

@@ -12,7 +12,7 @@ import torch
 from cotrain.core.address import Address
 from cotrain.core.types import Trace
 from cotrain.disk.ledger import NAME, Ledger, trace_from_json
-from cotrain.learn.estimators import z_score
+from cotrain.learn.policy_gradient import z_score
 from cotrain.learn.samples import sample_of
 from cotrain.methods.grpo import grpo
 from cotrain.pages.detail import _align_advantages
