@@ -26,9 +26,11 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.functional.kl import ESTIMATORS, Estimator, kl_estimate
 from cotrain.functional.policy_losses import (
+    ESTIMATORS,
+    Estimator,
     clipped_ratio_loss,
+    kl_estimate,
     reinforce_loss,
     sequence_log_ratio,
     shaped_loss,
