@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cotrain.models import varlen_attention
-from cotrain.models.varlen_attention import Piece, attend_pieces
+from cotrain.models.shared_prefix import Piece, attend_pieces
 
 PIECES = (Piece(0, 5), Piece(5, 12, 0, 5), Piece(12, 13, 0, 5), Piece(13, 16), Piece(16, 22, 13, 16))
 
