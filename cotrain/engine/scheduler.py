@@ -27,14 +27,11 @@ from transformers import PreTrainedConfig
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.types import Completion, Sampling
-from cotrain.engine.attention import DECODE, use_attention
-from cotrain.engine.cache import TILE, SharedPrefixCache, cache_argument, plan_moves
-from cotrain.engine.checks import check_request
-from cotrain.engine.contract import Request
+from cotrain.engine.cache import DECODE, TILE, SharedPrefixCache, cache_argument, plan_moves, use_attention
+from cotrain.engine.contract import Request, check_request
 from cotrain.engine.kept import KeptPrefix, PrefixStore
 from cotrain.engine.prefill import continue_prefill, prefill
-from cotrain.engine.rows import Row, Rows
-from cotrain.engine.sampling import draw_tokens
+from cotrain.engine.rows import Row, Rows, draw_tokens
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
 from cotrain.text.stops import StopWatch
 
