@@ -24,8 +24,8 @@ from cotrain.pages.run_report import write_report
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.runs import run as loop
 from cotrain.runs import seal
-from cotrain.runs.costs import latest_costs
 from cotrain.runs.directory import STOPPED, RunDirectory, estimates_json, refuse_other, setting_differences
+from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
 from cotrain.runs.model_paths import admit_code, admit_models, refuse_lost
 from cotrain.runs.run import Interrupted, Outcome

@@ -344,7 +344,7 @@ def _run_watched(
 ) -> int:
     """Run under the live table, mirrored in trackers; print how to watch it, and where the results are."""
     from cotrain.pages.live import LiveTable, ends_of
-    from cotrain.runs.costs import latest_costs
+    from cotrain.runs.figures import latest_costs
     from cotrain.runs.run import Interrupted
     from cotrain.train.guard import Diverged
 

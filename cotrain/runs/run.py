@@ -35,7 +35,6 @@ from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.preflight.fitting import too_long_notes
 from cotrain.runs import seal
-from cotrain.runs.costs import seconds_of, throughput_row, timings_row
 from cotrain.runs.directory import (
     AFTER,
     STOPPED,
@@ -45,12 +44,21 @@ from cotrain.runs.directory import (
     refuse_other,
     seal_entries,
 )
-from cotrain.runs.figures import best_step, curve_row, end_figures, final_figures, last_measured, rows_of
-from cotrain.runs.limits import memory_limits, restore_limits
+from cotrain.runs.figures import (
+    best_step,
+    curve_row,
+    end_figures,
+    final_figures,
+    last_measured,
+    problems_json,
+    rows_of,
+    seconds_of,
+    throughput_row,
+    timings_row,
+)
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
 from cotrain.runs.model_paths import admit_code, admit_models, pin_model_names, prepare_recipe, weights_of
-from cotrain.runs.problems import problems_json
-from cotrain.runs.shortage import DiskRetry
+from cotrain.runs.shortage import DiskRetry, memory_limits, restore_limits
 from cotrain.runs.shortage import memory_notes as short_of
 from cotrain.train.guard import Diverged, LostProcesses, NotFinite, SkipGuard
 from cotrain.train.lag import AHEAD

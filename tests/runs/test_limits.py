@@ -16,8 +16,8 @@ from cotrain.disk import transaction
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.methods.grpo import grpo
 from cotrain.runs import run as loop
-from cotrain.runs.limits import LIMITS, memory_limits, restore_limits
 from cotrain.runs.log import SilentObserver
+from cotrain.runs.shortage import LIMITS, memory_limits, restore_limits
 from cotrain.train.policy_store import PolicyStore
 from tests.backend.processes import Here
 from tests.helpers import EASY, TINY
