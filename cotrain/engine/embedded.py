@@ -31,7 +31,7 @@ from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 from cotrain.engine.rows import Row
 from cotrain.engine.scheduler import Scheduler
-from cotrain.text.stops import StopWatch
+from cotrain.text.decoding import StopWatch
 
 if TYPE_CHECKING:
     from cotrain.engine.copies import HalfPrecisionCopies

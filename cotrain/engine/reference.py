@@ -17,7 +17,7 @@ from cotrain.core.errors import UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 from cotrain.engine.rows import draw_tokens, uniform_numbers
-from cotrain.text.stops import stop_in
+from cotrain.text.decoding import stop_in
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from cotrain.core import entropy
 from cotrain.core.types import COLDEST, Completion
 from cotrain.engine.cache import fill_gaps
 from cotrain.engine.contract import Request
-from cotrain.text.stops import StopWatch
+from cotrain.text.decoding import StopWatch
 
 # -- Drawing tokens: uniforms by counter, then the inverse of the cumulative distribution.
 #

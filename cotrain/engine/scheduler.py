@@ -33,7 +33,7 @@ from cotrain.engine.kept import KeptPrefix, PrefixStore
 from cotrain.engine.prefill import continue_prefill, prefill
 from cotrain.engine.rows import Row, Rows, draw_tokens
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
-from cotrain.text.stops import StopWatch
+from cotrain.text.decoding import StopWatch
 
 if TYPE_CHECKING:
     from cotrain.engine.copies import HalfPrecisionCopies

@@ -36,7 +36,7 @@ import torch
 from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request, check_request
-from cotrain.text.stops import StopWatch
+from cotrain.text.decoding import StopWatch
 
 Weights = Iterable[tuple[str, torch.Tensor]]  # (name as in the model's directory, tensor)
 ENVIRONMENT = {  # what vLLM reads when it is imported

@@ -26,6 +26,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding, Note
 from cotrain.core.signals import DeclaredSignals, Signal
 from cotrain.core.types import Completion, ParseFailure, Reward, Sampling, Span, Trace
+from cotrain.text.decoding import char_to_tokens, stop_in
 from cotrain.text.parsers import (
     TAGS,
     THOUGHT_ENDS,
@@ -38,8 +39,6 @@ from cotrain.text.parsers import (
 )
 from cotrain.text.prompts import OTHERS_FIELDS, fields_of
 from cotrain.text.render import Rendering
-from cotrain.text.spans import char_to_tokens
-from cotrain.text.stops import stop_in
 
 if TYPE_CHECKING:
     from cotrain.rollout.conversation import Conversation

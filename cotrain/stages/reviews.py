@@ -37,8 +37,8 @@ from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.stages.solutions import CHUNK, in_chunks, lost_suffix, open_player, read_rows, why_lost
 from cotrain.tasks.processbench import FixedSolution, solution_of_row
 from cotrain.tasks.reading import Quarantine
+from cotrain.text.chat_template import Message
 from cotrain.text.free_verdicts import BOXED, WORDS, write_free_review
-from cotrain.text.messages import Message
 from cotrain.text.parsers import TAGS
 from cotrain.text.prompts import REVIEW_FULL, REVIEW_OWN, fields_of, fill_template
 

@@ -10,9 +10,9 @@ from judge_texts import READERS
 
 from cotrain.core.address import make_nonce
 from cotrain.core.types import ParseFailure
+from cotrain.text.chat_template import Message
 from cotrain.text.injections import MEANING, injection_corpus, insert_injection
 from cotrain.text.material import guard_fields, seen_text
-from cotrain.text.messages import Message
 from cotrain.text.nonce import wrap_text
 from cotrain.text.parsers import VERDICT_WORDS, step_verdicts, tagged_solution, write_review
 from cotrain.text.prompts import COMPARE, META, META_FULL, RATE, REFINE, REVIEW, REVIEW_FULL, fill_template

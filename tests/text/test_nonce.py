@@ -7,7 +7,7 @@ from judge_texts import READERS, soup
 
 from cotrain.core.address import Address, make_nonce
 from cotrain.text import judge_prompts
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.nonce import JUDGE_TAGS, break_judge_tags, wrap_all, wrap_text
 from cotrain.text.prompts import fields_of, fill_template
 from cotrain.text.render import Renderer
