@@ -240,3 +240,18 @@ def pools_of(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
     index: dict[str, int] = {}
     pools = [index.setdefault(sample.group, len(index)) for sample in samples]
     return torch.tensor(pools, dtype=torch.int64), len(index)
+
+
+# -- What each token was worth in training, as it is kept beside a rollout: advantages as runs of equal values.
+
+
+AdvantageRuns = list[list[float]]  # [advantage, number of sampled tokens], in order; values to four digits
+TokenAdvantages = dict[str, dict[str, AdvantageRuns]]  # address of a trace → objective → its advantages
+
+
+def record_advantages(worth: TokenAdvantages, objective: str, samples: Sequence[Sample]) -> None:
+    """Add to ``worth`` what these samples have after credit. A sample that is repeated is told once."""
+    for sample in samples:
+        values, counts = torch.unique_consecutive(sample.advantages, return_counts=True)
+        runs = [[float(f"{value:.4g}"), count] for value, count in zip(values.tolist(), counts.tolist(), strict=True)]
+        worth.setdefault(sample.key, {}).setdefault(objective, runs)

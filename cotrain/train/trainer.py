@@ -16,7 +16,7 @@ from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
-from cotrain.config.schedule import Phase
+from cotrain.config.schedule import Phase, train_task
 from cotrain.core.address import seed_of
 from cotrain.core.state import State, Store, take_fields
 from cotrain.core.statistics import Estimate
@@ -24,18 +24,15 @@ from cotrain.core.types import UNLABELLED, Episode, Task, Trace
 from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Algorithm, Batch, Given, LossTerm, Sample, sampled_only, with_context
 from cotrain.learn.losses import with_bounds
-from cotrain.learn.samples import sample_of
+from cotrain.learn.samples import TokenAdvantages, record_advantages, sample_of
 from cotrain.metrics.budget import flops_of
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
 from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
 from cotrain.rollout.executor import Executor, grade_outside
 from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.rollout.role import Role
-from cotrain.train.advantages import TokenAdvantages, record_advantages
-from cotrain.train.clock import StageClock
-from cotrain.train.drawing import train_task
 from cotrain.train.evaluation import evaluation_seed, greedy_names, measure_protocol
-from cotrain.train.flops import FlopsMeter, Sequences
+from cotrain.train.flops import FlopsMeter, Sequences, StageClock
 from cotrain.train.lag import PlayCounter, PlayPipeline, PlayResult, StoppableEngine, check_lag, updates_behind
 from cotrain.train.policy_store import PolicyStore
 from cotrain.train.refusals import refuse_lonely, refuse_play, refuse_silence
