@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cotrain.core.verbosity import shows_notes, shows_progress
-from cotrain.metrics.budget import budget_share, flops_of
 from cotrain.metrics.metric import FIRST
+from cotrain.metrics.steps import budget_share, flops_of
 from cotrain.metrics.table import is_headline, labelled_metric, table_rank
 from cotrain.pages.curves import TITLES, process_cells, processes_of
 from cotrain.pages.guide import display_order, number_text

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cotrain.core.flags import Parser
-from cotrain.metrics.budget import budget_share
+from cotrain.metrics.steps import budget_share
 from cotrain.pages.curves import finite_number as finite
 from cotrain.pages.follow import STOPPED
 from cotrain.pages.guide import number_text

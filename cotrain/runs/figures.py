@@ -11,8 +11,8 @@ from cotrain.config.evaluation import has_split
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 from cotrain.core.statistics import Estimate
 from cotrain.disk.jsonl import read_jsonl
-from cotrain.metrics.budget import flops_of
 from cotrain.metrics.clusters import Figure
+from cotrain.metrics.steps import flops_of
 from cotrain.runs.directory import RunDirectory
 from cotrain.train.sparsity import update_sparsity
 from cotrain.train.trainer import CoTrainer

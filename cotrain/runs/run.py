@@ -30,9 +30,9 @@ from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
 from cotrain.disk.run_files import QUARANTINE
 from cotrain.metrics.alarms import Monitor, with_examples
-from cotrain.metrics.budget import flops_of
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
+from cotrain.metrics.steps import flops_of
 from cotrain.preflight.fitting import too_long_notes
 from cotrain.runs import seal
 from cotrain.runs.directory import (

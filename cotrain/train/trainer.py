@@ -25,9 +25,8 @@ from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Algorithm, Batch, Given, LossTerm, Sample, sampled_only, with_context
 from cotrain.learn.losses import with_bounds
 from cotrain.learn.samples import TokenAdvantages, record_advantages, sample_of
-from cotrain.metrics.budget import flops_of
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
-from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
+from cotrain.metrics.steps import MetricsRow, credit_keys, flops_of, learner_keys, reward_gap, role_metrics
 from cotrain.rollout.executor import Executor, grade_outside
 from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.rollout.role import Role

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from cotrain.core.errors import CotrainError, UserError
 from cotrain.core.pace import clock_text
 from cotrain.core.stopping import Interrupted, stop_on_signal
-from cotrain.metrics.budget import budget_share
+from cotrain.metrics.steps import budget_share
 from cotrain.runs.figures import costs_of
 
 POLL_SECONDS = 0.2
