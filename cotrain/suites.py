@@ -27,10 +27,9 @@ from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
-from cotrain.core.pace import Pace
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, ParseFailure, Task, Trace
-from cotrain.core.verbosity import print_progress
+from cotrain.core.verbosity import Pace, print_progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.grading.fences import program_of

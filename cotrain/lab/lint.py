@@ -29,9 +29,8 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import Parser
-from cotrain.core.pace import Pace
 from cotrain.core.types import ParseFailure
-from cotrain.core.verbosity import print_progress
+from cotrain.core.verbosity import Pace, print_progress
 from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
 from cotrain.tasks.processbench import solution_of_row
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows

@@ -10,8 +10,8 @@ from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
-from cotrain.core.pace import Pace
 from cotrain.core.types import Task
+from cotrain.core.verbosity import Pace
 from cotrain.engine.contract import as_serving_engine
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Executor, Roles, grade_outside

@@ -20,9 +20,9 @@ from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
-from cotrain.core.pace import Pace
 from cotrain.core.stopping import Interrupted, stop_on_signal
 from cotrain.core.trust import remembering_code_of
+from cotrain.core.verbosity import Pace
 from cotrain.disk import transaction
 from cotrain.disk.files import FileDigest, GrowingFileHash
 from cotrain.disk.jsonl import JsonlWriter, cut_to_size, truncate_after

@@ -26,8 +26,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain.core.errors import DataError
-from cotrain.core.pace import Pace
 from cotrain.core.types import Task
+from cotrain.core.verbosity import Pace
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.fixed_solutions import judge_fields
 from cotrain.rollout.judges import judge

@@ -28,8 +28,8 @@ from cotrain.config.policies import frozen
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError
 from cotrain.core.notes import CORRECT, FAILURE
-from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
+from cotrain.core.verbosity import Pace
 from cotrain.grading.pool import AnswerGrader
 from cotrain.preflight.answers import TAGS, SampledAnswer, read_answers
 from cotrain.preflight.probing import STEP as LOOK

@@ -30,8 +30,8 @@ from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, StateError, UnknownName
-from cotrain.core.pace import SECONDS
 from cotrain.core.state import take_fields
+from cotrain.core.verbosity import SECONDS
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, truncate_after

@@ -26,8 +26,8 @@ from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT
-from cotrain.core.pace import Pace
 from cotrain.core.types import Task
+from cotrain.core.verbosity import Pace
 from cotrain.disk import transaction
 from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names
 from cotrain.lab.attack.play import judge_attempts, judging_role

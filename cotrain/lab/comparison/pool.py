@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cotrain.core.errors import CotrainError, UserError
-from cotrain.core.pace import clock_text
 from cotrain.core.stopping import Interrupted, stop_on_signal
+from cotrain.core.verbosity import clock_text
 from cotrain.metrics.steps import budget_share
 from cotrain.runs.figures import costs_of
 
