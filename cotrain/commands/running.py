@@ -14,19 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.commands.common import (
+    RECIPE,
     add_answer_flags,
     add_backend_flags,
     add_device_flag,
     add_lag_flag,
     add_threads_flag,
     backend_of,
+    config_lines,
+    config_of,
+    config_words,
     device_of,
     figure_text,
     quiet_libraries,
     set_threads,
     with_answer_formats,
 )
-from cotrain.commands.config import RECIPE, config_lines, config_of, config_words
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import (
     Parser,
