@@ -20,7 +20,6 @@ from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
-from cotrain.core.stopping import Interrupted, stop_on_signal
 from cotrain.core.trust import remembering_code_of
 from cotrain.core.verbosity import Pace
 from cotrain.disk import transaction
@@ -60,7 +59,7 @@ from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
 from cotrain.runs.model_paths import admit_code, admit_models, pin_model_names, prepare_recipe, weights_of
 from cotrain.runs.shortage import DiskRetry, memory_limits, restore_limits
 from cotrain.runs.shortage import memory_notes as short_of
-from cotrain.train.guard import Diverged, LostProcesses, NotFinite, SkipGuard
+from cotrain.train.guard import Diverged, Interrupted, LostProcesses, NotFinite, SkipGuard, stop_on_signal
 from cotrain.train.lag import AHEAD
 from cotrain.train.trainer import CoTrainer
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from cotrain.core.state import State, take_fields
-from cotrain.core.stopping import Interrupted
 from cotrain.disk.files import DiskError
 from cotrain.engine.contract import Engine, MemoryLimitedEngine
 from cotrain.runs.log import Observer
+from cotrain.train.guard import Interrupted
 from cotrain.train.policy_store import MEMORY_SUFFIX, PolicyStore
 
 MICRO_SUFFIX = "/micro_tokens"
