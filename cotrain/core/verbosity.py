@@ -61,7 +61,7 @@ def print_progress(text: str) -> None:
 # -- How far something long has come: a line with total and time left, at most every five seconds and ten in all.
 
 
-SECONDS = 5.0  # between lines, and before the first
+PACE_SECONDS = 5.0  # between lines, and before the first
 LINES = 10  # at most
 
 
@@ -87,7 +87,7 @@ class Pace:
         """So many more are done."""
         self.done += count
         now, made = self._clock(), self.done - self._before
-        if self.done >= self._total or now - self._said < SECONDS or (self.done - self._at) * LINES < self._total:
+        if self.done >= self._total or now - self._said < PACE_SECONDS or (self.done - self._at) * LINES < self._total:
             return
         self._said, self._at = now, self.done
         left = (now - self._begun) / made * (self._total - self.done)

@@ -35,7 +35,6 @@ from typing import Any, TypeVar, cast
 
 from cotrain.core.errors import CotrainError
 from cotrain.core.verbosity import shows_notes
-from cotrain.rollout import stuck
 
 # -- Says where a play stands still: a protocol that computes without end, or that waits for what does not come.
 
@@ -194,7 +193,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
         self.outside = 0  # how many coroutines wait for short work outside
         self.elsewhere = 0  # how many wait for a server that answers when it likes
         self.given_up = False  # nobody waits for its end any more
-        self.watch = stuck.StallWatch()
+        self.watch = StallWatch()
         self._until: asyncio.Future[Any] | None = None  # what it runs for
         super().__init__(_IdleSelector(self))
         self.set_exception_handler(_report_error)
@@ -295,7 +294,7 @@ def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
     from cotrain.core.user_code import failure_of
 
     error = context.get("exception")
-    stuck.print_note(f"{context['message']}" + (f": {failure_of(error)}" if isinstance(error, BaseException) else ""))
+    print_note(f"{context['message']}" + (f": {failure_of(error)}" if isinstance(error, BaseException) else ""))
 
 
 class _IdleSelector(selectors.DefaultSelector):
@@ -337,7 +336,7 @@ class _IdleSelector(selectors.DefaultSelector):
     def _wait_watched(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         """For events; not for longer than the watch, which says who waits where none come."""
         begun = time.monotonic()
-        events = super().select(stuck.AFTER if timeout is None else min(timeout, stuck.AFTER))
+        events = super().select(AFTER if timeout is None else min(timeout, AFTER))
         if events:
             self._loop.watch.note_progress()
         else:

@@ -17,7 +17,8 @@ import resource
 import signal
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,6 @@ from cotrain.core.errors import ModelError
 if TYPE_CHECKING:
     from jinja2 import Template
     from transformers import PreTrainedTokenizerBase
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 # -- Messages of a conversation, and what becomes of those that a chat template does not know.
 

@@ -1,18 +1,18 @@
-"""Sampled ids → text, with a character offset for every token."""
+"""Tokens and their text: sampled ids → text with a character offset for every token, the tokens of a span of text, stop
+strings, and the ids of a conversation."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from cotrain.text.render import Piece, Rendering
+    from cotrain.text.render import Piece, Rendering
 
 _BROKEN = "\ufffd"  # what decoders write for bytes that are not (yet) UTF-8
 _WINDOW = 64  # tokens that ``offsets`` decodes again and again while a text stays broken

@@ -123,8 +123,8 @@ class Renderer:
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt ids [P] up to and including the opening of the assistant's next turn.
 
-        A template that refuses roles gets plainer ones (``text/chat_template.py``). Raises ModelError when it refuses these
-        too.
+        A template that refuses roles gets plainer ones (``text/chat_template.py``). Raises ModelError when it
+        refuses these too.
         """
         return self.encode_pieces(self.prompt_pieces(messages))
 
