@@ -39,7 +39,8 @@ from cotrain.rollout.judges import guarded_fields as between_markers
 from cotrain.rollout.role import Role
 from cotrain.text.free_verdicts import BOXED, FORMS, WORDS, check_verdict
 from cotrain.text.parsers import TAGS, Solution
-from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, fields_of
+from cotrain.text.prompts import fields_of
+from cotrain.text.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN
 
 SHOWN = 110  # characters of the end of a review
 MAY_ASK = frozenset({"problem", "solution", "count", "nonce"})  # marks of a verifier's prompt

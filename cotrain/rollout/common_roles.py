@@ -13,23 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.rollout.role import Parser, Role
 from cotrain.text.parsers import VERDICT_WORDS, Review, SelfCheck, parse_solution, step_verdicts
-from cotrain.text.prompts import (
-    DIGEST,
-    DIGEST_FULL,
-    META,
-    META_FULL,
-    PLAN,
-    PLAN_FULL,
-    RATE,
-    REFINE,
-    REFINE_FULL,
-    REVIEW,
-    REVIEW_FULL,
-    SELF_CHECK,
-    SELF_CHECK_FULL,
-    SOLVE,
-    SOLVE_FULL,
-)
+from cotrain.text.prompts import SOLVE, SOLVE_FULL
 
 if TYPE_CHECKING:
     from cotrain.text.role_parsers import Query
@@ -77,6 +61,8 @@ def solver(policy: str, model: str, *, max_tokens: int | None = None, temperatur
 
 def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
     """The role ``verifier``: fields ``problem``, ``solution`` and ``count`` (its steps); parsed to a Review."""
+    from cotrain.text.role_prompts import REVIEW, REVIEW_FULL
+
     short = speaks_short(model)
     sampling = Sampling(max_tokens=max_tokens or (208 if short else 1024), temperature=temperature)
     prompt = REVIEW if short else REVIEW_FULL
@@ -85,6 +71,8 @@ def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperat
 
 def rater(policy: str) -> Role:
     """The role of a reward model: fields ``problem``, ``solution`` and ``reference``; answered with ``Turn.score``."""
+    from cotrain.text.role_prompts import RATE
+
     return Role(policy=policy, prompt=RATE, sampling=Sampling(max_tokens=1))
 
 
@@ -112,26 +100,36 @@ def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
 
 def refiner(policy: str, model: str) -> Role:
     """Revises: fields ``problem``, ``solution`` and ``review``; parsed to a Solution."""
+    from cotrain.text.role_prompts import REFINE, REFINE_FULL
+
     return _extra_role(policy, model, (REFINE, REFINE_FULL), (160, 768), parse_solution)
 
 
 def self_checker(policy: str, model: str) -> Role:
     """A solver that reviews its own solution: field ``problem``; parsed to a SelfCheck."""
+    from cotrain.text.role_prompts import SELF_CHECK, SELF_CHECK_FULL
+
     return _extra_role(policy, model, (SELF_CHECK, SELF_CHECK_FULL), (368, 1792), parse_self_check)
 
 
 def meta_verifier(policy: str, model: str) -> Role:
     """Judges a review: fields ``problem``, ``solution`` and ``review``; parsed to a Review without steps."""
+    from cotrain.text.role_prompts import META, META_FULL
+
     return _extra_role(policy, model, (META, META_FULL), (96, 1024), parse_meta, VERDICT_WORDS)
 
 
 def planner(policy: str, model: str) -> Role:
     """Says what to search for: field ``question``; parsed to a Query."""
+    from cotrain.text.role_prompts import PLAN, PLAN_FULL
+
     return _extra_role(policy, model, (PLAN, PLAN_FULL), (32, 256), parse_search)
 
 
 def digester(policy: str, model: str) -> Role:
     """Picks what matters out of documents: fields ``documents`` and ``purpose``; not parsed."""
+    from cotrain.text.role_prompts import DIGEST, DIGEST_FULL
+
     return _extra_role(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
 
 

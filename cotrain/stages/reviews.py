@@ -40,7 +40,8 @@ from cotrain.tasks.reading import Quarantine
 from cotrain.text.chat_template import Message
 from cotrain.text.free_verdicts import BOXED, WORDS, write_free_review
 from cotrain.text.parsers import TAGS
-from cotrain.text.prompts import REVIEW_FULL, REVIEW_OWN, fields_of, fill_template
+from cotrain.text.prompts import fields_of, fill_template
+from cotrain.text.role_prompts import REVIEW_FULL, REVIEW_OWN
 
 Form = Literal["steps", "genrm"]
 FORMS: tuple[Form, ...] = ("steps", "genrm")

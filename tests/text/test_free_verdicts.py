@@ -15,7 +15,7 @@ from cotrain.text.free_verdicts import FORMS, check_verdict, free_review, verdic
 from cotrain.text.material import without_verdicts
 from cotrain.text.nonce import wrap_text
 from cotrain.text.parsers import VERDICT_WORDS, step_verdicts
-from cotrain.text.prompts import REVIEW_OWN
+from cotrain.text.role_prompts import REVIEW_OWN
 
 MIXED, ALL = ((True, False), False), ((True, True), True)
 BRACKETS, LABEL = r"Judgement=\[\[(\w+)\]\]", r"Verdict: (.*)"

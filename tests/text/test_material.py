@@ -13,7 +13,8 @@ from cotrain.text import prompts
 from cotrain.text.material import break_tags, guard_fields, labels_of, quote_labels, seen_text, without_words
 from cotrain.text.nonce import wrap_text
 from cotrain.text.parsers import VERDICT_WORDS
-from cotrain.text.prompts import COMPARE, META, META_FULL, RATE, REFINE, REVIEW, REVIEW_FULL, SOLVE
+from cotrain.text.prompts import SOLVE
+from cotrain.text.role_prompts import COMPARE, META, META_FULL, RATE, REFINE, REVIEW, REVIEW_FULL
 
 
 def shown(text: str, template: str = REVIEW, name: str = "solution") -> str:
