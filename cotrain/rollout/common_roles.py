@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.rollout.role import Parser, Role
-from cotrain.text.parsers import VERDICT_WORDS, Review, SelfCheck, parse_solution, step_verdicts
+from cotrain.text.parsers import VERDICT_WORDS, SelfCheck, parse_solution
 from cotrain.text.prompts import SOLVE, SOLVE_FULL
 
 if TYPE_CHECKING:
-    from cotrain.text.role_parsers import Query
+    from cotrain.text.role_parsers import Query, Review
 
 EMBEDDED = (  # the package's own models
     "embedded",
@@ -49,6 +49,8 @@ def cannot_propose(model: str) -> bool:
 
 
 def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
+    from cotrain.text.role_parsers import step_verdicts
+
     return step_verdicts(text, int(fields["count"]))
 
 

@@ -29,8 +29,9 @@ from collections.abc import Iterator, Sequence
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import TAGS, Review, _clip_score, without_thought, write_review
+from cotrain.text.parsers import TAGS, _clip_score, without_thought
 from cotrain.text.patterns import pattern_of
+from cotrain.text.role_parsers import Review, write_review
 from cotrain.text.verdicts import Verdict
 
 WORDS, BOXED, FIRST_WRONG = "words", "boxed", "first-wrong"

@@ -1,13 +1,12 @@
-r"""Reading what roles wrote: solutions in steps, answers, and step-by-step reviews.
+r"""Reading what roles wrote: solutions in steps, and answers; ``role_parsers.py`` reads reviews and what further roles
+write.
 
 ::
 
     solution:  <step>…</step> … <step>…</step><answer>…</answer>
-    review:    <step>… CORRECT</step> … <step>… INCORRECT</step><final>INCORRECT</final>
 
 Every parser returns a value for every string: the parsed text, or a ``ParseFailure`` with its reason and a graded
-``format_score``. A review is three-valued on purpose: CORRECT, INCORRECT, or not a review. Whatever is ambiguous
-(two finals, "not CORRECT", a verdict too many) is the third, never a guess.
+``format_score``. Whatever is ambiguous is a failure, never a guess.
 
 The scanners are written by hand and go over the text once: rewards are computed on degenerate text, and ordinary
 regular expressions take minutes on it. Format scores follow RL Tango (arXiv 2505.15034, released code): 1 − 0.8 for
@@ -21,17 +20,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotrain.core.types import ParseFailure, Span
+
+if TYPE_CHECKING:
+    from cotrain.text.role_parsers import Review
 
 MAX_CHARS = 100_000  # longer texts are not read: "too long"
 UNFINISHED = "unclosed think"  # reason of a text that ends inside of a thought
 
 TAGS = "tags"  # the form of solutions and reviews that is read here
 VERDICT_WORDS = ("CORRECT", "INCORRECT")
-_VERDICTS = {"CORRECT": True, "INCORRECT": False}
-_HEDGES = frozenset({"not", "never", "no", "or", "nor", "cannot"})  # "not CORRECT" is not a verdict
 THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
 
 
@@ -43,20 +43,6 @@ class Solution:
     answer: str  # the inside of the one <answer>, stripped; never empty
     format_score: float = 1.0  # in [0, 1]; 0.6 when there is text outside of the tags
     tagged: str | None = None  # the same in tags, where its text has none (``answers.py``)
-
-    @property
-    def ok(self) -> bool:
-        return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Review:
-    """A review that could be read: a verdict for every step and one for the answer."""
-
-    steps: tuple[bool, ...]  # [K] True where the reviewer wrote CORRECT
-    final: bool  # the verdict on the answer
-    final_span: Span  # where that word stands
-    format_score: float = 1.0  # always 1: a review is read in full or not at all
 
     @property
     def ok(self) -> bool:
@@ -142,58 +128,6 @@ def _tagged_solution(text: str) -> Solution | ParseFailure:
     return ParseFailure(reason=reason, format_score=min(score, 0.6))
 
 
-def step_verdicts(text: str, count: int) -> Review | ParseFailure:
-    r"""Read the review of a solution with ``count`` steps.
-
-    Exactly ``count`` blocks ``<step>…</step>``, each ending in the word CORRECT or INCORRECT (alone or as
-    ``\boxed{CORRECT}``), then exactly one ``<final>`` that holds such a word and nothing else; only whitespace
-    outside. Verdict words elsewhere in a block are ordinary text.
-
-    Reasons of failure: "too long", "unclosed step", "unclosed final", "no final verdict", "several finals",
-    "bad final verdict", "final before steps", "no steps", "step count", "bad step verdict", "stray text".
-    """
-    if len(text) > MAX_CHARS:
-        return ParseFailure(reason="too long")
-    scan = _scan_blocks(text, ("step", "final"))
-    blocks, finals = scan.blocks_named("step"), scan.blocks_named("final")
-    verdicts = [_last_verdict(block.text) for block in blocks]
-    final = _whole_verdict(finals[0].text) if len(finals) == 1 else None
-    early = bool(finals and blocks and finals[0].start < blocks[-1].end)
-    counted = len(blocks) == count and None not in verdicts
-    score = _clip_score(
-        1.0
-        - 0.8 * (final is None or early)
-        - 0.8 * (count > 0 and not blocks)
-        - 0.8 * (not counted)
-        - 0.4 * (scan.stray or scan.broken is not None)
-    )
-    if scan.broken is not None:
-        reason = scan.broken
-    elif not finals:
-        reason = "no final verdict"
-    elif len(finals) > 1:
-        reason = "several finals"
-    elif final is None:
-        reason = "bad final verdict"
-    elif early:
-        reason = "final before steps"
-    elif count > 0 and not blocks:
-        reason = "no steps"
-    elif len(blocks) != count:
-        reason = "step count"
-    elif not counted:
-        reason = "bad step verdict"
-    elif scan.stray:
-        reason = "stray text"
-    else:
-        inside = finals[0]
-        start = inside.start + len(inside.text) - len(inside.text.lstrip())
-        word = inside.text.strip()
-        span = Span(start=start, end=start + len(word), text=word)
-        return Review(steps=tuple(bool(v) for v in verdicts), final=final, final_span=span)
-    return ParseFailure(reason=reason, format_score=score)
-
-
 def blocks_of(text: str, name: str) -> tuple[Span, ...]:
     """The insides of all complete blocks ``<name>…</name>``."""
     return _scan_blocks(text, (name,)).blocks_named(name)
@@ -277,20 +211,6 @@ def write_solution(steps: Sequence[str], answer: str) -> str:
     return "".join(f"<step>{step}</step>" for step in steps) + f"<answer>{answer}</answer>"
 
 
-def write_review(derivations: Sequence[str], verdicts: Sequence[bool], final: bool) -> str:
-    """The text of a review; ``step_verdicts`` reads its verdicts back."""
-    blocks = (f"<step>{d} {_verdict_word(v)}</step>" for d, v in zip(derivations, verdicts, strict=True))
-    return "".join(blocks) + f"<final>{_verdict_word(final)}</final>"
-
-
-def corrected_review(text: str, verdicts: Sequence[bool], final: bool) -> str:
-    """A review with other verdicts behind the same derivations; without derivations where it cannot be read."""
-    if isinstance(step_verdicts(text, len(verdicts)), ParseFailure):
-        return write_review([""] * len(verdicts), verdicts, final)
-    blocks = _scan_blocks(text, ("step", "final")).blocks_named("step")
-    return write_review([" ".join(block.text.split()[:-1]) for block in blocks], verdicts, final)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BlockScan:
     """What one pass over a text found."""
@@ -339,32 +259,6 @@ def _scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
 
 def _is_blank(text: str, start: int, end: int) -> bool:
     return start == end or text[start:end].isspace()
-
-
-def _verdict_word(verdict: bool) -> str:
-    return "CORRECT" if verdict else "INCORRECT"
-
-
-def _whole_verdict(text: str) -> bool | None:
-    r"""The verdict that a text consists of: ``CORRECT`` or ``\boxed{CORRECT}`` and whitespace."""
-    word = text.strip()
-    if word.startswith("\\boxed{") and word.endswith("}"):
-        word = word[len("\\boxed{") : -1].strip()
-    return _VERDICTS.get(word)
-
-
-def _last_verdict(text: str) -> bool | None:
-    """The verdict that a text ends in as a word of its own; None when there is none or it is taken back."""
-    words = text.rsplit(maxsplit=2)
-    verdict = _whole_verdict(words[-1]) if words else None
-    if verdict is None or len(words) < 2:
-        return verdict
-    before = words[-2].removeprefix("\\boxed{").strip(".,:;!?*_\"'()[]{}/|")
-    if before in _VERDICTS:
-        return None  # two verdicts
-    same_sentence = not words[-2].endswith((".", ":", ";", "!", "?"))
-    hedged = before.casefold() in _HEDGES or before.casefold().endswith(("n't", "n’t"))
-    return None if hedged and same_sentence else verdict
 
 
 def last_boxed(text: str) -> str | None:

@@ -29,12 +29,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import (
-    _HEDGES,
-    _scan_blocks,
-    scored_failure,
-    without_thought,
-)
+from cotrain.text.parsers import _scan_blocks, scored_failure, without_thought
+from cotrain.text.role_parsers import _HEDGES
 
 ABSTAIN = "Abstain"  # in the verdict's place: the judge declines
 

@@ -12,8 +12,8 @@ from cotrain.rollout.common_roles import parse_solution, verifier
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
-from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer
+from cotrain.text.role_parsers import write_review
 from tests.helpers import TINY, spoken
 
 TASKS = [study_problems((3, 3)).get("train", i) for i in range(40)]
