@@ -16,7 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 # -- Making text from models and files safe to show: in a page, and in a terminal.
-
+#
+# Everything a model wrote is hostile until shown otherwise. Characters that would move the cursor, turn the reading
+# direction or hide are replaced by something that can be seen: ``<U+202E>``. In a page the front-end does the same
+# (``pages/assets/words.js``); here markup is escaped only for the title.
 
 MAX_CHARS = 4000  # of one text in a page
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories that have no shape
