@@ -23,6 +23,7 @@ from cotrain.core.address import rng_of
 from cotrain.core.types import ParseFailure
 from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, drop_sentence, say_score
 from cotrain.models.load import EMBEDDED_HABITS
+from cotrain.rollout.proposals import PROPOSE
 from cotrain.stages.corpora import Corpus, procedural_corpus
 from cotrain.tasks.words.corpus import solver_conversation
 from cotrain.tasks.words.corrupt import Habits, with_habits
@@ -30,7 +31,7 @@ from cotrain.tasks.words.practice import check_practice
 from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.reader import read_problem
 from cotrain.tasks.words.source import WordProblems, study_problems
-from cotrain.text.prompts import PROPOSE, fill_template
+from cotrain.text.prompts import fill_template
 
 NAME = "base-proposer"
 LENGTHS = (2, 3, 4, 5, 6)  # operations of the problems that it is taught to write

@@ -35,8 +35,10 @@ from cotrain.stages.sft import sft
 from cotrain.tasks.programs import ProgramTasks
 from cotrain.tasks.sources import task_source
 from cotrain.tasks.words.practice import check_practice
-from cotrain.text.parsers import Solution, tagged_solution, write_review, write_solution
-from cotrain.text.prompts import REVIEW, SOLVE, fill_template
+from cotrain.text.parsers import Solution, tagged_solution, write_solution
+from cotrain.text.prompts import SOLVE, fill_template
+from cotrain.text.role_parsers import write_review
+from cotrain.text.role_prompts import REVIEW
 
 Slip = Callable[[int, int], int]  # what is written as the result of step k instead of the right one
 Worked = Callable[[Task, Slip], str]  # a solution in the solver's format; its later steps follow from what is written

@@ -19,8 +19,8 @@ from typing import Any
 from cotrain.core.errors import CotrainError, DataError
 from cotrain.core.statistics import Estimate
 from cotrain.pages.compare_svg import COLOURS, HEIGHT, LEFT, LINE, WIDTH, Frame
-from cotrain.pages.escape import escape_attribute
 from cotrain.pages.lines import axis_ticks
+from cotrain.pages.page import escape_attribute
 
 BESIDE = 1.2  # percentage points between the bars of two lines, which would cover each other
 

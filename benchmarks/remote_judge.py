@@ -32,7 +32,7 @@ from cotrain.config.remote import remote
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Engine, Request
 from cotrain.methods.tango import tango
-from cotrain.text.parsers import write_review
+from cotrain.text.role_parsers import write_review
 from cotrain.train.trainer import CoTrainer
 
 

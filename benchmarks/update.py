@@ -21,9 +21,9 @@ from cotrain.config.policies import Trained
 from cotrain.core.address import rng_of
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.algorithms import grpo
+from cotrain.learn.collate import plan_update
 from cotrain.learn.contract import LossTerm, Sample, UpdateReport
 from cotrain.learn.torch_learner import TorchLearner
-from cotrain.learn.update_plan import plan_update
 from cotrain.models.load import load_model
 
 LAYOUTS = ("shared", "padded", "drawn")

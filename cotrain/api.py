@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
@@ -20,18 +20,19 @@ from cotrain.core.trust import trusted_code_only, with_consent
 from cotrain.metrics.heldout import passing
 from cotrain.metrics.table import table_rank
 from cotrain.models.load import EMBEDDED_RATER
-from cotrain.models.names import is_hub_model
 from cotrain.pages.run_report import write_report
-from cotrain.preflight.answers import DEFAULT_FORMAT, AnswerFormat, choose_answer_settings
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.runs import run as loop
 from cotrain.runs import seal
-from cotrain.runs.costs import latest_costs
 from cotrain.runs.directory import STOPPED, RunDirectory, estimates_json, refuse_other, setting_differences
+from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
 from cotrain.runs.model_paths import admit_code, admit_models, refuse_lost
 from cotrain.runs.run import Interrupted, Outcome
 from cotrain.train.trainer import CoTrainer
+
+if TYPE_CHECKING:
+    from cotrain.preflight.answers import AnswerFormat
 
 
 def run(
@@ -246,18 +247,19 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
     return replace(recipe, name=Path(model).name, roles=roles)
 
 
-def open_trainer(where: Path | str, answer_format: AnswerFormat = DEFAULT_FORMAT, *, device: str = "cpu") -> CoTrainer:
+def open_trainer(where: Path | str, answer_format: AnswerFormat | None = None, *, device: str = "cpu") -> CoTrainer:
     """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
     as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
-    recipe = recipe_of(where)
+    from cotrain.preflight.answers import DEFAULT_FORMAT, choose_answer_settings
+    from cotrain.preflight.verdicts import choose_verdict_settings
+
+    recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
     if answer_format.answer is None and is_model(where) and not speaks_short(str(where)):
         answer_format = replace(answer_format, answer="phrase")
     if answer_format.of_answers:
         own_answer = recipe.roles["solver"].answer if "solver" in recipe.roles else None
         named = replace(answer_format, answer=answer_format.answer or own_answer)
         recipe = override(recipe, choose_answer_settings(recipe, named, device=device, say=print, look=False)[0])
-    from cotrain.preflight.verdicts import choose_verdict_settings
-
     recipe = override(recipe, choose_verdict_settings(recipe, answer_format, device=device, say=print, look=False))
     return load_trainer(where, recipe=recipe, device=device)
 
@@ -268,6 +270,8 @@ def is_model(where: Path | str) -> bool:
     folder = Path(where)
     if folder.is_dir():
         return os.path.lexists(folder / "config.json") and not (folder / "recipe.json").is_file()
+    from cotrain.models.names import is_hub_model
+
     return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_model(str(where)) and not folder.parent.is_dir())
 
 

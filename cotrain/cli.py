@@ -8,14 +8,12 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from cotrain.core import streams
 from cotrain.core.errors import CotrainError, RowError
 from cotrain.core.registry import COMMANDS as REGISTERED
 from cotrain.core.registry import load_named
 from cotrain.core.threads import wait_briefly
 from cotrain.core.trust import set_consent
-from cotrain.core.user_code import failure_of, passed_user_file
-from cotrain.core.verbosity import set_level, shows_all
+from cotrain.core.verbosity import secure_streams, set_level, shows_all
 
 USAGE = """\
 Train several language models together with reinforcement learning.
@@ -99,7 +97,7 @@ LOUD = ("attack", "xplay", "push", "convert")  # their libraries are told to be 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     if argv is None:
-        streams.secure_streams()
+        secure_streams()
         argv = sys.argv[1:]
     argv = list(argv)
     set_level(None)
@@ -126,6 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("cotrain: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
+        from cotrain.core.user_code import failure_of, passed_user_file
+
         if passed_user_file(error):  # a method, a measure or a task source of the user's own
             if shows_all():
                 traceback.print_exc()

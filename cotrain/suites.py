@@ -28,10 +28,9 @@ from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
-from cotrain.core.pace import Pace
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, ParseFailure, Task, Trace
-from cotrain.core.verbosity import print_progress
+from cotrain.core.verbosity import Pace, print_progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.grading.fences import program_of
@@ -59,8 +58,7 @@ from cotrain.tasks.programs import KINDS as PROGRAMS
 from cotrain.tasks.programs import ProgramGrader
 from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.suite_files import JUDGED, draw_items, draw_tasks, load_suite, suite_data
-from cotrain.text.answers import parse_solution
-from cotrain.text.parsers import UNFINISHED, final_answer
+from cotrain.text.parsers import UNFINISHED, final_answer, parse_solution
 from cotrain.train.evaluation import EVALUATION_STEP
 from cotrain.train.refusals import refuse_unmeasured
 

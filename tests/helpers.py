@@ -21,7 +21,7 @@ from cotrain.engine.contract import Engine, Request
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
 from cotrain.tasks.words.source import study_problems
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.plain import ByteRenderer
 from cotrain.train.policy_store import PolicyStore
 

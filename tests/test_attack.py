@@ -17,9 +17,9 @@ from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.runs.directory import RunDirectory
 from cotrain.text.injections import MEANING, Injection, injection_corpus
-from cotrain.text.material import VERDICT_WORDS
-from cotrain.text.parsers import tagged_solution, write_review, write_solution
+from cotrain.text.parsers import VERDICT_WORDS, tagged_solution, write_solution
 from cotrain.text.plain import ByteRenderer
+from cotrain.text.role_parsers import write_review
 from tests.helpers import EASY, spoken
 
 TASKS = [EASY.get("test", index) for index in range(3)]

@@ -64,3 +64,10 @@ def test_every_public_name_is_there_and_type_checkers_see_the_same():
     assert set(cotrain.PLACES) <= set(dir(cotrain))
     with pytest.raises(AttributeError, match=r"no attribute .grop."):
         cotrain.grop  # noqa: B018
+
+
+def test_every_folder_with_modules_is_a_package():
+    """A folder without ``__init__.py`` is left out of the wheel."""
+    assert [
+        folder for folder in {file.parent for file in ROOT.rglob("*.py")} if not (folder / "__init__.py").is_file()
+    ] == []

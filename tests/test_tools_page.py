@@ -20,8 +20,7 @@ from cotrain import api
 from cotrain.config.registry import find_recipe
 from cotrain.engine.replay import ReplayEngine
 from cotrain.learn.collate import collate
-from cotrain.learn.contract import Sample
-from cotrain.learn.sampled_tokens import sampled_only
+from cotrain.learn.contract import Sample, sampled_only
 from cotrain.rollout.executor import Executor
 from cotrain.runs import run as loop
 from cotrain.train.trainer import CoTrainer

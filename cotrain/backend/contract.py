@@ -19,7 +19,7 @@ from cotrain.backend.handles import PolicyHandle, PolicySpec
 from cotrain.backend.process_stats import ProcessStats
 from cotrain.core.types import Trace
 from cotrain.engine.contract import Engine
-from cotrain.learn.mismatch import Bounds
+from cotrain.learn.losses import Bounds
 
 
 class Backend(Protocol):
@@ -32,7 +32,7 @@ class Backend(Protocol):
 
     @property
     def bounds(self) -> Bounds | None:
-        """How far the engine's log-probabilities may be from the learner's (``learn/mismatch.py``); None: they are the
+        """How far the engine's log-probabilities may be from the learner's (``learn/losses.py``); None: they are the
         learner's own."""
         ...
 

@@ -23,10 +23,8 @@ from cotrain.core.state import State, take_fields
 from cotrain.core.types import Completion, Trace
 from cotrain.disk.parts import TensorParts
 from cotrain.engine.contract import Engine, Request, SpeakerError
-from cotrain.learn.contract import Learner, LossTerm, UpdateReport
-from cotrain.learn.sampled_tokens import Given
+from cotrain.learn.contract import Given, Learner, LossTerm, UpdateReport
 from cotrain.learn.scorer import Scorer
-from cotrain.models.heads import ValueModel, classifier_of
 from cotrain.models.load import load_model, save_model
 from cotrain.text.render import Renderer, Rendering
 
@@ -263,7 +261,10 @@ class ModelHandle(PolicyHandle):
             )
         if self.activate:  # the base of adapters, as it was before they were put into it
             model = load_model(self.spec.model, **self.spec.load_options)[0]
-        elif isinstance(model, ValueModel):
+        elif not isinstance(model, PreTrainedModel):
+            from cotrain.models.heads import ValueModel, classifier_of
+
+            assert isinstance(model, ValueModel)
             fill = renderer.tokenizer.pad_token_id
             fill = renderer.tokenizer.eos_token_id if fill is None else fill
             model = classifier_of(model.body, model.head.weight, fill)

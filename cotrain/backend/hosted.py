@@ -24,8 +24,7 @@ from cotrain.core.errors import EngineLost, ProcessLost, UnknownName
 from cotrain.core.state import State
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Engine, Request
-from cotrain.learn.contract import LossTerm, UpdateReport
-from cotrain.learn.sampled_tokens import Given
+from cotrain.learn.contract import Given, LossTerm, UpdateReport
 
 
 class Process(Protocol):

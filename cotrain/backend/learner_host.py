@@ -17,8 +17,7 @@ from cotrain.backend.handles import PolicyHandle, PolicySpec, Sequences
 from cotrain.backend.local import PolicyFactory
 from cotrain.backend.shapes import ComputeShape
 from cotrain.core.state import State
-from cotrain.learn.contract import LossTerm, UpdateReport
-from cotrain.learn.sampled_tokens import Given
+from cotrain.learn.contract import Given, LossTerm, UpdateReport
 from cotrain.text.render import Rendering
 
 Arrays = dict[str, Any]  # name → numpy array

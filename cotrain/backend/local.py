@@ -25,11 +25,10 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Trace
 from cotrain.engine.contract import Engine
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.learn.mismatch import Bounds
+from cotrain.learn.losses import Bounds
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.load import load_model, load_tokenizer
 from cotrain.models.optim import has_bfloat16
-from cotrain.text.plain import ByteRenderer
 from cotrain.text.render import Renderer, Rendering, generation_config_of
 
 if TYPE_CHECKING:
@@ -176,6 +175,8 @@ class PolicyFactory:
 
     def build_program(self, name: str, spec: Any) -> ProgramHandle:
         teller = None if spec.tokens_of is None else self.get_handle(spec.tokens_of).renderer
+        from cotrain.text.plain import ByteRenderer
+
         return ProgramHandle(name, spec, teller or ByteRenderer(), spec.speak)
 
 

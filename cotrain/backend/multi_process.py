@@ -39,7 +39,7 @@ from cotrain.backend.publishing import PublishCheck, check_publishing
 from cotrain.backend.routing_engine import RoutingEngine
 from cotrain.core.errors import EngineLost, ProcessLost
 from cotrain.core.types import Trace
-from cotrain.learn.mismatch import Bounds
+from cotrain.learn.losses import Bounds
 from cotrain.text.plain import ByteRenderer
 
 TRIES = 3  # to begin, or to publish weights, each with new processes

@@ -220,7 +220,7 @@ def start_ray(cluster: Cluster) -> bool:
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Ray would end the command at once where it is asked to stop; the run saves first (``core/stopping.py``)."""
+    """Ray would end the command at once where it is asked to stop; the run saves first (``train/guard.py``)."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -33,7 +33,7 @@ from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Completion, Trace
 from cotrain.engine.contract import Request
 from cotrain.rollout.idle_loop import awaiting_server
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.plain import STOP, ByteRenderer
 from cotrain.text.render import Piece, Rendering
 

@@ -27,12 +27,9 @@ def splitter_of(backend: MultiProcessBackend, recipe: Any, cluster: Any) -> Any:
 
 
 @contextmanager
-def cluster_ready(backend: Any, recipe: Any) -> Iterator[list[str]]:
+def cluster_ready(backend: MultiProcessBackend, recipe: Any) -> Iterator[list[str]]:
     """Notes on what is there. Raises ConfigError, one line, for the first thing that is missing; a Ray that runs is
-    left again where the work within fails. Nothing is asked for ``backend`` None."""
-    if backend is None:
-        yield []
-        return
+    left again where the work within fails."""
     try:
         yield check_cluster(backend, recipe)
     except BaseException:

@@ -9,23 +9,27 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.commands.common import (
+    RECIPE,
     add_answer_flags,
     add_backend_flags,
     add_device_flag,
     add_lag_flag,
     add_threads_flag,
     backend_of,
+    config_lines,
+    config_of,
+    config_words,
     device_of,
     figure_text,
     quiet_libraries,
     set_threads,
     with_answer_formats,
 )
-from cotrain.commands.config import RECIPE, config_lines, config_of, config_words
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import (
     Parser,
@@ -66,11 +70,9 @@ def run(argv: Sequence[str]) -> int:
     set_threads(parsed.threads)
     quiet_libraries()
     from cotrain import api
-    from cotrain.commands.cluster_ready import cluster_ready
+    from cotrain.config.by_size import are_small
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
-    from cotrain.pages.trackers import check_trackers as trackers
-    from cotrain.preflight.machine import fit_to_memory
     from cotrain.runs.directory import RunDirectory
     from cotrain.train.lag import IN_TURN, check_lag
 
@@ -86,23 +88,42 @@ def run(argv: Sequence[str]) -> int:
         RunDirectory(parsed.out).refuse_used()  # before a model is asked
         check_due(recipe)
     notes = _size_notes(base_recipe, parsed.set, typed)
-    if backend is None:
+    if backend is None and not are_small(spec.model for spec in recipe.policies.values() if spec.head):
+        from cotrain.preflight.machine import fit_to_memory
+
         recipe, more = fit_to_memory(recipe, device)
         notes += more
     if parsed.dry_run:
         recipe = with_answer_formats(recipe, parsed, dry=True)
         parsed.set = list(recipe.origin.settings) if recipe.origin else parsed.set
         return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
-    with cluster_ready(backend, recipe) as cluster_notes:
+    with _cluster_notes(backend, recipe) as cluster_notes:
         final_recipe = with_answer_formats(recipe, parsed)
         keeping = {"checkpoint_every": parsed.checkpoint_every, "keep_every": parsed.keep_every, "lag": parsed.lag}
         return _run_watched(
             final_recipe,
             lambda watch: api.run(final_recipe, parsed.out, **keeping, device=device, backend=backend, observer=watch),
             out=parsed.out,
-            trackers=trackers(parsed.tracker),
+            trackers=_checked_trackers(parsed.tracker),
             notes=[*notes, *cluster_notes, *([IN_TURN] if parsed.lag and backend is None else [])],
         )
+
+
+def _cluster_notes(backend: Any, recipe: Any) -> AbstractContextManager[list[str]]:
+    """``cluster_ready``, of a run of several processes."""
+    if backend is None:
+        return nullcontext([])
+    from cotrain.commands.cluster_ready import cluster_ready
+
+    return cluster_ready(backend, recipe)
+
+
+def _checked_trackers(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    from cotrain.pages.trackers import check_trackers
+
+    return check_trackers(names)
 
 
 def _split_target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]:
@@ -121,7 +142,6 @@ def _make_recipe(
 ) -> Recipe:
     """The recipe of these arguments, on the problems that the flags name."""
     from cotrain.config.registry import make_recipe
-    from cotrain.tasks.sources import problem_source
 
     if parsed.tasks is None and parsed.data is None and parsed.operations is None and not parsed.lenient:
         return make_recipe(target, arguments)
@@ -129,6 +149,8 @@ def _make_recipe(
         raise ConfigError(
             f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
         )
+    from cotrain.tasks.sources import problem_source
+
     return make_recipe(
         target, {**arguments, "tasks": problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient)}
     )
@@ -285,7 +307,6 @@ def resume(argv: Sequence[str]) -> int:
         from cotrain.runs.lengthen import lengthen_run
 
         lengthen_run(arguments.directory, arguments.steps)
-    from cotrain.commands.cluster_ready import cluster_ready
     from cotrain.pages.trackers import trackers_of_run
 
     notes: list[str] = []
@@ -304,7 +325,7 @@ def resume(argv: Sequence[str]) -> int:
                 "differently, so it is the same run but not bit for bit"
             )
     device = device_of(arguments.device, here=backend is None)
-    with cluster_ready(backend, recipe) as cluster_notes:
+    with _cluster_notes(backend, recipe) as cluster_notes:
         return _run_watched(
             recipe,
             lambda watch: api.resume(
@@ -326,17 +347,19 @@ def _run_watched(
 ) -> int:
     """Run under the live table, mirrored in trackers; print how to watch it, and where the results are."""
     from cotrain.pages.live import LiveTable, ends_of
-    from cotrain.pages.trackers import TrackingObserver
-    from cotrain.runs.costs import latest_costs
+    from cotrain.runs.figures import latest_costs
     from cotrain.runs.run import Interrupted
     from cotrain.train.guard import Diverged
 
     about = {"recipe": recipe.name, "seed": recipe.seed, "steps": recipe.max_steps}
     try:
-        with (
-            LiveTable(ends_of(recipe), spent=latest_costs(Path(out))) as live,
-            TrackingObserver(live, out, trackers, about=about) as watch,
-        ):
+        with ExitStack() as stack:
+            live = stack.enter_context(LiveTable(ends_of(recipe), spent=latest_costs(Path(out))))
+            watch: Any = live
+            if trackers:
+                from cotrain.pages.trackers import TrackingObserver
+
+                watch = stack.enter_context(TrackingObserver(live, out, trackers, about=about))
             for note in (*notes, f"watch it in a browser: cotrain view {shlex.quote(out)}"):
                 live.message(note)
             outcome = work(watch)

@@ -12,8 +12,8 @@ from cotrain.core.flags import Parser, real_number, whole_number
 from cotrain.core.verbosity import print_progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import encode_row
+from cotrain.disk.run_files import QUARANTINE
 from cotrain.stages.progress import progress_printer, report_outcome
-from cotrain.tasks.reading import NAME as QUARANTINE
 from cotrain.tasks.reading import Quarantine
 
 SFT_LR = " (default: 1e-3 for the package's own models, else 2e-5)"

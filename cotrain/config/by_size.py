@@ -18,7 +18,7 @@ from the best ones of a model, which ``cotrain compare --rates`` finds.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 LARGE = 100_000_000  # parameters
@@ -107,6 +107,11 @@ def _ungiven_rates(arguments: Mapping[str, Any], given: Collection[str]) -> dict
             model_name = arguments.get(f"{name.removesuffix('lr')}model")
             rate_models[name] = model_name if isinstance(model_name, str) else arguments["model"]
     return rate_models
+
+
+def are_small(models: Iterable[str]) -> bool:
+    """Whether all of them are known to be small."""
+    return all((size := _known_size(model)) is not None and size < LARGE for model in models)
 
 
 def _size_or_zero(model: str) -> int:

@@ -17,11 +17,10 @@ from cotrain.config.schedule import Schedule
 from cotrain.core.arguments import bound_function, check_protocol
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
+from cotrain.core.state import Store
 from cotrain.core.types import COLDEST, Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.rollout.role import Role
-from cotrain.rollout.stores import Store
-from cotrain.tasks.labelled import refuse_unlabelled
 from cotrain.text.prompts import fields_of
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
@@ -182,6 +181,8 @@ def check_recipe(recipe: Recipe) -> None:
             if size is not None and size < 1:
                 raise ConfigError(f"phase {phase.name!r} {label} is {size}, expected at least 1")
         if phase.unlabelled:
+            from cotrain.tasks.labelled import refuse_unlabelled
+
             refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
         for name in phase.objectives:
             _check_known("objective", name, recipe.objectives, f"phase {phase.name!r}")

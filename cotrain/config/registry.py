@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 from cotrain.core.registry import METHODS, joined, load_named, shipped
-from cotrain.core.user_code import failure_in, failure_of, load_file
 
 if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
     from cotrain.config.recipe import Recipe
@@ -30,6 +29,8 @@ def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = Fals
     except (Exception, SystemExit) as error:
         if target in shipped(METHODS):
             raise
+        from cotrain.core.user_code import failure_in, failure_of
+
         file = target.rpartition(":")[0]
         why = failure_in(Path(file), error) if file else failure_of(error)
         raise ConfigError(f"recipe {target!r}: {why}") from error
@@ -45,6 +46,8 @@ def find_recipe(target: str) -> Callable[..., Recipe]:
     path, _, function = target.rpartition(":")
     if not function or target.endswith(".py"):
         raise ConfigError(f"recipe {target!r}: name the function too, as in {target.rstrip(':')}:my_method")
+    from cotrain.core.user_code import load_file
+
     module = load_file(path, f"recipe {target!r}")
     recipes = [name for name, value in vars(module).items() if callable(value) and hasattr(value, "recipe")]
     if function not in recipes:

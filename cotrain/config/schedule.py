@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from cotrain.core.address import permuted_index, seed_of
 from cotrain.core.arguments import bound_function, bound_options
 from cotrain.core.errors import ConfigError
+from cotrain.core.types import Task, TaskSource
 
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → None; a partial where it takes options
 LEADING = "generator"  # the stream of tasks of the phases that train the leading objective
@@ -136,3 +138,16 @@ def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] 
     cycle = tuple(p.name for p, r in zip(phases, ratio, strict=True) for _ in range(r))
     lengths = tuple((name, length) for name, length in (warmup or {}).items() if length > 0)
     return Schedule(phases=phases, cycle=cycle, warmup=lengths)
+
+
+# -- Which problem a training step draws: a function of seed, stream and position, so that a run keeps no list of them.
+
+
+def train_task(source: TaskSource, seed: int, stream: str, position: int, split: str = "train") -> Task:
+    """The ``position``-th training problem of a stream. An endless source is drawn from by hash; a finite one is gone
+    through in a new order each epoch, by a Feistel walk that needs no list."""
+    size = source.size(split)
+    if size is None:
+        return source.get(split, seed_of("draw", seed, stream, position) % 2**40)
+    epoch, place = divmod(position, size)
+    return source.get(split, permuted_index(place, size, seed_of("epoch", seed, stream, epoch)))

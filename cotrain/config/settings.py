@@ -30,13 +30,11 @@ from cotrain.config.schedule import Protocol, Schedule
 from cotrain.core.arguments import bound_arguments, check_argument, hints_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.registry import METHODS, joined
+from cotrain.core.state import Store
 from cotrain.core.types import TaskSource
-from cotrain.core.user_code import class_target
 from cotrain.learn.losses import Kl, pull_to
 from cotrain.metrics.heldout import Measure, solving
 from cotrain.rollout.role import Role
-from cotrain.rollout.stores import Store
-from cotrain.tasks.labelled import with_labels
 from cotrain.tasks.words.source import study_problems
 
 Restart = Literal["nothing", "optimiser", "weights"]  # with "weights" the optimiser too
@@ -96,7 +94,11 @@ class Settings:
     def problems(self) -> TaskSource:
         """``tasks``, or the word problems; of these some have labels where ``labelled`` says so."""
         source = study_problems() if self.tasks is None else self.tasks
-        return source if self.labelled is None else with_labels(source, str(self.labelled), self.seed)
+        if self.labelled is None:
+            return source
+        from cotrain.tasks.labelled import with_labels
+
+        return with_labels(source, str(self.labelled), self.seed)
 
     def values(self) -> dict[str, Any]:
         """By name, to call another recipe with them."""
@@ -273,5 +275,7 @@ def describe_argument(name: str, value: Any) -> Any:
         raise ConfigError(
             f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value or a task source"
         )
+    from cotrain.core.user_code import class_target
+
     target = class_target(type(value))
     return {"tasks": describe()} | ({"class": target} if target else {})

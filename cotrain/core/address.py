@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 Part = str | int | float | bool | None
 
+NONCE_LENGTH = 8  # hexadecimal characters: 32 bits
+
 
 def seed_of(*parts: Part) -> int:
     """Hash coordinates to a seed in [0, 2**63).
@@ -72,3 +74,12 @@ class Address:
         """Of the turn that comes so many turns later in the same conversation."""
         *fork, turn = self.path or (0,)
         return replace(self, path=(*fork, turn + turns) if fork or turn + turns else ())
+
+
+def make_nonce(seed: int, address: Address | str) -> str:
+    """The mark of one showing of a text to a judge (``text/nonce.py``), from the run's
+    seed and the address of what is shown (or of the showing): 8 hex digits.
+
+    Addressed, so that a resumed run shows the same text; another at every step, so that none can be learned.
+    """
+    return f"{seed_of('nonce', seed, str(address)):016x}"[-NONCE_LENGTH:]

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cotrain.core import input_files
 from cotrain.core.arguments import hints_of, strip_optional
 from cotrain.core.errors import ConfigError, DataError, nearest_name
 from cotrain.core.trust import set_consent
@@ -219,7 +218,9 @@ def typed_flags(words: Sequence[str], parser: argparse.ArgumentParser) -> set[st
 
 def text_of_file(path: str, flag: str) -> str:
     """What a text file holds, without the line break at its end."""
+    from cotrain.core.input_files import text_of_file as content_of
+
     try:
-        return input_files.text_of_file(Path(path)).removesuffix("\n")
+        return content_of(Path(path)).removesuffix("\n")
     except DataError as error:
         raise DataError(f"{flag} {error}") from None

@@ -21,7 +21,6 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.user_code import failure_of
 
 METHODS, TASKS, COMMANDS = "cotrain.methods", "cotrain.tasks", "cotrain.commands"
 
@@ -51,4 +50,6 @@ def load_named(group: str, name: str, own: dict[str, str], what: str, others: It
     try:
         return point.load()
     except Exception as error:
+        from cotrain.core.user_code import failure_of
+
         raise ConfigError(f"{what} {name!r} of an installed package ({point.value}): {failure_of(error)}") from error

@@ -96,7 +96,7 @@ def over_seeds_and_problems(runs: Sequence[tuple[float, Sequence[float]]]) -> Es
     1997, section 3.8.)
 
     Args:
-        runs: for each seed the figure and its problems' values (``runs/problems.py``), () where they are not known.
+        runs: for each seed the figure and its problems' values (``runs/figures.py``), () where they are not known.
     """
     n = len(runs)
     if n == 0:

@@ -72,6 +72,15 @@ class Grader(Protocol):
         ...
 
 
+@runtime_checkable
+class AsyncGrader(Protocol):
+    """A grader that works outside of this process, so that many answers are graded at once."""
+
+    async def agrade(self, task: Task, text: str) -> Grade:
+        """``grade``, while others go on."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One problem. ``id`` finds it again in its source; nothing else of it is stored with a run."""
@@ -212,6 +221,7 @@ class Trace:
         return sum(turn.end - turn.start for turn in self.turns) if self.turns else len(self.token_ids)
 
 
+UNLABELLED = "unlabelled"  # the split of training problems without a truth
 BROKEN_OFF = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
 
 

@@ -13,7 +13,13 @@ the logger's level was set before. Left out: levels of single modules.
 
 from __future__ import annotations
 
+import io
 import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
 LOGGER = logging.getLogger("cotrain")
@@ -50,3 +56,111 @@ def print_progress(text: str) -> None:
     """Print one line of progress."""
     if shows_progress():
         print(text, flush=True)
+
+
+# -- How far something long has come: a line with total and time left, at most every five seconds and ten in all.
+
+
+PACE_SECONDS = 5.0  # between lines, and before the first
+LINES = 10  # at most
+
+
+class Pace:
+    """Counts what is done of ``total``, and says so: "gsm8k: 128 of 1,319 problems, 12:40 left"."""
+
+    def __init__(
+        self,
+        total: int,
+        what: str,
+        say: Callable[[str], None],
+        *,
+        done: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``what``: with "{}" where the counts go. ``done``: what was done before, which says nothing of the time
+        left."""
+        self._total, self._what, self._say, self._clock = total, what, say, clock
+        self._begun = self._said = clock()
+        self._before = self._at = self.done = done
+
+    def add(self, count: int = 1) -> None:
+        """So many more are done."""
+        self.done += count
+        now, made = self._clock(), self.done - self._before
+        if self.done >= self._total or now - self._said < PACE_SECONDS or (self.done - self._at) * LINES < self._total:
+            return
+        self._said, self._at = now, self.done
+        left = (now - self._begun) / made * (self._total - self.done)
+        self._say(f"{self._what.format(f'{self.done:,} of {self._total:,}')}, {clock_text(left)} left")
+
+
+def clock_text(seconds: float) -> str:
+    """``75`` as ``1:15``, hours as ``2:03:10``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+# -- Standard output and error that nobody has to care for: a run outlives who reads it.
+
+
+ERRORS = "backslashreplace"
+_LOST: dict[str, str] = {}  # name of a stream → why nothing reaches its reader any more
+
+
+def lost_streams() -> dict[str, str]:
+    """The streams that nothing is written to any more, and why."""
+    return dict(_LOST)
+
+
+def secure_streams() -> None:
+    """Make standard output and error such streams; called once, by the command."""
+    sys.stdout, sys.stderr = _secure_stream(sys.stdout, 1, "stdout"), _secure_stream(sys.stderr, 2, "stderr")
+
+
+def _secure_stream(stream: TextIO | None, number: int, name: str) -> TextIO:
+    if stream is None:  # it was closed before the command began, and its number must not become that of a file
+        _LOST[name] = "closed from the beginning"
+        handle = os.open(os.devnull, os.O_WRONLY)
+        if handle != number:
+            os.dup2(handle, number)
+            os.close(handle)
+        return open(number, "w", encoding="utf-8", errors=ERRORS, closefd=False)
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.flush()
+    raw: Any = _LenientFile(os.dup(stream.fileno()), name)  # which stays where a protocol closes the stream's own
+    return _StaysOpen(
+        raw if stream.write_through else io.BufferedWriter(raw),  # PYTHONUNBUFFERED: each text goes out at once
+        encoding=stream.encoding,
+        errors=ERRORS,
+        newline="\n",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+class _StaysOpen(io.TextIOWrapper):
+    """A stream that no code of a user's closes for those who print after it."""
+
+    def close(self) -> None:
+        self.flush()
+
+
+class _LenientFile(io.FileIO):
+    """A descriptor that takes everything, whether or not it gets anywhere."""
+
+    def __init__(self, number: int, name: str) -> None:
+        super().__init__(number, "wb", closefd=False)
+        self._stream = name
+
+    def write(self, block: Any) -> int:
+        rest = memoryview(block).cast("B")
+        size = rest.nbytes
+        try:
+            while rest and self._stream not in _LOST:
+                written = super().write(rest)
+                rest = rest[size if written is None else written :]  # None: a pipe that is full and does not wait
+        except OSError as error:
+            _LOST[self._stream] = (error.strerror or str(error)).lower()
+        return size

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+QUARANTINE = "quarantine.jsonl"  # rows that were set aside (``tasks/reading.py``)
 DEEPEST = 64  # lists and objects inside each other
 ShapeCheck = Callable[[Any, str, bool], str | None]  # value, where it stands, may fields be missing → what is wrong
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from cotrain.core.pace import Pace
+from cotrain.core.verbosity import Pace
 from cotrain.disk.files import Files
 
 MEGABYTE = 1_000_000

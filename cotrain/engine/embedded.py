@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -28,11 +29,13 @@ from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
-from cotrain.engine.copies import HalfPrecisionCopies
 from cotrain.engine.rows import Row
 from cotrain.engine.scheduler import Scheduler
-from cotrain.engine.scoring import ScoringScheduler
-from cotrain.text.stops import StopWatch
+from cotrain.text.decoding import StopWatch
+
+if TYPE_CHECKING:
+    from cotrain.engine.copies import HalfPrecisionCopies
+    from cotrain.engine.scoring import ScoringScheduler
 
 ROWS = 256  # that one policy decodes at a time, where nothing else is said
 
@@ -88,10 +91,13 @@ class EmbeddedEngine:
             )
             for name, model in models.items()
         }
-        schedulers |= {
-            name: ScoringScheduler(name, model.to(device), autocast=kinds.get(name))
-            for name, model in (scorers or {}).items()
-        }
+        if scorers:
+            from cotrain.engine.scoring import ScoringScheduler
+
+            schedulers |= {
+                name: ScoringScheduler(name, model.to(device), autocast=kinds.get(name))
+                for name, model in scorers.items()
+            }
         self._schedulers = dict(sorted(schedulers.items()))
         self._first = {name: scheduler.at_once for name, scheduler in schedulers.items()}
 
@@ -231,9 +237,11 @@ class _SchedulerFactory:
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None,
     ) -> Scheduler:
-        copies = (
-            self._copies.setdefault((id(model), autocast), HalfPrecisionCopies(model, autocast)) if autocast else None
-        )
+        copies = None
+        if autocast:
+            from cotrain.engine.copies import HalfPrecisionCopies
+
+            copies = self._copies.setdefault((id(model), autocast), HalfPrecisionCopies(model, autocast))
         plain = partial(
             Scheduler, policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies
         )

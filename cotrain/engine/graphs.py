@@ -26,11 +26,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from cotrain.engine.attention import use_attention
-from cotrain.engine.cache import cache_argument
+from cotrain.engine.cache import cache_argument, use_attention
 from cotrain.engine.copies import HalfPrecisionCopies
-from cotrain.engine.rows import DRAWN, LAST, Row, Rows
-from cotrain.engine.sampling import draw_tokens
+from cotrain.engine.rows import DRAWN, LAST, Row, Rows, draw_tokens
 from cotrain.engine.scheduler import EngineCounts, Scheduler
 from cotrain.engine.static_cache import SLOTS, StaticCache, columns_for, lines_for
 

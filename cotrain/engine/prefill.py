@@ -20,8 +20,7 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 from cotrain.core.errors import ModelError
-from cotrain.engine.attention import use_attention
-from cotrain.engine.cache import cache_argument
+from cotrain.engine.cache import cache_argument, use_attention
 from cotrain.engine.kept import KeptPrefix
 from cotrain.models.shared_prefix import BRANCHES, branches_of, can_branch
 

@@ -1,7 +1,7 @@
 """The slow engine: one request at a time, the whole sequence through the model for every token, no cache.
 
 It defines what the embedded engine must return, and is meant for tests and for doubt. Prompt and sampled tokens go
-through the model without mask or padding; uniforms and draws are those of ``sampling.py``, with the same seeds.
+through the model without mask or padding; uniforms and draws are those of ``rows.py``, with the same seeds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from cotrain.core.entropy import MOST, PER_ROOT
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
-from cotrain.engine.sampling import draw_tokens, uniform_numbers
-from cotrain.text.stops import stop_in
+from cotrain.engine.rows import draw_tokens, uniform_numbers
+from cotrain.text.decoding import stop_in
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +27,16 @@ from transformers import PreTrainedConfig
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.types import Completion, Sampling
-from cotrain.engine.attention import DECODE, use_attention
-from cotrain.engine.cache import TILE, SharedPrefixCache, cache_argument, plan_moves
-from cotrain.engine.checks import check_request
-from cotrain.engine.contract import Request
-from cotrain.engine.copies import HalfPrecisionCopies
+from cotrain.engine.cache import DECODE, TILE, SharedPrefixCache, cache_argument, plan_moves, use_attention
+from cotrain.engine.contract import Request, check_request
 from cotrain.engine.kept import KeptPrefix, PrefixStore
 from cotrain.engine.prefill import continue_prefill, prefill
-from cotrain.engine.rows import Row, Rows
-from cotrain.engine.sampling import draw_tokens
+from cotrain.engine.rows import Row, Rows, draw_tokens
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
-from cotrain.text.stops import StopWatch
+from cotrain.text.decoding import StopWatch
+
+if TYPE_CHECKING:
+    from cotrain.engine.copies import HalfPrecisionCopies
 
 LEAST_ADMITTED = 8  # fewer than this (or a quarter of what runs at once) do not interrupt running rows
 

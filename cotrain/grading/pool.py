@@ -193,15 +193,6 @@ class AnswerGrader:
         self._pool.close()
 
 
-async def grade_outside(task: Task, text: str) -> Grade:
-    """The ``grader`` of an executor: many answers at once where the task's grader has processes for it, else
-    ``task.grade``.
-
-    The executor keeps its engine waiting meanwhile, so that how long a grade takes decides no batch.
-    """
-    return await task.grader.agrade(task, text) if isinstance(task.grader, AnswerGrader) else task.grade(text)
-
-
 # -- without a process
 
 

@@ -29,15 +29,14 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import Parser
-from cotrain.core.pace import Pace
 from cotrain.core.types import ParseFailure
-from cotrain.core.verbosity import print_progress
+from cotrain.core.verbosity import Pace, print_progress
 from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
 from cotrain.tasks.processbench import solution_of_row
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import ANY, Schema, row_of, schema_of
-from cotrain.text.answers import TAGS, check_answer, free_solution
-from cotrain.text.parsers import tagged_solution
+from cotrain.text.answers import check_answer, free_solution
+from cotrain.text.parsers import TAGS, tagged_solution
 
 GRAM = 13
 SHOWN = 5  # examples of each finding in the human report; JSON has them all

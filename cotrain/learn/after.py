@@ -15,8 +15,7 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
-from cotrain.learn.contract import Sample
-from cotrain.learn.sampled_tokens import Given
+from cotrain.learn.contract import Given, Sample
 
 After = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
 

@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal
 
-from cotrain.functional.credit import whiten
-from cotrain.learn.estimators import RunningMean, centred, leave_one_out, z_score
+import torch
+
+from cotrain.core.errors import ConfigError
+from cotrain.functional.credit import pool_moments, whiten
 from cotrain.learn.losses import Clipped, Kl, ScoreFunction, pull_to
-from cotrain.learn.maxrl import maxrl
-from cotrain.learn.policy_gradient import PolicyGradient
+from cotrain.learn.policy_gradient import PolicyGradient, RunningMean, centred, leave_one_out, z_score
 
 __all__ = [
     "BY_NAME",
@@ -37,9 +38,31 @@ __all__ = [
     "rloo",
 ]
 
+# -- MaxRL (Tajwar et al. 2026, arXiv 2602.02710): maximum likelihood of a right answer, from samples that are right or
+# wrong.
+#
+#     A_i = (r_i − mean) / mean      within each group; 0 where the group has no success
+#
+# The gradient of log p is that of p divided by p, which the mean of the group estimates: a problem that is rarely
+# solved weighs as much more. With N samples the expectation is that of Σ_{k ≤ N} 1/k · ∇pass@k, whose first term is
+# REINFORCE and whose limit is maximum likelihood. Left out: rewards below 0, which have no rate of success.
+
+
+def over_success(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
+    """``values`` ``[N]`` of at least 0 and ``pools`` ``[N]`` → advantages ``[N]``. Raises ConfigError for a negative
+    reward."""
+    if bool((values < 0.0).any()):
+        raise ConfigError(f"maxrl: a reward is {float(values.min())}; expected 0 for failure and 1 for success")
+    _, mean, flat = pool_moments(values, pools)
+    return torch.where(flat[pools], torch.zeros_like(values), (values - mean[pools]) / mean[pools])
+
+
+# -- by name
+
 grpo = partial(PolicyGradient, advantage=z_score)
 dr_grpo = partial(PolicyGradient, advantage=centred)
 rloo = partial(PolicyGradient, advantage=leave_one_out)
+maxrl = partial(PolicyGradient, advantage=over_success)
 reinforce = partial(PolicyGradient, advantage=None, baseline=RunningMean(), loss=ScoreFunction())
 reinforce_pp = partial(PolicyGradient, advantage=None, over_batch=whiten)
 

@@ -22,9 +22,8 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import COLDEST
-from cotrain.learn.contract import MicroBatch, Sample
-from cotrain.learn.mismatch import bounds_of
-from cotrain.learn.sampled_tokens import Given, with_context
+from cotrain.learn.contract import Given, LossTerm, MicroBatch, Normaliser, Sample, with_context
+from cotrain.learn.losses import bounds_of
 from cotrain.models.shared_prefix import Branches, branches_of
 
 Ids = tuple[int, ...]
@@ -213,3 +212,43 @@ def _pad_optional_field(samples: Sequence[Sample], name: str, mask: torch.Tensor
     if given not in (0, len(samples)):
         raise ConfigError(f"{given} of {len(samples)} samples have {name}; expected all or none")
     return _pad_field(samples, name, mask) if given else None
+
+
+# -- What one update consists of: its terms, their totals, and who shares a micro-batch.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTerm:
+    """One objective's share of an update."""
+
+    term: LossTerm
+    normaliser: Normaliser  # of all samples of the term, wherever they are computed
+    batches: tuple[tuple[int, ...], ...]  # micro-batches to run here: indices into ``term.samples``
+
+
+def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -> tuple[PlannedTerm, ...]:
+    """The terms that have samples, in their order, with totals and micro-batches of at most ``micro_tokens``.
+
+    ``shared``: samples with one prompt share it in a forward pass (``collate.py``).
+    """
+    planned = []
+    for term in terms:
+        if not term.samples:
+            continue
+        tokens = sum(len(s.token_ids) for s in term.samples)
+        sequences = [(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in term.samples]
+        planned.append(
+            PlannedTerm(
+                term=term,
+                normaliser=Normaliser(tokens=float(tokens), sequences=float(len(sequences))),
+                batches=tuple(batches_of(sequences, micro_tokens=micro_tokens, shared=shared)),
+            )
+        )
+    return tuple(planned)
+
+
+def batches_of(sequences: Sequences, *, micro_tokens: int, shared: bool) -> list[tuple[int, ...]]:
+    """Which sequences share a forward pass: indices, each exactly once."""
+    if shared:
+        return plan_shared(sequences, micro_tokens)
+    return plan_padded([input_length(prompt_ids, token_ids) for prompt_ids, token_ids in sequences], micro_tokens)

@@ -13,22 +13,24 @@ Old log-probabilities are those of the sampler. One update is made from each bat
 policy that learns, and r = 1 up to rounding, but with a lag of one, where an update lies between the two
 (``train/lag.py``): then r corrects for it, and a loss without r is refused. ``sampler_trainer_diff`` measures the
 distance of the two, and shows at once when a sampler uses stale weights; what is too far off is left out where an
-engine holds its own (``mismatch.py``). Not done: several epochs over one batch, and recomputing old log-probabilities
+engine holds its own (``losses.py``). Not done: several epochs over one batch, and recomputing old log-probabilities
 before the update.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.functional.kl import ESTIMATORS, Estimator, kl_estimate
 from cotrain.functional.policy_losses import (
+    ESTIMATORS,
+    Estimator,
     clipped_ratio_loss,
+    kl_estimate,
     reinforce_loss,
     sequence_log_ratio,
     shaped_loss,
@@ -36,8 +38,7 @@ from cotrain.functional.policy_losses import (
     truncated_importance,
 )
 from cotrain.functional.reductions import NORMALISES, Normalise, masked_sum, reduce_loss
-from cotrain.learn.contract import Loss, MicroBatch, Normaliser
-from cotrain.learn.mismatch import outside_bounds, with_unit_ratio
+from cotrain.learn.contract import Loss, MicroBatch, Normaliser, Sample
 
 Observed = dict[str, torch.Tensor]  # [B, T] each, for the metrics: "clip_fraction", "ratio", "sampler_trainer_diff"
 TokenLoss = Callable[[torch.Tensor, MicroBatch], tuple[torch.Tensor, Observed]]  # log π [B, T], batch → loss [B, T]
@@ -200,7 +201,7 @@ def policy_loss(
 
     Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "sampler_trainer_kl" (k3 of the
     two), "surprisal" (−log π, whose mean on policy estimates the entropy), "kl" and "entropy" where they are computed,
-    and "mismatch_masked" where samples have bounds (``mismatch.py``).
+    and "mismatch_masked" where samples have bounds (``losses.py``).
     """
     mask = batch.mask
 
@@ -234,3 +235,47 @@ def policy_loss(
     elif bonus:
         raise ConfigError(f"an entropy bonus of {bonus} needs the entropy of each token; none was given")
     return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})
+
+
+# -- An engine that holds weights of its own computes log-probabilities a little other than the learner, or, when
+# something is wrong, very much so. What is made of that difference:
+#
+#     k3 = r − 1 − log r, r = π_trainer / π_sampler       at each sampled token; its mean estimates KL
+#     r̄ = exp(mean over a sample's tokens of log r)       a sample with r̄ outside of its bounds has no policy gradient
+#
+# Bounds are loose: they leave out what was sampled from other weights, and rounding never (in bfloat16 its r̄ was within
+# 1 ± 0.02, docs/cluster.md). What is left out still counts among the tokens and sequences that the loss is divided by,
+# as its gradient is zero and not unknown. Samples that answered another prompt have no sampler to be held against.
+
+
+Bounds = tuple[float, float]  # of r̄
+LOOSE: Bounds = (0.5, 2.0)
+
+
+def with_bounds(samples: Iterable[Sample], bounds: Bounds | None) -> tuple[Sample, ...]:
+    """The samples with these bounds; None: as they are."""
+    return tuple(samples) if bounds is None else tuple(replace(sample, bounds=bounds) for sample in samples)
+
+
+def outside_bounds(logprobs: torch.Tensor, batch: MicroBatch) -> torch.Tensor | None:
+    """``[B]`` bool, True where r̄ is outside of the bounds; None where there are none. ``logprobs`` ``[B, T]``."""
+    if batch.bounds is None:
+        return None
+    mean = sequence_log_ratio(logprobs.detach(), batch.sampler_logprobs, batch.mask)[:, 0]
+    low, high = batch.bounds.to(mean).log().unbind(-1)
+    outside = ~((low <= mean) & (mean <= high))
+    return outside if batch.off_policy is None else outside & ~batch.off_policy
+
+
+def with_unit_ratio(batch: MicroBatch, left_out: torch.Tensor, logprobs: torch.Tensor) -> MicroBatch:
+    """The batch with r = 1 in the samples that are left out, so that their losses are finite. ``left_out`` [B] bool."""
+    sampler = torch.where(left_out[:, None], logprobs.detach(), batch.sampler_logprobs)
+    return replace(batch, sampler_logprobs=sampler)
+
+
+def bounds_of(samples: Iterable[Sample]) -> torch.Tensor | None:
+    """``[B, 2]``; None where no sample has any."""
+    found = [sample.bounds for sample in samples]
+    if not any(found):
+        return None
+    return torch.tensor([bounds or (0.0, math.inf) for bounds in found], dtype=torch.float64)

@@ -28,16 +28,13 @@ from typing import Literal
 import torch
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.signals import Signal
+from cotrain.core.signals import TRUTH, Signal
 from cotrain.core.state import State
-from cotrain.functional.credit import pool_is_flat, reward_to_go
+from cotrain.functional.credit import ema_baseline, group_mean_std, leave_one_out, pool_is_flat, reward_to_go
 from cotrain.functional.reductions import Normalise
 from cotrain.learn.after import After, drop_flat_groups
-from cotrain.learn.balance import ClassBalance
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.estimators import Baselines, Estimator, RunningMean, z_score
 from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, uses_ratio
-from cotrain.learn.mixing import weight_at
 from cotrain.learn.samples import (
     PlacedRewards,
     RewardWeights,
@@ -48,7 +45,145 @@ from cotrain.learn.samples import (
     place_rewards,
     pools_of,
     usable_samples,
+    weight_at,
 )
+
+# -- Class balance: samples of two classes weigh less the more often their class was seen lately (RL Tango, arXiv
+# 2505.15034).
+#
+# A verifier whose generator is mostly wrong earns most by calling everything wrong. With n± the running counts of
+# samples that judge a right (+) or a wrong (−) solution,
+#
+#     n± ← ρ n± + (1 − ρ) · count in this batch,      w_i = s_i / mean_j s_j with s_i = n_{class of i}^−power
+#
+# so the mean weight of a batch is 1. Tango's power is ½, which leaves the rare class the lighter one in sum; with 1
+# both classes weigh the same. The weight multiplies the policy loss of a sample and touches no statistic:
+# advantages are those of the unweighted rewards. Counts start at 0; only their ratio matters, so no bias correction.
+
+
+Counts = Sequence[float]  # running counts of class 0 and class 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassBalance:
+    """Settings. The class of a sample is its signal ``label`` (1 or 0), which the protocol gives and is no reward."""
+
+    label: Signal = TRUTH
+    ema: float = 0.8  # ρ
+    power: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.label, Signal) or self.label.per != "answer":
+            raise ConfigError(f"ClassBalance: label is {self.label!r}, expected a per-answer signal such as TRUTH")
+        if not 0.0 <= self.ema < 1.0:
+            raise ConfigError(f"ClassBalance: ema {self.ema} must be in [0, 1)")
+        if not 0.0 < self.power <= 1.0:
+            raise ConfigError(
+                f"ClassBalance: power {self.power} must be in (0, 1]; 0.5 is Tango's, 1 weighs both classes the same"
+            )
+
+    def weigh_samples(
+        self, seen: Sequence[Sample], kept: Sequence[Sample], counts: Counts
+    ) -> tuple[list[Sample], list[float], dict[str, float]]:
+        """The samples ``kept``, with their weights; the counts after all that were ``seen``, as if none had been
+        dropped; and metrics. Raises ConfigError where samples were seen and none has a label."""
+        labels = [self._class_label(sample) for sample in seen]
+        if labels and all(label is None for label in labels):
+            raise ConfigError(
+                f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; "
+                "let the "
+                "protocol reward it with 1 or 0"
+            )
+        counts = update_counts(counts, labels, self.ema)
+        kept_labels = [self._class_label(sample) for sample in kept]
+        scales = class_weights(counts, kept_labels, self.power)
+        metrics = {"balance/unlabelled": float(sum(label is None for label in labels))}
+        if sum(counts) > 0.0:
+            metrics["balance/positive"] = counts[1] / sum(counts)
+        for side, side_label in (("negative", False), ("positive", True)):
+            if side_label in kept_labels:
+                metrics[f"balance/weight_{side}"] = scales[kept_labels.index(side_label)]
+        weighed = [replace(sample, weight=scale) for sample, scale in zip(kept, scales, strict=True)]
+        return weighed, list(counts), metrics
+
+    def _class_label(self, sample: Sample) -> bool | None:
+        given = sample.rewards_for(self.label)
+        if given and given[0].value not in (0.0, 1.0):
+            raise ConfigError(f"class label {self.label.name!r} of {sample.key} is {given[0].value}, expected 0 or 1")
+        return bool(given[0].value) if given else None
+
+
+def update_counts(counts: Counts, labels: Sequence[bool | None], ema: float) -> tuple[float, float]:
+    """n± ← ρ n± + (1 − ρ) · count; labels that are None count nowhere."""
+    negatives = sum(label is False for label in labels)
+    positives = sum(label is True for label in labels)
+    return ema * counts[0] + (1.0 - ema) * negatives, ema * counts[1] + (1.0 - ema) * positives
+
+
+def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 0.5) -> list[float]:
+    """One weight a label, with mean 1 over the labels that are not None; None gets 1.
+
+    Raises ValueError when a label's class has count 0: update the counts with the batch first.
+    """
+    known = [label for label in labels if label is not None]
+    for label in known:
+        if not counts[label] > 0.0:
+            raise ValueError(f"class_weights: class {int(label)} occurs but its running count is {counts[label]}")
+    scales = [counts[label] ** -power for label in known]
+    mean = sum(scales) / len(scales) if scales else 1.0
+    return [1.0 if label is None else counts[label] ** -power / mean for label in labels]
+
+
+# -- Advantage estimators: what a value is worth beside the others of its group. Each is a function that is passed.
+#
+#     z_score         (r − mean) / std         GRPO, arXiv 2402.03300
+#     centred         r − mean                 Dr. GRPO, arXiv 2503.20783
+#     leave_one_out   r − mean of the others   RLOO, arXiv 2402.14740
+#
+# ``values`` ``[N]`` float64 are the rewards of one channel and ``pools`` ``[N]`` the index of each one's group; the
+# result is ``[N]``, 0 in a group without spread. ``RunningMean`` is a baseline that needs no group: a mean of earlier
+# batches, which is passed in and handed back. Another estimator is another such function (docs/new-estimator.md).
+
+
+__all__ = ["Baselines", "Estimator", "RunningMean", "centred", "leave_one_out", "z_score"]
+
+Estimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # values [N], pools [N] → advantages [N]
+Baselines = Mapping[str, float]  # "role/channel" → running mean
+
+
+def z_score(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
+    """Minus the mean of the group, divided by its sample standard deviation (n − 1, as verl and RL Tango have it)."""
+    return group_mean_std(values, pools, std="sample")
+
+
+def centred(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
+    """Minus the mean of the group."""
+    return group_mean_std(values, pools, std=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMean:
+    """Minus a running mean over the games that the role has played (SPIRAL, arXiv 2506.24119; Williams 1992), 0 before
+    the first one. A game's own payoff enters after it was compared; games of a batch follow each other."""
+
+    decay: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.decay < 1.0:
+            raise ConfigError(f"RunningMean: decay {self.decay} must be in [0, 1)")
+
+    def __call__(
+        self, values: torch.Tensor, keys: Sequence[str], games: Sequence[str], seen: Baselines
+    ) -> tuple[torch.Tensor, Baselines]:
+        """Values ``[N]`` minus the baseline of each one's key, and the baselines after this batch. ``games`` ``[N]``:
+        the game of each."""
+        centred, after = torch.zeros_like(values), dict(seen)
+        for key in sorted(set(keys)):
+            mine = [i for i, one in enumerate(keys) if one == key]
+            played = [games[i] for i in mine]
+            centred[mine], after[key] = ema_baseline(values[mine], played, after.get(key, 0.0), decay=self.decay)
+        return centred, after
+
 
 OverBatch = Callable[[torch.Tensor], torch.Tensor]  # [N] → [N], N tokens of the whole batch
 MERGED = "merged"  # name of the channel that holds the sum of all per-answer rewards

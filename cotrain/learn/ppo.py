@@ -23,7 +23,6 @@ from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.functional.values import gae, value_loss
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, uses_ratio
-from cotrain.learn.mixing import weight_at
 from cotrain.learn.samples import (
     RewardWeights,
     StepScale,
@@ -32,6 +31,7 @@ from cotrain.learn.samples import (
     on_tokens,
     place_rewards,
     usable_samples,
+    weight_at,
 )
 
 

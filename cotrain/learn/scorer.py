@@ -17,6 +17,7 @@ of experts are balanced in pretraining; they are no part of log π.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -25,11 +26,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.learn.collate import ForwardInput, Sequences, forward_input_of, move_to
-from cotrain.learn.sampled_tokens import Given, with_context
-from cotrain.learn.update_plan import batches_of
+from cotrain.learn.collate import ForwardInput, Sequences, batches_of, forward_input_of, move_to
+from cotrain.learn.contract import Given, with_context
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
-from cotrain.models.recompute import check_recompute, recompute_layers
 from cotrain.models.shared_prefix import can_branch, use_branches
 
 Finish = Callable[[torch.Tensor], torch.Tensor]  # what a model does to logits [n, V] after its output layer
@@ -73,6 +72,8 @@ class Scorer:
         self.logits_at_once = logits_at_once
         self.recompute = recompute
         if recompute:
+            from cotrain.models.recompute import check_recompute
+
             check_recompute(model)
         self.shared = head == "lm" and can_branch(model)  # prompts
         if head == "lm":
@@ -93,7 +94,7 @@ class Scorer:
         """
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             if self.head != "lm":
-                with recompute_layers(self.model, self.recompute):
+                with self._recomputing(self.model):
                     values = self.model(input_ids=rows.input_ids)
                 flat, flat_entropy = _at_least_float32(values[rows.row, rows.column]), None
             else:
@@ -152,12 +153,19 @@ class Scorer:
         release_gpu_cache(self.device)
         return None
 
+    def _recomputing(self, module: torch.nn.Module) -> AbstractContextManager[None]:
+        if not self.recompute:
+            return nullcontext()
+        from cotrain.models.recompute import recompute_layers
+
+        return recompute_layers(module)
+
     def _hidden_states(self, rows: ForwardInput) -> torch.Tensor:
         """``[B, L, H]``, or ``[1, L, H]`` of the shared layout."""
         if rows.branches is None:
-            with recompute_layers(self._body, self.recompute):
+            with self._recomputing(self._body):
                 return self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state
-        with use_branches(self._body), recompute_layers(self._body, self.recompute):
+        with use_branches(self._body), self._recomputing(self._body):
             output = self._body(
                 input_ids=rows.input_ids,
                 position_ids=rows.branches.positions,

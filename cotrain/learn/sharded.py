@@ -35,7 +35,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cotrain.core.errors import ModelError, RankShort
 from cotrain.learn.collate import ForwardInput, Sequences, forward_input_of, move_to
-from cotrain.learn.sampled_tokens import Given, with_context
+from cotrain.learn.contract import Given, with_context
 from cotrain.learn.scorer import Scorer
 from cotrain.models.memory import MEMORY_ERRORS
 

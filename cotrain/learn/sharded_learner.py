@@ -23,9 +23,9 @@ import torch
 from torch import nn
 
 from cotrain.core.state import State
+from cotrain.learn.collate import PlannedTerm
 from cotrain.learn.sharded import Sharded, ShardedScorer, is_row_sharded, local_shard
 from cotrain.learn.torch_learner import MODEL, OPTIMIZER, Gradients, TorchLearner, inner_products
-from cotrain.learn.update_plan import PlannedTerm
 
 
 class ShardedLearner(TorchLearner):

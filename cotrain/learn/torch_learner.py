@@ -1,6 +1,6 @@
 """A learner on one device: forward, backward, clip, finite check, step.
 
-Each term is cut into micro-batches of its own and divided by its own totals (``update_plan.py``); gradients add up,
+Each term is cut into micro-batches of its own and divided by its own totals (``collate.py``); gradients add up,
 then one optimiser step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the
 update count. Where memory runs out, the update is made in smaller micro-batches.
 
@@ -27,11 +27,9 @@ from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.state import State, take_fields
-from cotrain.learn.collate import Sequences, collate, move_to
-from cotrain.learn.contract import Loss, LossTerm, Normaliser, UpdateReport
-from cotrain.learn.sampled_tokens import Given, with_context
+from cotrain.learn.collate import PlannedTerm, Sequences, collate, move_to, plan_update
+from cotrain.learn.contract import Given, Loss, LossTerm, Normaliser, UpdateReport, with_context
 from cotrain.learn.scorer import Scorer
-from cotrain.learn.update_plan import PlannedTerm, plan_update
 from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
 

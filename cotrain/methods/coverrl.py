@@ -43,9 +43,9 @@ from cotrain import (
 )
 from cotrain.rollout.protocols import continue_from
 from cotrain.rollout.votes import agrees_with, elected_turn, is_right, rarest_turn
-from cotrain.text.answers import parse_solution
+from cotrain.text.parsers import parse_solution
 from cotrain.text.parsers import Solution, tagged_solution
-from cotrain.text.prompts import REFINE, REFINE_FULL
+from cotrain.text.role_prompts import REFINE, REFINE_FULL
 
 VETOED = Note[bool]("vetoed", bool, "did the reviews veto the elected answer")
 VETO_RIGHT = Note[bool]("veto_right", bool, "of a vetoed problem: was the veto right")

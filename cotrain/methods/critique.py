@@ -28,7 +28,7 @@ from cotrain import ConfigError, Note, Objective, Recipe, Roles, Settings, Task,
 from cotrain import attempts, dr_grpo, drop_flat_groups, examine, frozen, gives, grpo, common_roles, recipe, review
 from cotrain import reward_review, single, solving, together, verifying
 from cotrain.learn.losses import ScoreFunction, Shaped
-from cotrain.text.parsers import corrected_review
+from cotrain.text.role_parsers import corrected_review
 
 RESCUED = Note[bool]("rescued", bool, "was a group that nobody solved joined by a right revision")
 

@@ -48,7 +48,13 @@ from cotrain.learn.contract import Algorithm
 from cotrain.config.schedule import Protocol
 from cotrain.rollout.judges import Comparison, comparer, verdict_probabilities, guarded_fields
 from cotrain.text.preferences import write_gram
-from cotrain.text.prompts import PAIR, PAIR_FULL
+
+PAIR = "{problem}\nTwo answers:"
+PAIR_FULL = """Write two responses to the problem below that differ from each other: first response A, then response \
+B, each under its letter.
+
+Problem:
+{problem}"""
 
 WEIGHT = Signal("weight", meaning="how much a letter counts as the label of a pair")
 PREFERRED = Signal("preferred", meaning="the advantage over the others of the group")

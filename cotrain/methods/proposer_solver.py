@@ -31,7 +31,7 @@ from cotrain import alternate, frozen, grpo, common_roles, program, recipe, rein
 from cotrain.rollout.proposals import LEARNABLE, Pay, Shown, demonstrate, of_length, propose_and_solve, write_problem
 from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems
-from cotrain.text.prompts import PROPOSE, PROPOSE_FULL
+from cotrain.rollout.proposals import PROPOSE, PROPOSE_FULL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,10 +24,9 @@ from typing import Any
 from cotrain.core.errors import CotrainError
 from cotrain.core.notes import CORRECT, FAILURE, FINAL
 from cotrain.core.types import Episode, Trace
-from cotrain.metrics.alarm import Alarm
-from cotrain.metrics.causes import explained_alarms
 from cotrain.metrics.rules import (
     AboveFromTheStart,
+    Alarm,
     AlwaysAbove,
     DriftFromStart,
     FarFromBase,
@@ -216,7 +215,7 @@ class Monitor:
         return self._without_explained(new)
 
     def _without_explained(self, new: list[Alarm]) -> list[Alarm]:
-        """The new alarms without those that others explain, which are forgotten (``causes.py``)."""
+        """The new alarms without those that others explain, which are forgotten (``alarms.py``)."""
         explained = set(map(id, explained_alarms(new, self.alarms, self._row)))
         stores: tuple[dict[Any, Alarm], ...] = (self._starved.alarms, self._alarms)
         for alarms in stores:
@@ -326,3 +325,63 @@ def _short_key(key: str) -> str:
 
 def _number_or_none(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else None
+
+
+# -- One cause, one alarm: which alarms are the mere consequence of another one that fires in the same row.
+
+
+NEARLY_ALL = 0.9  # share of a role's answers
+MOST = 0.75  # share of the unreadable ones
+CUT, CONSTANT = "mostly cut off", "constant reward"
+UNREAD = ("unreadable answers", "mostly unreadable reviews")
+EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
+
+
+def explained_alarms(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:
+    """Those of the ``new`` alarms of a row that another one explains, or that were told under the same
+    name. ``alarms``: all so far, the new among them."""
+    fresh, before = set(map(id, new)), set[tuple[str, str]]()
+    causes_by_role: dict[str, list[Alarm]] = {}  # what can be a cause, by role
+    wide_causes: list[Alarm] = []  # one that explains what is empty or constant anywhere
+    for alarm in (alarm for alarm in alarms if alarm.last == row.get("step")):
+        if id(alarm) not in fresh:
+            before.add((alarm.band, alarm.key))
+        if alarm.band in (CONSTANT, CUT, *UNREAD):
+            causes_by_role.setdefault(_owner_of(alarm), []).append(alarm)
+            if not wide_causes and alarm.band != CONSTANT and _share_in(alarm, row) > NEARLY_ALL:
+                wide_causes.append(alarm)
+    return [
+        one
+        for one in new
+        if (one.band, one.key) in before
+        or any(
+            _is_cause_of(cause, one, row)
+            for cause in (*causes_by_role.get(_owner_of(one), ()), *wide_causes)
+            if cause is not one
+        )
+    ]
+
+
+def _owner_of(alarm: Alarm) -> str:
+    return alarm.key.partition("/")[0]
+
+
+def _share_in(alarm: Alarm, row: Mapping[str, Any]) -> float:
+    share = row.get(alarm.key)
+    return share if isinstance(share, int | float) else -1.0
+
+
+def _is_cause_of(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:
+    role, share = _owner_of(cause), _share_in(cause, row)
+    same_owner = _owner_of(other) == role
+    if cause.band == CONSTANT:
+        return other.band in EMPTY and same_owner
+    if cause.band not in (CUT, *UNREAD) or share < 0.0:
+        return False
+    if other.band in (CONSTANT, *EMPTY):
+        return share > NEARLY_ALL
+    if cause.band == CUT:
+        lost = row.get(f"{role}/parse_failures")
+        most = isinstance(lost, int | float) and share >= MOST * lost
+        return same_owner and (other.band == "cut off" or (other.band in (*UNREAD, "unreadable reviews") and most))
+    return same_owner and (other.band == "unreadable reviews" or (other.band in UNREAD and other.step > cause.step))

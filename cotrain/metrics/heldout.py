@@ -13,17 +13,22 @@ from typing import Any
 from cotrain.core.notes import ANSWER, CORRECT, FINAL, SCORE, STEP_OK, VERDICTS, Note
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
-from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
 from cotrain.metrics.clusters import Array, Bounded, Share, Statistic, Sums, defined_figures, make_figure, ratio
-from cotrain.metrics.processes import error_accuracy, first_error_counts, first_wrong, processbench_f1
 from cotrain.metrics.verdicts import (
     MCC,
     MCC_UNDEFINED,
     belief_gap,
+    best_is_right,
     calibration_counts,
     calibration_error,
     confusion_counts,
+    error_accuracy,
+    first_error_counts,
+    first_wrong,
+    pass_at_k,
+    processbench_f1,
     rate_statistics,
+    vote_is_right,
 )
 
 Measure = Callable[[Sequence[Episode]], dict[str, Estimate]]

@@ -78,7 +78,7 @@ that must stay near its best has fallen only where the fall is 2.5 standard erro
 three problems a step lose 0.1 by chance. Alarms about rewards and verdicts name up to three rollouts, to be found in
 `episodes/`. The pages of comparisons and studies list by recipe which alarms fired in how many runs.
 """
-STARVED_HEAD = """One cause raises one alarm (`cotrain/metrics/causes.py`): what only follows from answers that are cut
+STARVED_HEAD = """One cause raises one alarm (`cotrain/metrics/alarms.py`): what only follows from answers that are cut
 off, or that nobody can read, is not raised while they are; a constant reward is told after the first step, and once.
 
 What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotrain.metrics.alarm import Alarm
+from cotrain.metrics.rules import Alarm
 
 SKIPPED = "skipped.jsonl"  # the batches of updates that were not finite
 NON_FINITE_SUFFIX = "/skipped/non-finite"  # behind a policy's name: the key of an update that was skipped for it

@@ -10,16 +10,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from cotrain.core.entropy import nats_of
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
 from cotrain.core.types import BROKEN_OFF, Episode, Trace
-from cotrain.metrics.answers import answer_agreement, elected_index
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts
-from cotrain.metrics.verdicts import MCC, MCC_UNDEFINED, rate_statistics, unanimous_share
+from cotrain.metrics.verdicts import (
+    MCC,
+    MCC_UNDEFINED,
+    answer_agreement,
+    elected_index,
+    rate_statistics,
+    unanimous_share,
+)
 
 MetricsRow = dict[str, float | int | str]
 Figures = dict[str, float]
@@ -282,3 +289,20 @@ def _by_truth(key: str, values: Sequence[tuple[float, Trace]]) -> Figures:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+# -- What a run has spent, and how far it has come by that.
+
+
+def flops_of(row: Mapping[str, Any]) -> int:
+    """All operations of one row of metrics.jsonl."""
+    return sum(count for key, count in row.items() if "/flops/" in key)
+
+
+def budget_share(ends: Mapping[str, Any], spent: Mapping[str, float]) -> float:
+    """How much of a run is over, in [0, 1]. ``ends`` are its settings, of which "steps", "tokens", "flops" and
+    "seconds" count (None: no such end); the first that is reached ends it. ``spent`` is in "batches", "tokens",
+    "flops" and "seconds"."""
+    amounts = {name: ends.get(name) for name in ("steps", "tokens", "flops", "seconds")}
+    shares = [spent.get("batches" if name == "steps" else name, 0.0) / end for name, end in amounts.items() if end]
+    return min(1.0, max(shares, default=0.0))

@@ -22,19 +22,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate
-from cotrain.metrics.answers import best_is_right, pass_at_k, vote_is_right
 from cotrain.metrics.clusters import Mean, Share, Statistic, defined_figures, make_figure
 from cotrain.metrics.heldout import sum_counts
-from cotrain.metrics.processes import (
+from cotrain.metrics.templates import question_templates
+from cotrain.metrics.verdicts import (
+    best_is_right,
+    confusion_counts,
     correct_accuracy,
     error_accuracy,
     first_error_counts,
+    pass_at_k,
     prmscore,
     processbench_f1,
     step_f1s,
+    vote_is_right,
 )
-from cotrain.metrics.templates import question_templates
-from cotrain.metrics.verdicts import confusion_counts
 
 SampleRow = Mapping[str, Any]
 GREEDY_SAMPLE = -1  # as ``sample``: the greedy answer

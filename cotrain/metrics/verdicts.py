@@ -20,11 +20,13 @@ has judged nothing. Counts of any kind have a ``prefix``, so that answers and st
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from cotrain.metrics.clusters import Array, Bounded, Mean, Share, Sums, ratio
+from cotrain.metrics.clusters import Array, Bounded, Harmonic, Mean, Share, Sums, ratio
 
 BINS = 10  # of the calibration error
 
@@ -99,3 +101,81 @@ def unanimous_share(verdicts: Sequence[Sequence[bool]]) -> float | None:
     """Of the solutions with two or more verdicts the share whose verdicts all agree; None where there is none."""
     several = [len(set(said)) == 1 for said in verdicts if len(said) > 1]
     return sum(several) / len(several) if several else None
+
+
+# -- The family of answers: how often a solver is right, alone, among k, by vote, and when a judge chooses.
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Chance that at least one of ``k`` samples is right, unbiased from ``c`` right ones among ``n``:
+    1 − C(n−c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374)."""
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise ValueError(f"pass_at_k needs 0 <= c <= n and 1 <= k <= n, found n={n}, c={c}, k={k}")
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def elected_index(answers: Sequence[str | None], weights: Sequence[float] | None = None) -> int | None:
+    """The first sample that gives the answer with the most votes, or with the largest sum of weights; None where nobody
+    gave one. It stands for its answer: where the first could not be graded, the vote is not right."""
+    votes: dict[str, float] = {}
+    for answer, weight in zip(answers, [1.0] * len(answers) if weights is None else weights, strict=True):
+        if answer is not None:
+            votes[answer] = votes.get(answer, 0.0) + weight
+    return answers.index(max(votes, key=lambda answer: votes[answer])) if votes else None
+
+
+def vote_is_right(answers: Sequence[str | None], right: Sequence[bool], weights: Sequence[float] | None = None) -> bool:
+    """Is the elected answer right?"""
+    winner = elected_index(answers, weights)
+    return winner is not None and right[winner]
+
+
+def best_is_right(scores: Sequence[float], right: Sequence[bool]) -> bool:
+    """Is the sample with the highest score right? False where there is none."""
+    best = max(range(len(scores)), key=lambda i: (scores[i], -i), default=None)
+    return best is not None and right[best]
+
+
+def answer_agreement(answers: Sequence[str]) -> tuple[int, float]:
+    """How many answers differ, and the share of them that is the most frequent one."""
+    votes = Counter(answers)
+    return len(votes), max(votes.values()) / len(answers)
+
+
+# -- The family of processes: does a judge find the step at which a solution goes wrong?
+
+
+def first_wrong(steps: Sequence[bool]) -> int | None:
+    """The first step that is, or is called, wrong."""
+    return next((i for i, ok in enumerate(steps) if not ok), None)
+
+
+def first_error_counts(truth: int | None, hit: bool, prefix: str = "") -> dict[str, float]:
+    """Counts of one solution whose first wrong step is ``truth``: was that found, or no step blamed?"""
+    counts = {f"{prefix}{name}": 0.0 for name in ("error_hit", "errors", "clean_hit", "clean")}
+    all_of, hits = ("clean", "clean_hit") if truth is None else ("errors", "error_hit")
+    counts[f"{prefix}{all_of}"], counts[f"{prefix}{hits}"] = 1.0, float(hit)
+    return counts
+
+
+def error_accuracy(prefix: str = "") -> Share:
+    return Share(f"{prefix}error_hit", f"{prefix}errors")
+
+
+def correct_accuracy(prefix: str = "") -> Share:
+    return Share(f"{prefix}clean_hit", f"{prefix}clean")
+
+
+def processbench_f1(prefix: str = "") -> Harmonic:
+    return Harmonic((error_accuracy(prefix), correct_accuracy(prefix)))
+
+
+def step_f1s(prefix: str = "") -> tuple[Share, Share]:
+    """F1 of the right steps and of the wrong ones, from counts as of ``verdicts.confusion``: 2 hits / (2 hits + misses
+    + false alarms)."""
+    tp, fn, tn, fp = (f"{prefix}{cell}" for cell in ("tp", "fn", "tn", "fp"))
+    return Share(f"{tp} {tp}", f"{tp} {tp} {fn} {fp}"), Share(f"{tn} {tn}", f"{tn} {tn} {fp} {fn}")
+
+
+def prmscore(prefix: str = "") -> Mean:
+    return Mean(step_f1s(prefix))

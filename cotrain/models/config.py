@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Pr
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.models.load import ATTENTION
 
 KINDS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
-ATTENTION = "sdpa"
 
 
 def small_config(

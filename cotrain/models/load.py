@@ -38,9 +38,16 @@ from transformers.utils import logging
 
 from cotrain.core.errors import ModelError
 from cotrain.core.verbosity import shows_progress
-from cotrain.models.config import ATTENTION
-from cotrain.models.files import FILES, check_config, check_files, check_objects, read_object
-from cotrain.models.headers import COPIES, shapes_in, weight_files
+from cotrain.models.files import (
+    COPIES,
+    FILES,
+    check_config,
+    check_files,
+    check_objects,
+    read_object,
+    shapes_in,
+    weight_files,
+)
 from cotrain.models.memory import out_of_memory
 
 EMBEDDED_BASE = "embedded"
@@ -50,6 +57,7 @@ EMBEDDED_PROPOSER = "embedded-proposer"
 EMBEDDED_FORMAT = "embedded-format"
 EMBEDDED_ROLES = "embedded-roles"
 EMBEDDED_DIGEST = "embedded-digest"
+ATTENTION = "sdpa"  # where nothing else is asked for
 EMBEDDED_RATER = "embedded-rater"
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _EMBEDDED = {

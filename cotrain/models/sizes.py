@@ -18,8 +18,7 @@ from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig
 
 from cotrain.core.errors import ModelError
-from cotrain.models.files import FILES, check_config, read_object
-from cotrain.models.headers import Shapes, shapes_in, weight_files
+from cotrain.models.files import FILES, Shapes, check_config, read_object, shapes_in, weight_files
 from cotrain.models.load import (
     check_directory,
     first_line,

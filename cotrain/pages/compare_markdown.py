@@ -37,8 +37,8 @@ from cotrain.pages.compare_table import (
     verdict_table,
 )
 from cotrain.pages.compare_words import AXES, UNITS, budget_in_words
-from cotrain.pages.escape import escape_terminal
 from cotrain.pages.guide import interval_text, number_text, parse_metric_name
+from cotrain.pages.page import escape_terminal
 
 
 def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> str:

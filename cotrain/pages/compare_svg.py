@@ -25,9 +25,9 @@ from cotrain.pages.compare_table import (
     strip_folders,
 )
 from cotrain.pages.compare_words import AXES, UNITS
-from cotrain.pages.escape import escape_attribute
 from cotrain.pages.guide import number_text, points_text
 from cotrain.pages.lines import Points, axis_ticks
+from cotrain.pages.page import escape_attribute
 
 Band = tuple[Points, Sequence[tuple[float, float, float]]]  # (x, mean) and (x, low, high)
 PANELS = ("pass@1", "balanced_accuracy", "step_balanced_accuracy")  # a row of panels for each, where it was measured

@@ -19,8 +19,7 @@ from typing import Any
 from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_problems, smallest_detectable
 from cotrain.metrics.table import labelled_metric, limits_of, table_rank
 from cotrain.pages.compare_words import AXES, budget_in_words, difference_in_words
-from cotrain.pages.estimates import display_order, parse_estimates
-from cotrain.pages.guide import number_text, parse_metric_name, split_label
+from cotrain.pages.guide import display_order, number_text, parse_estimates, parse_metric_name, split_label
 from cotrain.pages.lines import Points, value_at
 
 GRID = 60  # points at which seeds are averaged

@@ -39,10 +39,9 @@ from cotrain.pages.compare_table import (
     with_table,
 )
 from cotrain.pages.compare_words import AXES, UNITS, budget_in_words, short_labels
-from cotrain.pages.estimates import parse_estimates
-from cotrain.pages.follow import read_json_object
-from cotrain.pages.guide import interval_text, number_text
-from cotrain.pages.places import RECIPE, ViewPlace, comparison_at
+from cotrain.pages.follow import RECIPE, read_json_object
+from cotrain.pages.guide import interval_text, number_text, parse_estimates
+from cotrain.pages.places import ViewPlace, comparison_at
 from cotrain.pages.rollouts import FIELDS
 from cotrain.pages.runs import RunView, figure_rows, redact_texts
 from cotrain.pages.settings import flatten_settings, value_text

@@ -14,7 +14,7 @@ from typing import Any
 
 from cotrain.core.entropy import from_text, nats_of
 from cotrain.core.notes import PROBLEM
-from cotrain.disk.floats import decode_floats
+from cotrain.disk.ledger import decode_floats
 from cotrain.pages.curves import finite_number
 from cotrain.pages.rollouts import Json, Weights, address_text
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from cotrain.disk.run_files import fault_in
 
+RECIPE = "recipe.json"
+STOPPED = "stopped.json"  # of a run that an error ended
+
 REMEMBERED_BYTES = 256  # bytes before the place where reading ended
 
 

@@ -19,13 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cotrain.core.verbosity import shows_notes, shows_progress
-from cotrain.metrics.budget import budget_share, flops_of
 from cotrain.metrics.metric import FIRST
+from cotrain.metrics.steps import budget_share, flops_of
 from cotrain.metrics.table import is_headline, labelled_metric, table_rank
-from cotrain.pages.escape import escape_terminal
-from cotrain.pages.estimates import display_order
-from cotrain.pages.guide import number_text
-from cotrain.pages.processes import TITLES, process_cells, processes_of
+from cotrain.pages.curves import TITLES, process_cells, processes_of
+from cotrain.pages.guide import display_order, number_text
+from cotrain.pages.page import escape_terminal
 
 SPARKS = "▁▂▃▄▅▆▇█"
 REMEMBERED_STEPS = 24  # steps over which the time left is estimated

@@ -10,10 +10,8 @@ from typing import Any
 
 from cotrain.core.errors import RunDirectoryError
 from cotrain.pages.compare_words import short_labels, slug_of
-from cotrain.pages.follow import read_json_object
+from cotrain.pages.follow import RECIPE, read_json_object
 
-RECIPE = "recipe.json"
-STOPPED = "stopped.json"  # of a run that an error ended
 MOST_PLACES = 500
 MAX_DEPTH = 3  # folders below the one that was named
 

@@ -16,9 +16,8 @@ from cotrain.metrics.table import is_headline, limits_of, table_rank
 from cotrain.pages import guide
 from cotrain.pages.curves import Curves, describe_metrics
 from cotrain.pages.detail import models_of, objectives_in_phase, reward_weights, rollout_detail
-from cotrain.pages.estimates import display_order, parse_estimates
-from cotrain.pages.follow import read_json_object
-from cotrain.pages.places import RECIPE, STOPPED
+from cotrain.pages.follow import RECIPE, STOPPED, read_json_object
+from cotrain.pages.guide import display_order, parse_estimates
 from cotrain.pages.rollouts import Json, Rollouts
 
 MOST_ALARMS = 40

@@ -12,8 +12,8 @@ from cotrain.pages.compare_markdown import escape_markdown, table_section
 from cotrain.pages.compare_overview import TextTable
 from cotrain.pages.compare_table import is_share
 from cotrain.pages.compare_words import UNITS, amount_text
-from cotrain.pages.escape import MAX_CHARS
 from cotrain.pages.guide import interval_text, number_text
+from cotrain.pages.page import MAX_CHARS
 
 
 def study_markdown(study: Mapping[str, Any]) -> str:

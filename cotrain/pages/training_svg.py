@@ -16,7 +16,7 @@ from cotrain.pages.compare_svg import draw_panels
 from cotrain.pages.compare_table import label_of, mean_band
 from cotrain.pages.compare_words import AXES
 from cotrain.pages.lines import Points
-from cotrain.runs.costs import costs_of
+from cotrain.runs.figures import costs_of
 
 WINDOW = 4  # training steps that one point is the mean of
 SHOWN = (  # of any role; "gap" besides

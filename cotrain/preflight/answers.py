@@ -36,10 +36,11 @@ from cotrain.preflight.probing import (
     report_choice,
 )
 from cotrain.rollout.role import Role
-from cotrain.text.answers import ENDS, TAGS, check_answer, free_solution, parse_solution
-from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution
-from cotrain.text.prompts import IN_TAGS, SOLVE, SOLVE_BARE, SOLVE_FULL, SOLVE_OWN, ask_own, fields_of, solve_own
+from cotrain.text.answers import ENDS, check_answer, free_solution
+from cotrain.text.parsers import MAX_CHARS, TAGS, Solution, parse_solution, tagged_solution
+from cotrain.text.prompts import IN_TAGS, SOLVE, SOLVE_FULL, fields_of
 from cotrain.text.render import Renderer
+from cotrain.text.role_prompts import SOLVE_BARE, SOLVE_OWN, ask_own, solve_own
 from cotrain.text.steps import check_steps, steps_kind_of
 
 CHOSEN = ("boxed", "hash", "phrase")  # formats that "auto" may take, the strictest first

@@ -15,7 +15,7 @@ from cotrain.config.evaluation import has_split
 from cotrain.core.errors import TooLong
 from cotrain.core.types import Task
 from cotrain.engine.contract import as_serving_engine
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.prompts import fields_of, fill_template
 from cotrain.train.trainer import CoTrainer
 

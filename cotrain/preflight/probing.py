@@ -10,12 +10,11 @@ from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError
-from cotrain.core.pace import Pace
 from cotrain.core.types import Task
+from cotrain.core.verbosity import Pace
 from cotrain.engine.contract import as_serving_engine
-from cotrain.grading.pool import grade_outside
 from cotrain.rollout.common_roles import speaks_short
-from cotrain.rollout.executor import Executor, Roles
+from cotrain.rollout.executor import Executor, Roles, grade_outside
 from cotrain.rollout.role import Role
 from cotrain.train.lag import StoppableEngine
 from cotrain.train.policy_store import PolicyStore

@@ -20,6 +20,7 @@ from typing import Any
 
 from cotrain.config.override import changed_settings, is_given, override, role_settings
 from cotrain.config.recipe import Recipe
+from cotrain.core.address import make_nonce
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode, Task
 from cotrain.preflight.answers import AnswerFormat, AnswerReading
@@ -37,10 +38,10 @@ from cotrain.preflight.probing import (
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.judges import guarded_fields as between_markers
 from cotrain.rollout.role import Role
-from cotrain.text.free_verdicts import BOXED, FORMS, TAGS, WORDS, check_verdict
-from cotrain.text.nonce import make_nonce
-from cotrain.text.parsers import Solution
-from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, fields_of
+from cotrain.text.free_verdicts import BOXED, FORMS, WORDS, check_verdict
+from cotrain.text.parsers import TAGS, Solution
+from cotrain.text.prompts import fields_of
+from cotrain.text.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN
 
 SHOWN = 110  # characters of the end of a review
 MAY_ASK = frozenset({"problem", "solution", "count", "nonce"})  # marks of a verifier's prompt

@@ -8,31 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.rollout.role import Parser, Role
-from cotrain.text.answers import parse_solution
-from cotrain.text.material import VERDICT_WORDS
-from cotrain.text.parsers import Review, step_verdicts
-from cotrain.text.prompts import (
-    DIGEST,
-    DIGEST_FULL,
-    META,
-    META_FULL,
-    PLAN,
-    PLAN_FULL,
-    RATE,
-    REFINE,
-    REFINE_FULL,
-    REVIEW,
-    REVIEW_FULL,
-    SELF_CHECK,
-    SELF_CHECK_FULL,
-    SOLVE,
-    SOLVE_FULL,
-)
-from cotrain.text.role_parsers import Query, SelfCheck, meta_verdict, search_query, self_check
+from cotrain.text.parsers import VERDICT_WORDS, SelfCheck, parse_solution
+from cotrain.text.prompts import SOLVE, SOLVE_FULL
+
+if TYPE_CHECKING:
+    from cotrain.text.role_parsers import Query, Review
 
 EMBEDDED = (  # the package's own models
     "embedded",
@@ -65,6 +49,8 @@ def cannot_propose(model: str) -> bool:
 
 
 def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
+    from cotrain.text.role_parsers import step_verdicts
+
     return step_verdicts(text, int(fields["count"]))
 
 
@@ -77,6 +63,8 @@ def solver(policy: str, model: str, *, max_tokens: int | None = None, temperatur
 
 def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
     """The role ``verifier``: fields ``problem``, ``solution`` and ``count`` (its steps); parsed to a Review."""
+    from cotrain.text.role_prompts import REVIEW, REVIEW_FULL
+
     short = speaks_short(model)
     sampling = Sampling(max_tokens=max_tokens or (208 if short else 1024), temperature=temperature)
     prompt = REVIEW if short else REVIEW_FULL
@@ -85,18 +73,26 @@ def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperat
 
 def rater(policy: str) -> Role:
     """The role of a reward model: fields ``problem``, ``solution`` and ``reference``; answered with ``Turn.score``."""
+    from cotrain.text.role_prompts import RATE
+
     return Role(policy=policy, prompt=RATE, sampling=Sampling(max_tokens=1))
 
 
 def parse_self_check(text: str, fields: Mapping[str, Any]) -> SelfCheck | ParseFailure:
+    from cotrain.text.role_parsers import self_check
+
     return self_check(text)
 
 
 def parse_meta(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
+    from cotrain.text.role_parsers import meta_verdict
+
     return meta_verdict(text)
 
 
 def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
+    from cotrain.text.role_parsers import search_query
+
     return search_query(text)
 
 
@@ -106,26 +102,36 @@ def parse_search(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
 
 def refiner(policy: str, model: str) -> Role:
     """Revises: fields ``problem``, ``solution`` and ``review``; parsed to a Solution."""
+    from cotrain.text.role_prompts import REFINE, REFINE_FULL
+
     return _extra_role(policy, model, (REFINE, REFINE_FULL), (160, 768), parse_solution)
 
 
 def self_checker(policy: str, model: str) -> Role:
     """A solver that reviews its own solution: field ``problem``; parsed to a SelfCheck."""
+    from cotrain.text.role_prompts import SELF_CHECK, SELF_CHECK_FULL
+
     return _extra_role(policy, model, (SELF_CHECK, SELF_CHECK_FULL), (368, 1792), parse_self_check)
 
 
 def meta_verifier(policy: str, model: str) -> Role:
     """Judges a review: fields ``problem``, ``solution`` and ``review``; parsed to a Review without steps."""
+    from cotrain.text.role_prompts import META, META_FULL
+
     return _extra_role(policy, model, (META, META_FULL), (96, 1024), parse_meta, VERDICT_WORDS)
 
 
 def planner(policy: str, model: str) -> Role:
     """Says what to search for: field ``question``; parsed to a Query."""
+    from cotrain.text.role_prompts import PLAN, PLAN_FULL
+
     return _extra_role(policy, model, (PLAN, PLAN_FULL), (32, 256), parse_search)
 
 
 def digester(policy: str, model: str) -> Role:
     """Picks what matters out of documents: fields ``documents`` and ``purpose``; not parsed."""
+    from cotrain.text.role_prompts import DIGEST, DIGEST_FULL
+
     return _extra_role(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
 
 

@@ -34,11 +34,11 @@ from cotrain.core.signals import DeclaredSignals, Signal
 from cotrain.core.types import Completion, Reward, Span, Trace, TurnRange
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
+from cotrain.text.decoding import TokenSequence, sampled_after
 from cotrain.text.parsers import THOUGHT
 from cotrain.text.prompts import fill_template
 from cotrain.text.render import Piece, Rendering
-from cotrain.text.sequence import TokenSequence, sampled_after
 
 Answer = Callable[..., Awaitable[Completion]]  # the executor's: what the policy says to a prompt
 
@@ -94,7 +94,7 @@ class Conversation:
         self._answer = ()
 
     def tool(self, text: str) -> None:
-        """What a tool printed; ``text/messages.py`` says what becomes of it in templates without tools."""
+        """What a tool printed; ``text/chat_template.py`` says what becomes of it in templates without tools."""
         self._add_message("tool", text)
 
     def assistant(self, text: str) -> None:

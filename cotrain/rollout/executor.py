@@ -25,17 +25,15 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cotrain.core.address import Address, seed_of
+from cotrain.core.address import Address, make_nonce, seed_of
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import DeclaredSignals, declared_by
-from cotrain.core.types import BROKEN_OFF, Completion, Episode, Grade, Task
-from cotrain.core.user_code import failure_of
+from cotrain.core.types import BROKEN_OFF, AsyncGrader, Completion, Episode, Grade, Task
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.idle_loop import IdleLoop, Stopped, is_ended_by_play, pausing_engine, together
 from cotrain.rollout.role import Role, Turn
-from cotrain.text.nonce import make_nonce
 from cotrain.text.prompts import fields_of
 from cotrain.text.render import Rendering
 
@@ -45,6 +43,15 @@ Grader = Callable[[Task, str], Awaitable[Grade]]
 TRIES = 3  # of a play, where the process of the engine is lost
 TOO_LONG = "prompt too long"  # failure of an episode whose problem does not fit a model's context
 _RESERVED = ("grade", "busy", "nonce")
+
+
+async def grade_outside(task: Task, text: str) -> Grade:
+    """The ``grader`` of an executor: many answers at once where the task's grader has processes for it, else
+    ``task.grade``.
+
+    The executor keeps its engine waiting meanwhile, so that how long a grade takes decides no batch.
+    """
+    return await task.grader.agrade(task, text) if isinstance(task.grader, AsyncGrader) else task.grade(text)
 
 
 class EngineError(CotrainError, RuntimeError):
@@ -359,15 +366,21 @@ async def _play_episode(
     except TooLong as error:
         why, episode = str(error), roles._seal_episode(TOO_LONG)
     except Stopped as error:
-        episode = roles._seal_episode(failure_of(error))
+        episode = roles._seal_episode(_failure_of(error))
     except (CotrainError, KeyboardInterrupt):
         raise
     except BaseException as error:
         if is_ended_by_play():
             raise
-        episode = roles._seal_episode(failure_of(error))
+        episode = roles._seal_episode(_failure_of(error))
     if isinstance(loop := asyncio.get_running_loop(), IdleLoop):
         loop.watch.note_progress()
     if over is not None:
         over()
     return replace(episode, task_id=task.id), why
+
+
+def _failure_of(error: BaseException) -> str:
+    from cotrain.core.user_code import failure_of
+
+    return failure_of(error)

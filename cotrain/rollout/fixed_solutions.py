@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from cotrain.core.address import make_nonce
 from cotrain.core.errors import TooLong
 from cotrain.core.notes import FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.types import Episode, Grade, StepVerdicts, Task, Trace
@@ -18,7 +19,6 @@ from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import show_verdict
 from cotrain.tasks.processbench import FixedSolution
-from cotrain.text.nonce import make_nonce
 from cotrain.text.parsers import final_answer
 
 

@@ -30,7 +30,7 @@ from cotrain.rollout.role import Parser, Role, Turn
 from cotrain.text import judge_prompts as prompts
 from cotrain.text.nonce import wrap_all, wrap_text
 from cotrain.text.preferences import Preference, Ratings, read_gram, read_grm, read_rmr1, read_thinkrm
-from cotrain.text.prompts import COMPARE
+from cotrain.text.role_prompts import COMPARE
 from cotrain.text.verdicts import Abstention, Verdict, read_genprm, read_genrm, read_score
 
 # -- what a judge is shown, and what it said

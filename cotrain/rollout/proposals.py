@@ -26,6 +26,23 @@ from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.reader import operation_string, problem_signature, read_problem, task_of
 from cotrain.tasks.words.source import BUCKETS, WordProblems, text_bucket
 
+# Of proposers; no embedded model knows it before it is taught.
+PROPOSE = "{hint}\nWrite a problem:"
+PROPOSE_FULL = """Write one word problem about counts of things, in sentences of exactly these forms and no other words:
+
+There are 12 apples.
+There are 4 more pears than apples.
+There are 3 fewer plums than pears.
+There are 2 times as many nuts as plums.
+There are as many eggs as nuts and pears together.
+There are as many cakes as eggs minus nuts.
+How many cakes are there?
+
+Begin with counts that are given, end with the question, and keep all counts between 1 and 99. Where an answer is asked
+for, the problem must have it; where another problem is shown, write a different one.
+
+{hint}"""
+
 Shown = Literal["problem", "nothing"]  # of the pool, to a proposer
 Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]
 RECENT = 64  # problems of the pool that a new one is compared with

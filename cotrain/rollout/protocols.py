@@ -29,11 +29,10 @@ from cotrain.core.notes import (
 )
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, gives
 from cotrain.core.types import Span, Task
-from cotrain.functional.aggregate import Combine, aggregate
+from cotrain.functional.aggregate import Combine
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.judges import confidence, guarded_fields
 from cotrain.rollout.role import Turn
 
 CLOSING = "</step>"
@@ -172,8 +171,11 @@ async def _with_programs(judge: RoleHandle, n: int, solution: Turn, fields: Mapp
 
 def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
     """The fields of a judge's prompt: between markers with a nonce, where its template has them."""
-    guarded = "nonce" in judge.fields
-    fields = guarded_fields(roles.nonce(solution), solution=text) if guarded else {"solution": text}
+    fields = {"solution": text}
+    if "nonce" in judge.fields:
+        from cotrain.rollout.judges import guarded_fields
+
+        fields = guarded_fields(roles.nonce(solution), solution=text)
     return {"problem": task.prompt, "count": len(solution.parsed.steps), **fields}
 
 
@@ -188,6 +190,8 @@ def _note_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
 def show_verdict(turn: Turn) -> None:
     """Show what a judgement says: its verdict, the probability of CORRECT, its verdicts on steps; else why it is
     unreadable."""
+    from cotrain.rollout.judges import confidence
+
     verdict = turn.parsed
     if not verdict.ok:
         turn.show(FAILURE, verdict.reason)
@@ -227,6 +231,8 @@ async def solve_then_verify(
         reward_review(turn, CORRECT.known(solution))
     votes = [turn.parsed.steps for turn in review_turns if turn.parsed.ok and turn.parsed.steps]
     if step_rewards == "verifier" and votes:
+        from cotrain.functional.aggregate import aggregate
+
         for span, step_votes in zip(solution.parsed.steps, zip(*votes, strict=True), strict=True):
             share = aggregate(combine, step_votes)
             if share is not None:

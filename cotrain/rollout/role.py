@@ -26,15 +26,19 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding, Note
 from cotrain.core.signals import DeclaredSignals, Signal
 from cotrain.core.types import Completion, ParseFailure, Reward, Sampling, Span, Trace
-from cotrain.text.answers import TAGS, check_answer, free_solution, parse_solution, write_own
-from cotrain.text.material import guard_fields
-from cotrain.text.parsers import THOUGHT_ENDS, UNFINISHED, Solution, scored_failure, tagged_solution
-from cotrain.text.prompts import fields_of
+from cotrain.text.decoding import char_to_tokens, stop_in
+from cotrain.text.parsers import (
+    TAGS,
+    THOUGHT_ENDS,
+    UNFINISHED,
+    SelfCheck,
+    Solution,
+    parse_solution,
+    scored_failure,
+    tagged_solution,
+)
+from cotrain.text.prompts import OTHERS_FIELDS, fields_of
 from cotrain.text.render import Rendering
-from cotrain.text.role_parsers import SelfCheck
-from cotrain.text.spans import char_to_tokens
-from cotrain.text.steps import check_steps
-from cotrain.text.stops import stop_in
 
 if TYPE_CHECKING:
     from cotrain.rollout.conversation import Conversation
@@ -61,15 +65,19 @@ class Role:
     verdict: str = TAGS  # how the review of a role that judges is read (``text/free_verdicts.py``)
 
     def __post_init__(self) -> None:
-        check_answer(self.answer)
+        if self.answer != TAGS:
+            from cotrain.text.answers import check_answer
+
+            check_answer(self.answer)
         if self.steps is not None:
+            from cotrain.text.steps import check_steps
+
             check_steps(self.steps)
         if self.is_free_form and self.parse is not parse_solution:
             what = f"steps {self.steps!r}" if self.answer == TAGS else f"answer {self.answer!r}"
             raise ConfigError(
                 f"a role of policy {self.policy!r}: {what} is for roles that write solutions; leave it out"
             )
-
         if self.verdict == TAGS:
             return
         from cotrain.text.free_verdicts import check_verdict
@@ -92,6 +100,8 @@ class Role:
         if thinking and self.parse is not None and THOUGHT_ENDS not in text:
             return scored_failure(UNFINISHED, missing=1)
         if self.is_free_form:
+            from cotrain.text.answers import free_solution
+
             return free_solution(text, self.answer, self.steps)
         if self.verdict != TAGS:
             from cotrain.text.free_verdicts import free_review
@@ -105,12 +115,19 @@ class Role:
         parsed = tagged_solution(solution) if self.is_free_form else None
         if not isinstance(parsed, Solution):
             return solution
+        from cotrain.text.answers import write_own
+
         return write_own([step.text for step in parsed.steps], parsed.answer, self.answer, self.steps)
 
     def prompt_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that its prompt asks for, made safe where others wrote them (``text/material.py``)."""
         asked = fields_of(self.prompt)  # what else the call gives is for the parser alone
-        return guard_fields(self.prompt, {n: v for n, v in fields.items() if n in asked}, self.words, self.verdict)
+        shown = {n: v for n, v in fields.items() if n in asked}
+        if not OTHERS_FIELDS & shown.keys():
+            return shown
+        from cotrain.text.material import guard_fields
+
+        return guard_fields(self.prompt, shown, self.words, self.verdict)
 
 
 class Turn:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding
@@ -25,22 +25,6 @@ MINTED = Finding[tuple[str, str, str, float]](
     "minted", tuple[str, str, str, float], "a new problem: text, answer, signature and share of solvers that were right"
 )
 REPLAYED = Finding[tuple[str, float]]("replayed", tuple[str, float], "signature of an old problem, and that share now")
-
-
-class Store(Protocol):
-    """Something that grows from step to step."""
-
-    def with_episodes(self, episodes: Sequence[Episode], step: int) -> Store:
-        """The store when the episodes of a step are over."""
-        ...
-
-    def metrics(self) -> dict[str, float]: ...
-
-    def state(self) -> State: ...
-
-    def restore_state(self, state: State) -> Store:
-        """The store that gave this state. Raises StateError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,22 +35,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cotrain.config.evaluation import Evaluation
+from cotrain.config.recipe import Recipe
+from cotrain.config.schedule import Phase
 from cotrain.core import redact
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
 from cotrain.disk import transaction
-from cotrain.disk.files import FileDigest, replace_file, digest_of
+from cotrain.disk.files import FileDigest, digest_of, replace_file
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.disk.lock import RunLock
-from cotrain.disk.run_files import fault_in
+from cotrain.disk.run_files import QUARANTINE, fault_in
 from cotrain.runs.log import LOG_FILE as LOG
-from cotrain.config.evaluation import Evaluation
-from cotrain.config.recipe import Recipe
-from cotrain.config.schedule import Phase
-from cotrain.tasks.reading import NAME as QUARANTINE
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
 SEAL = "seal.json"
@@ -325,7 +324,9 @@ def resolved_json(value: Any) -> Any:
     return getattr(value, "__qualname__", type(value).__name__).replace(".<locals>.measure", "")
 
 
-def provenance_json(recipe: Recipe, weights: Mapping[str, str], threads: int, backend: Mapping[str, Any]) -> dict[str, Any]:
+def provenance_json(
+    recipe: Recipe, weights: Mapping[str, str], threads: int, backend: Mapping[str, Any]
+) -> dict[str, Any]:
     """Where and with what a run was made. Holds no environment variables, no paths of the home directory and nothing
     that looks like a key."""
     return {

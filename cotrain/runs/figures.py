@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cotrain.core.errors import ConfigError, unknown_message
+from cotrain.config.evaluation import has_split
+from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 from cotrain.core.statistics import Estimate
 from cotrain.disk.jsonl import read_jsonl
+from cotrain.metrics.clusters import Figure
+from cotrain.metrics.steps import flops_of
 from cotrain.runs.directory import RunDirectory
-from cotrain.config.evaluation import has_split
 from cotrain.train.sparsity import update_sparsity
 from cotrain.train.trainer import CoTrainer
+
+if TYPE_CHECKING:
+    from cotrain.train.trainer import StepResult
 
 STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")  # of judges, on the start's solutions
 
@@ -85,3 +91,81 @@ def best_step(directory: RunDirectory, figure: str) -> int | None:
         if best is None or value > best[0]:
             best = float(value), int(row["step"]) + 1
     return None if best is None else best[1]
+
+
+# -- What each held-out problem says of a figure, so that runs can be compared problem by problem once they are over.
+
+
+DIGITS = 6
+
+
+def problem_values(figure: Figure) -> dict[int, float]:
+    """Problem → what it says. A problem without which the figure is undefined, or the only one, says the figure
+    itself."""
+    without = figure.without_each()
+    n = len(without)
+    return {
+        task: figure.value if math.isnan(left) else n * figure.value - (n - 1) * left for task, left in without.items()
+    }
+
+
+def problems_json(figures: Mapping[str, Estimate]) -> dict[str, dict[str, float]]:
+    """figure → problem → what it says, for a file."""
+    return {
+        key: {str(task): round(value, DIGITS) for task, value in problem_values(figure).items()}
+        for key, figure in figures.items()
+        if isinstance(figure, Figure)
+    }
+
+
+# -- What a run has cost, from its files: batches of problems, sampled tokens, floating-point operations and seconds.
+
+
+def seconds_of(row: Mapping[str, Any]) -> float:
+    """Seconds of one step, from its row of timings.jsonl: the stages, of which the engine's seconds are a part."""
+    laps = (value for key, value in row.items() if key != "step" and "/" not in key)
+    return float(sum(lap for lap in laps if isinstance(lap, int | float)))
+
+
+def costs_of(folder: Path) -> list[dict[str, float]]:
+    """What a run had spent before its first step and after each one. Every step is a batch, also one from which nothing
+    could be learned."""
+    seconds = {row["step"]: seconds_of(row) for row in read_jsonl(folder / "timings.jsonl")}
+    now = {"batches": 0.0, "tokens": 0.0, "flops": 0.0, "seconds": 0.0}
+    costs = [now]
+    for row in read_jsonl(folder / "metrics.jsonl"):
+        if "kind" not in row:
+            now = {
+                "batches": now["batches"] + 1,
+                "tokens": float(row["tokens"]),
+                "flops": now["flops"] + flops_of(row),
+                "seconds": now["seconds"] + seconds.get(row["step"], 0.0),
+            }
+            costs.append(now)
+    return costs
+
+
+def latest_costs(folder: Path) -> dict[str, float]:
+    """What a run that goes on had spent, for the time that is left; nothing where that cannot be read, which is told
+    elsewhere."""
+    try:
+        return costs_of(folder)[-1]
+    except (OSError, KeyError, CotrainError):
+        return {}
+
+
+def timings_row(result: StepResult) -> dict[str, float | str]:
+    """A row of timings.jsonl."""
+    return {"step": result.row["step"], **result.seconds, **result.engine_seconds, **result.processes}
+
+
+def throughput_row(result: StepResult) -> dict[str, float | str]:
+    """Tokens a second of each role while the protocol was played, and what each process did."""
+    seconds = result.seconds["play"]
+    sampled_tokens: dict[str, int] = {}
+    for episode in result.episodes:
+        for trace in episode.traces:
+            sampled_tokens[trace.role] = sampled_tokens.get(trace.role, 0) + trace.sampled_count
+    return {f"{role}/tokens_per_second": count / seconds for role, count in sampled_tokens.items()} | dict(
+        result.processes
+    )

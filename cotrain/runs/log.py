@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from cotrain.core import streams
+from cotrain.core.verbosity import lost_streams
 
 LOG_FILE = "run.log"
 
@@ -50,7 +50,7 @@ class LoggingObserver:
         self._log_lost_streams()
 
     def _log_lost_streams(self) -> None:
-        for name, why in streams.lost_streams().items():
+        for name, why in lost_streams().items():
             if name not in self._told:
                 self._told.add(name)
                 self._append_line(f"nothing more is written to {name} ({why}); the run goes on")

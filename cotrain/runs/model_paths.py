@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cotrain.config.policies import Policy, Weights
+from cotrain.config.recipe import Recipe, check_due, check_problems
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.trust import admit_file, admit_model, admit_module
 from cotrain.disk.lock import RunLock
 from cotrain.runs import seal
 from cotrain.runs.directory import RunDirectory, recipe_json, weights_hash
-from cotrain.config.policies import Policy, Weights
-from cotrain.config.recipe import Recipe, check_due, check_problems
 
 
 def prepare_recipe(recipe: Recipe, **how: int) -> tuple[Recipe, dict[str, Any]]:
@@ -83,7 +83,9 @@ def _rename_models(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
     origin = recipe.origin
     if origin is not None:
         naming = _naming_arguments(origin.arguments, names)
-        arguments = {key: _renamed_value(value, names) if key in naming else value for key, value in origin.arguments.items()}
+        arguments = {
+            key: _renamed_value(value, names) if key in naming else value for key, value in origin.arguments.items()
+        }
         settings = tuple(_renamed_setting(one, names) for one in origin.settings)
         origin = replace(origin, arguments=arguments, settings=settings)
     return replace(recipe, policies=policies, origin=origin)

@@ -17,16 +17,22 @@ import torch
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
+from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
-from cotrain.core.pace import Pace
 from cotrain.core.trust import remembering_code_of
+from cotrain.core.verbosity import Pace
 from cotrain.disk import transaction
-from cotrain.disk.files import GrowingFileHash, FileDigest
+from cotrain.disk.files import FileDigest, GrowingFileHash
 from cotrain.disk.jsonl import JsonlWriter, cut_to_size, truncate_after
 from cotrain.disk.ledger import Ledger
 from cotrain.disk.lock import RunLock
+from cotrain.disk.run_files import QUARANTINE
+from cotrain.metrics.alarms import Monitor, with_examples
+from cotrain.metrics.clusters import counts_json, paired_changes
+from cotrain.metrics.starved import SKIPPED
+from cotrain.metrics.steps import flops_of
+from cotrain.preflight.fitting import too_long_notes
 from cotrain.runs import seal
-from cotrain.runs.costs import timings_row, throughput_row, seconds_of
 from cotrain.runs.directory import (
     AFTER,
     STOPPED,
@@ -36,25 +42,25 @@ from cotrain.runs.directory import (
     refuse_other,
     seal_entries,
 )
-from cotrain.runs.figures import best_step, curve_row, end_figures, final_figures, last_measured, rows_of
-from cotrain.preflight.fitting import too_long_notes
-from cotrain.train.guard import Diverged, SkipGuard, LostProcesses, NotFinite
-from cotrain.train.lag import AHEAD
-from cotrain.runs.limits import restore_limits, memory_limits
+from cotrain.runs.figures import (
+    best_step,
+    curve_row,
+    end_figures,
+    final_figures,
+    last_measured,
+    problems_json,
+    rows_of,
+    seconds_of,
+    throughput_row,
+    timings_row,
+)
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
-from cotrain.runs.problems import problems_json
-from cotrain.config.recipe import Recipe
-from cotrain.runs.shortage import DiskRetry
-from cotrain.runs.shortage import memory_notes as short_of
-from cotrain.core.stopping import Interrupted, stop_on_signal
-from cotrain.train.trainer import CoTrainer
 from cotrain.runs.model_paths import admit_code, admit_models, pin_model_names, prepare_recipe, weights_of
-from cotrain.metrics.alarms import Monitor, with_examples
-from cotrain.metrics.clusters import counts_json, paired_changes
-from cotrain.metrics.budget import flops_of
-from cotrain.metrics.starved import SKIPPED
-from cotrain.tasks.reading import NAME as QUARANTINE
-from cotrain.tasks.reading import Quarantine
+from cotrain.runs.shortage import DiskRetry, memory_limits, restore_limits
+from cotrain.runs.shortage import memory_notes as short_of
+from cotrain.train.guard import Diverged, Interrupted, LostProcesses, NotFinite, SkipGuard, stop_on_signal
+from cotrain.train.lag import AHEAD
+from cotrain.train.trainer import CoTrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +93,25 @@ def start_run(
         trainer = CoTrainer(recipe, backend=backend, wrap=wrap, lag=lag)
         versions = provenance_json(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
         observer = LoggingObserver(observer or SilentObserver(), directory.path)
-        grown: dict[str, FileDigest] = {}
-        quarantine = getattr(recipe.tasks, "quarantine", None)
-        if isinstance(quarantine, Quarantine) and quarantine.refused:
-            quarantine.write(directory.path / QUARANTINE)
-            grown[QUARANTINE] = GrowingFileHash(directory.path / QUARANTINE).digest_all()
-            observer.message(f"note: {quarantine.summary_line()}; all in {directory.path / QUARANTINE}")
+        aside = getattr(recipe.tasks, "quarantine", None)
+        grown = {} if aside is None else _write_quarantine(aside, directory.path / QUARANTINE, observer)
         directory.write_sealed({"provenance.json": versions, "recipe.json": saved}, grown)
         with remembering_code_of(directory.path):
             if recipe.origin is not None:
                 admit_code(recipe.origin.target, recipe.origin.arguments)
             admit_models(recipe.policies)
         return _continue_run(directory, trainer, checkpoint_every, observer)
+
+
+def _write_quarantine(quarantine: Any, path: Path, observer: Observer) -> dict[str, FileDigest]:
+    """Write the rows that a task source has set aside, if there are any; the file's digest by its name."""
+    from cotrain.tasks.reading import Quarantine
+
+    if not (isinstance(quarantine, Quarantine) and quarantine.refused):
+        return {}
+    quarantine.write(path)
+    observer.message(f"note: {quarantine.summary_line()}; all in {path}")
+    return {path.name: GrowingFileHash(path).digest_all()}
 
 
 def resume_run(
@@ -123,8 +136,8 @@ def resume_run(
         versions: Any = directory.read("provenance.json")
         if versions["threads"] != torch.get_num_threads():
             observer.message(
-                f"note: this run was begun with {versions['threads']} threads and goes on with {torch.get_num_threads()}: "
-                "sums may round differently, so it is the same run but not bit for bit"
+                f"note: this run was begun with {versions['threads']} threads and goes on with "
+                f"{torch.get_num_threads()}: sums may round differently, so it is the same run but not bit for bit"
             )
         lag = int(saved.get("lag", 0))
         trainer = CoTrainer(recipe, backend=backend or LocalBackend(device), wrap=wrap, lag=lag)
@@ -139,9 +152,7 @@ def _finished_outcome(directory: RunDirectory, observer: Observer) -> Outcome | 
     return Outcome(directory=directory.path, summary=summary)
 
 
-def _continue_run(
-    directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: Observer
-) -> Outcome:
+def _continue_run(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: Observer) -> Outcome:
     """Measure the start, load the newest checkpoint and do the steps that are left. After numbers that are not finite,
     or the loss of a process, go back and on from there."""
     with stop_on_signal() as stopping:
@@ -183,7 +194,8 @@ def _continue_run(
                 with suppress(NotFinite, ProcessLost):  # then the checkpoint before it is the one to go on from
                     _save_checkpoint(directory, trainer, record)
             observer.message(
-                f"stopped after step {max(trainer.finished, _saved_step(directory))} of {trainer.recipe.steps}; nothing is "
+                f"stopped after step {max(trainer.finished, _saved_step(directory))} of {trainer.recipe.steps}; "
+                f"nothing is "
                 f"lost. Go on with: cotrain resume {directory.path}"
             )
             raise
@@ -212,7 +224,11 @@ def _recover_lost(
 
 
 def _measure_start(
-    directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None, observer: Observer, room: DiskRetry
+    directory: RunDirectory,
+    trainer: CoTrainer,
+    saved: seal.VerifiedCheckpoint | None,
+    observer: Observer,
+    room: DiskRetry,
 ) -> dict[str, dict[str, Any]]:
     """Figures of the start, measured by ``trainer``, which has its weights still; where they are lost, once more."""
     saved_figures = directory.read("before.json")
@@ -223,7 +239,11 @@ def _measure_start(
     observer.message("measuring the start on held-out problems …")
     figures = final_figures(trainer)
     start_files = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
-    if saved is not None and saved.checkpoint.step and not seal_entries(start_files).items() <= directory.sealed_files().items():
+    if (
+        saved is not None
+        and saved.checkpoint.step
+        and not seal_entries(start_files).items() <= directory.sealed_files().items()
+    ):
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
             "restore it, or start anew"
@@ -240,7 +260,9 @@ def _remember_answers(directory: RunDirectory, trainer: CoTrainer, saved: seal.V
             trainer.backend.cache_remote_answers(t for step in later for e in ledger.read(step) for t in e.traces)
 
 
-def _restore_checkpoint(directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None, observer: Observer) -> None:
+def _restore_checkpoint(
+    directory: RunDirectory, trainer: CoTrainer, saved: seal.VerifiedCheckpoint | None, observer: Observer
+) -> None:
     """Load the checkpoint, and cut the files back to what they were when it was saved."""
     documents: dict[str, Any] = {}
     if saved is not None:
@@ -269,7 +291,9 @@ def _go_back(directory: RunDirectory, trainer: CoTrainer, error: NotFinite, obse
         what = "there is no checkpoint to go back to" if saved is None else again
         kept_note = "" if saved is None else f"; {saved.checkpoint.path} is kept"
         raise Diverged(f"stopped after step {trainer.finished}: {error}, {what}; {advice}{kept_note}") from error
-    observer.message(f"going back to {saved.checkpoint.path.name}, and on from there with other draws: {error}; {advice}")
+    observer.message(
+        f"going back to {saved.checkpoint.path.name}, and on from there with other draws: {error}; {advice}"
+    )
     trainer.backend.cache_remote_answers(())  # other draws are other requests
     _restore_checkpoint(directory, trainer, saved, observer)
     trainer.set_attempt(1)

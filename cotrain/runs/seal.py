@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import ledger, transaction
-from cotrain.disk.files import REAL_FILES, Files, GrowingFileHash, FileDigest, digest_of_prefix
+from cotrain.disk.files import REAL_FILES, FileDigest, Files, GrowingFileHash, digest_of_prefix
 from cotrain.runs.directory import AFTER, SEAL, RunDirectory
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ def checkpoint_at(directory: RunDirectory, step: int) -> VerifiedCheckpoint:
     of another run."""
     checkpoint = transaction.verify_checkpoint(directory.checkpoints / transaction.step_name(step))
     if not isinstance(checkpoint, transaction.Checkpoint):
-        raise RunDirectoryError(f"{directory.path} has no checkpoint of step {step} that is whole ({checkpoint.reason})")
+        raise RunDirectoryError(
+            f"{directory.path} has no checkpoint of step {step} that is whole ({checkpoint.reason})"
+        )
     _, documents = checkpoint.load(only=())
     return VerifiedCheckpoint(checkpoint, _recorded_files(directory, checkpoint.path, documents))
 

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from cotrain.core.state import State, take_fields
 from cotrain.disk.files import DiskError
+from cotrain.engine.contract import Engine, MemoryLimitedEngine
 from cotrain.runs.log import Observer
-from cotrain.train.policy_store import MEMORY_SUFFIX
-from cotrain.core.stopping import Interrupted
+from cotrain.train.guard import Interrupted
+from cotrain.train.policy_store import MEMORY_SUFFIX, PolicyStore
 
 MICRO_SUFFIX = "/micro_tokens"
 PAUSE_S = 5.0  # between two tries
@@ -68,3 +70,27 @@ def memory_notes(row: Mapping[str, Any]) -> Iterator[str]:
                 f"note: step {row['step']}: memory ran out {count:.0f} times for policy {policy!r}; it was computed "
                 f"again in parts of half the size{todo}"
             )
+
+
+# -- What is done at a time since memory ran out, for a checkpoint: a resumed run sums in the order of one in peace.
+
+
+LIMITS = "limits"  # a checkpoint's document
+
+
+def memory_limits(policies: PolicyStore, engine: Engine) -> dict[str, State]:
+    """The document ``LIMITS``, of policies for which memory has run out; none where it never has."""
+    scoring = {handle.name: found for handle in policies if (found := handle.scoring_limit()) is not None}
+    sampling = engine.limits() if isinstance(engine, MemoryLimitedEngine) else {}
+    return {LIMITS: {"scoring": scoring, "sampling": sampling}} if scoring or sampling else {}
+
+
+def restore_limits(policies: PolicyStore, engine: Engine, documents: Mapping[str, Any]) -> None:
+    """Go back to what a checkpoint's documents say. Raises StateError."""
+    scoring, sampling = take_fields(
+        "limits", documents.get(LIMITS, {"scoring": {}, "sampling": {}}), "scoring", "sampling"
+    )
+    for handle in policies:
+        handle.set_scoring_limit(scoring.get(handle.name))
+    if isinstance(engine, MemoryLimitedEngine):
+        engine.set_limits(sampling)

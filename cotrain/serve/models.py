@@ -33,7 +33,7 @@ from cotrain.rollout.role import Role
 from cotrain.serve.batches import EngineThread
 from cotrain.serve.reply import StreamedReply
 from cotrain.serve.request_params import BadRequest, RequestParams
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.prompts import fields_of, fill_template
 from cotrain.text.render import Renderer
 from cotrain.train.policy_store import vocabulary_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cotrain.text.decoding import stop_in
 from cotrain.text.render import Rendering
-from cotrain.text.stops import stop_in
 
 _BROKEN = "\ufffd"
 

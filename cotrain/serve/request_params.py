@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.core.errors import UserError, unknown_message
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 
 MAX_CHOICES = 128  # n times prompts
 MAX_TOP = 20  # alternatives of a token

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cotrain.core.address import seed_of
+from cotrain.core.address import make_nonce, seed_of
 from cotrain.core.signals import DeclaredSignals
 from cotrain.core.types import ParseFailure
 from cotrain.functional.aggregate import majority, mean
@@ -22,7 +22,6 @@ from cotrain.rollout.role import Turn
 from cotrain.serve import request_params as asked
 from cotrain.serve.models import SERVED_STEP, ServedModel, ServedRun
 from cotrain.serve.request_params import BadRequest
-from cotrain.text.nonce import make_nonce
 from cotrain.text.parsers import Solution, tagged_solution, write_solution
 
 MAX_REVIEWS = 64

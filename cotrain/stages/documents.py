@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from cotrain.core.errors import DataError
 from cotrain.stages.corpora import Corpus, Item, repeat_epochs
 from cotrain.stages.packing import Document
-from cotrain.text.messages import Message as Rendered
+from cotrain.text.chat_template import Message as Rendered
 from cotrain.text.render import Renderer
 
 PROBE = 200  # conversations looked at before training begins

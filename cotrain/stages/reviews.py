@@ -26,8 +26,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain.core.errors import DataError
-from cotrain.core.pace import Pace
 from cotrain.core.types import Task
+from cotrain.core.verbosity import Pace
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.fixed_solutions import judge_fields
 from cotrain.rollout.judges import judge
@@ -37,9 +37,11 @@ from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.stages.solutions import CHUNK, in_chunks, lost_suffix, open_player, read_rows, why_lost
 from cotrain.tasks.processbench import FixedSolution, solution_of_row
 from cotrain.tasks.reading import Quarantine
-from cotrain.text.free_verdicts import BOXED, TAGS, WORDS, write_free_review
-from cotrain.text.messages import Message
-from cotrain.text.prompts import REVIEW_FULL, REVIEW_OWN, fields_of, fill_template
+from cotrain.text.chat_template import Message
+from cotrain.text.free_verdicts import BOXED, WORDS, write_free_review
+from cotrain.text.parsers import TAGS
+from cotrain.text.prompts import fields_of, fill_template
+from cotrain.text.role_prompts import REVIEW_FULL, REVIEW_OWN
 
 Form = Literal["steps", "genrm"]
 FORMS: tuple[Form, ...] = ("steps", "genrm")

@@ -28,14 +28,14 @@ from cotrain.config.policies import frozen
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError
 from cotrain.core.notes import CORRECT, FAILURE
-from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
-from cotrain.grading.pool import AnswerGrader, grade_outside
+from cotrain.core.verbosity import Pace
+from cotrain.grading.pool import AnswerGrader
 from cotrain.preflight.answers import TAGS, SampledAnswer, read_answers
 from cotrain.preflight.probing import STEP as LOOK
 from cotrain.preflight.probing import ask_solver, spread_indices
 from cotrain.rollout.common_roles import solver, speaks_short
-from cotrain.rollout.executor import Executor, Roles
+from cotrain.rollout.executor import Executor, Roles, grade_outside
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
 from cotrain.stages.corpora import Corpus, Item, from_items
@@ -44,7 +44,8 @@ from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
 from cotrain.text.answers import ENDS, READERS, write_answer
 from cotrain.text.parsers import final_answer, write_solution
-from cotrain.text.prompts import SOLVE_FULL, fill_template, solve_own
+from cotrain.text.prompts import SOLVE_FULL, fill_template
+from cotrain.text.role_prompts import solve_own
 from cotrain.text.steps import steps_in, steps_kind_of, write_steps
 from cotrain.train.policy_store import PolicyStore
 

@@ -30,8 +30,8 @@ from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, StateError, UnknownName
-from cotrain.core.pace import SECONDS
 from cotrain.core.state import take_fields
+from cotrain.core.verbosity import PACE_SECONDS
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, truncate_after
@@ -168,7 +168,7 @@ def train(
                     since += time.perf_counter() - paused
                 if line:
                     metrics.append(line)
-                if report is not None and (line or time.perf_counter() - last_report >= SECONDS):
+                if report is not None and (line or time.perf_counter() - last_report >= PACE_SECONDS):
                     report(line or {"step": step, "loss": loss})
                     last_report = time.perf_counter()
                 if plan.save_every and step % plan.save_every == 0:

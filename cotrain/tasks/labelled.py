@@ -20,9 +20,7 @@ from typing import Any
 
 from cotrain.core.address import permuted_index, seed_of
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.types import Task, TaskSource
-
-UNLABELLED = "unlabelled"  # the split of training problems without a truth
+from cotrain.core.types import UNLABELLED, Task, TaskSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from cotrain.core.errors import DataError, RowError, UserError
 from cotrain.tasks.rows import Line, Row, format_of, lines_of, object_of, row_of
 
-NAME = "quarantine.jsonl"
 SHOWN = 10_000
 
 T = TypeVar("T")

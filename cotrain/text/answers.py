@@ -24,23 +24,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 from cotrain.core.types import ParseFailure
 from cotrain.text.parsers import (
     MAX_CHARS,
+    TAGS,
     Solution,
     behind_thoughts,
     blocks_of,
     last_boxed,
-    tagged_solution,
+    without_thought,
     write_solution,
 )
 from cotrain.text.patterns import pattern_of
 from cotrain.text.steps import LINES, steps_in, write_steps
-from cotrain.text.verdicts import without_thought
 
-TAGS = "tags"
 LONGEST = 200  # characters of a line after "the answer is" that are still an answer
 _GAP = r"(?:,|\{,\}|\\[,;:!> ]|[ ~\u00a0\u2009\u202f])"  # between groups of three digits
 _DECIMAL = rf"(?:(?:\d{{1,3}}(?:{_GAP}\d{{3}})+(?!\d)|\d+(?:,\d{{3}})*)(?:\.\d+)?|\.\d+)"
@@ -88,11 +86,6 @@ _GROUP = re.compile(r"\\?[(\[{][^()\[\]{}\n,]+,[^()\[\]{}\n]+[)\]}]")  # a point
 _AND = r"\s*(?:,|;|and|or|&|∪|\\cup|\\text\{ ?(?:and|or) ?\})+\s*"
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*[.!]?\s*\Z")
 _MARKS = re.compile(r"</?(?:step|answer|final)>")
-
-
-def parse_solution(text: str, fields: Mapping[str, Any]) -> Solution | ParseFailure:
-    """The parser of roles that write solutions: in tags, unless ``Role.answer`` says otherwise."""
-    return tagged_solution(text)
 
 
 def free_solution(text: str, answer: str, steps: str | None = None) -> Solution | ParseFailure:

@@ -29,11 +29,12 @@ from collections.abc import Iterator, Sequence
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import Review, _clip_score, write_review
+from cotrain.text.parsers import TAGS, _clip_score, without_thought
 from cotrain.text.patterns import pattern_of
-from cotrain.text.verdicts import Verdict, without_thought
+from cotrain.text.role_parsers import Review, write_review
+from cotrain.text.verdicts import Verdict
 
-TAGS, WORDS, BOXED, FIRST_WRONG = "tags", "words", "boxed", "first-wrong"
+WORDS, BOXED, FIRST_WRONG = "words", "boxed", "first-wrong"
 FORMS = (TAGS, WORDS, BOXED, FIRST_WRONG)
 GAP = "…"  # stands for a word that was left out
 REACH = 120  # characters before a verdict word in which its mark may stand

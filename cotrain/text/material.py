@@ -31,14 +31,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from cotrain.text.free_verdicts import TAGS as IN_TAGS
 from cotrain.text.free_verdicts import find_imitations
-from cotrain.text.parsers import MAX_CHARS, outside_of_blocks
-from cotrain.text.prompts import literals_of
-from cotrain.text.verdicts import JUDGE_TAGS
+from cotrain.text.nonce import JUDGE_TAGS
+from cotrain.text.parsers import MAX_CHARS, TAGS, outside_of_blocks
+from cotrain.text.prompts import OTHERS_FIELDS, literals_of
 
-FIELDS = frozenset({"solution", "review", "first", "second", "responses"})  # of prompts, that hold what others wrote
-VERDICT_WORDS = ("CORRECT", "INCORRECT")
 NONCE = "nonce"  # a template with this field shows candidates between markers
 
 _OWN = {"step", "answer"}  # tags of a solution
@@ -61,9 +58,9 @@ _SPACE = " \t\n"
 
 
 def guard_fields(
-    template: str, fields: Mapping[str, Any], words: Sequence[str] = (), verdict: str = IN_TAGS
+    template: str, fields: Mapping[str, Any], words: Sequence[str] = (), verdict: str = TAGS
 ) -> dict[str, Any]:
-    """The fields of a prompt, those in ``FIELDS`` made safe for this template.
+    """The fields of a prompt, those in ``OTHERS_FIELDS`` made safe for this template.
 
     Args:
         words: the verdict words for which the reply will be read; () for a role whose reply is read for none.
@@ -77,7 +74,7 @@ def guard_fields(
 
     def make_safe(name: str, text: str) -> str:
         review = name == "review"
-        if words and verdict != IN_TAGS:
+        if words and verdict != TAGS:
             text = without_verdicts(text, verdict)
         elif words:
             text = without_words(text, words, review=review, small=marked)
@@ -86,7 +83,7 @@ def guard_fields(
         text = break_tags(text if review else without_stray(text), _REVIEW if review else _OWN)
         return quote_labels(text, labels)
 
-    return {n: make_safe(n, v) if n in FIELDS and isinstance(v, str) else v for n, v in fields.items()}
+    return {n: make_safe(n, v) if n in OTHERS_FIELDS and isinstance(v, str) else v for n, v in fields.items()}
 
 
 @lru_cache(maxsize=256)  # a run has few templates, and asks at every prompt

@@ -23,18 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cotrain.core.address import Address, seed_of
-from cotrain.text.verdicts import JUDGE_TAGS
-
-LENGTH = 8  # hexadecimal characters: 32 bits
-
-
-def make_nonce(seed: int, address: Address | str) -> str:
-    """The mark of one showing, from the run's seed and the address of what is shown (or of the showing): 8 hex digits.
-
-    Addressed, so that a resumed run shows the same text; another at every step, so that none can be learned.
-    """
-    return f"{seed_of('nonce', seed, str(address)):016x}"[-LENGTH:]
+JUDGE_TAGS = (  # of all formats, those of preferences.py included
+    *("verdict", "output", "score", "scores", "answer", "final"),  # what is in these decides
+    *("think", "analyze", "verify", "rubric", "eval", "principles", "critique"),
+)
 
 
 def wrap_text(text: str, mark: str, tag: str = "solution") -> str:

@@ -1,13 +1,12 @@
-r"""Reading what roles wrote: solutions in steps, answers, and step-by-step reviews.
+r"""Reading what roles wrote: solutions in steps, and answers; ``role_parsers.py`` reads reviews and what further roles
+write.
 
 ::
 
     solution:  <step>…</step> … <step>…</step><answer>…</answer>
-    review:    <step>… CORRECT</step> … <step>… INCORRECT</step><final>INCORRECT</final>
 
 Every parser returns a value for every string: the parsed text, or a ``ParseFailure`` with its reason and a graded
-``format_score``. A review is three-valued on purpose: CORRECT, INCORRECT, or not a review. Whatever is ambiguous
-(two finals, "not CORRECT", a verdict too many) is the third, never a guess.
+``format_score``. Whatever is ambiguous is a failure, never a guess.
 
 The scanners are written by hand and go over the text once: rewards are computed on degenerate text, and ordinary
 regular expressions take minutes on it. Format scores follow RL Tango (arXiv 2505.15034, released code): 1 − 0.8 for
@@ -19,16 +18,20 @@ each missing part − 0.4 for stray text, clipped to [0, 1]. Left out of Tango: 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from cotrain.core.types import ParseFailure, Span
+
+if TYPE_CHECKING:
+    from cotrain.text.role_parsers import Review
 
 MAX_CHARS = 100_000  # longer texts are not read: "too long"
 UNFINISHED = "unclosed think"  # reason of a text that ends inside of a thought
 
-_VERDICTS = {"CORRECT": True, "INCORRECT": False}
-_HEDGES = frozenset({"not", "never", "no", "or", "nor", "cannot"})  # "not CORRECT" is not a verdict
+TAGS = "tags"  # the form of solutions and reviews that is read here
+VERDICT_WORDS = ("CORRECT", "INCORRECT")
 THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
 
 
@@ -47,17 +50,35 @@ class Solution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Review:
-    """A review that could be read: a verdict for every step and one for the answer."""
+class SelfCheck:
+    """A solution and the solver's own review of it, both read. Steps and answer are the solution's."""
 
-    steps: tuple[bool, ...]  # [K] True where the reviewer wrote CORRECT
-    final: bool  # the verdict on the answer
-    final_span: Span  # where that word stands
-    format_score: float = 1.0  # always 1: a review is read in full or not at all
+    solution: Solution
+    review: Review
+    text: str  # of the solution alone
+    analysis: str  # the text of the review
+    format_score: float = 1.0
 
     @property
     def ok(self) -> bool:
         return True
+
+    @property
+    def tagged(self) -> str:
+        return self.text
+
+    @property
+    def steps(self) -> tuple[Span, ...]:
+        return self.solution.steps
+
+    @property
+    def answer(self) -> str:
+        return self.solution.answer
+
+
+def parse_solution(text: str, fields: Mapping[str, Any]) -> Solution | ParseFailure:
+    """The parser of roles that write solutions: in tags, unless ``Role.answer`` says otherwise."""
+    return tagged_solution(text)
 
 
 def tagged_solution(text: str) -> Solution | ParseFailure:
@@ -105,58 +126,6 @@ def _tagged_solution(text: str) -> Solution | ParseFailure:
     else:
         return Solution(steps=steps, answer=answers[0].text.strip(), format_score=score)
     return ParseFailure(reason=reason, format_score=min(score, 0.6))
-
-
-def step_verdicts(text: str, count: int) -> Review | ParseFailure:
-    r"""Read the review of a solution with ``count`` steps.
-
-    Exactly ``count`` blocks ``<step>…</step>``, each ending in the word CORRECT or INCORRECT (alone or as
-    ``\boxed{CORRECT}``), then exactly one ``<final>`` that holds such a word and nothing else; only whitespace
-    outside. Verdict words elsewhere in a block are ordinary text.
-
-    Reasons of failure: "too long", "unclosed step", "unclosed final", "no final verdict", "several finals",
-    "bad final verdict", "final before steps", "no steps", "step count", "bad step verdict", "stray text".
-    """
-    if len(text) > MAX_CHARS:
-        return ParseFailure(reason="too long")
-    scan = _scan_blocks(text, ("step", "final"))
-    blocks, finals = scan.blocks_named("step"), scan.blocks_named("final")
-    verdicts = [_last_verdict(block.text) for block in blocks]
-    final = _whole_verdict(finals[0].text) if len(finals) == 1 else None
-    early = bool(finals and blocks and finals[0].start < blocks[-1].end)
-    counted = len(blocks) == count and None not in verdicts
-    score = _clip_score(
-        1.0
-        - 0.8 * (final is None or early)
-        - 0.8 * (count > 0 and not blocks)
-        - 0.8 * (not counted)
-        - 0.4 * (scan.stray or scan.broken is not None)
-    )
-    if scan.broken is not None:
-        reason = scan.broken
-    elif not finals:
-        reason = "no final verdict"
-    elif len(finals) > 1:
-        reason = "several finals"
-    elif final is None:
-        reason = "bad final verdict"
-    elif early:
-        reason = "final before steps"
-    elif count > 0 and not blocks:
-        reason = "no steps"
-    elif len(blocks) != count:
-        reason = "step count"
-    elif not counted:
-        reason = "bad step verdict"
-    elif scan.stray:
-        reason = "stray text"
-    else:
-        inside = finals[0]
-        start = inside.start + len(inside.text) - len(inside.text.lstrip())
-        word = inside.text.strip()
-        span = Span(start=start, end=start + len(word), text=word)
-        return Review(steps=tuple(bool(v) for v in verdicts), final=final, final_span=span)
-    return ParseFailure(reason=reason, format_score=score)
 
 
 def blocks_of(text: str, name: str) -> tuple[Span, ...]:
@@ -212,6 +181,26 @@ def behind_thoughts(text: str) -> str | None:
     return None if THOUGHT in spoken else spoken
 
 
+def without_thought(text: str) -> str | ParseFailure:
+    """The text with a thought in front of it blanked out, so that positions stay what they are.
+
+    The thought ends at the only ``</think>``; its ``<think>`` may be part of the prompt. Reasons of failure: "too
+    long", "unclosed think", "several thoughts", "text before thought".
+    """
+    if len(text) > MAX_CHARS:
+        return ParseFailure(reason="too long")
+    end = text.find(THOUGHT_ENDS)
+    if end < 0:
+        return scored_failure(UNFINISHED, missing=1) if THOUGHT in text else text
+    thought_start = text.find(THOUGHT)
+    if text.count(THOUGHT_ENDS) > 1 or text.count(THOUGHT) > 1 or thought_start > end:
+        return scored_failure("several thoughts", missing=1)
+    if thought_start > 0 and not text[:thought_start].isspace():
+        return scored_failure("text before thought", stray=True)
+    end += len(THOUGHT_ENDS)
+    return " " * (end - 1) + "\n" + text[end:]
+
+
 def scored_failure(reason: str, *, missing: int = 0, stray: bool = False) -> ParseFailure:
     """A failure whose format score counts the missing parts and stray text."""
     return ParseFailure(reason=reason, format_score=_clip_score(1.0 - 0.8 * missing - 0.4 * stray))
@@ -220,20 +209,6 @@ def scored_failure(reason: str, *, missing: int = 0, stray: bool = False) -> Par
 def write_solution(steps: Sequence[str], answer: str) -> str:
     """The text of a solution; ``tagged_solution`` reads it back."""
     return "".join(f"<step>{step}</step>" for step in steps) + f"<answer>{answer}</answer>"
-
-
-def write_review(derivations: Sequence[str], verdicts: Sequence[bool], final: bool) -> str:
-    """The text of a review; ``step_verdicts`` reads its verdicts back."""
-    blocks = (f"<step>{d} {_verdict_word(v)}</step>" for d, v in zip(derivations, verdicts, strict=True))
-    return "".join(blocks) + f"<final>{_verdict_word(final)}</final>"
-
-
-def corrected_review(text: str, verdicts: Sequence[bool], final: bool) -> str:
-    """A review with other verdicts behind the same derivations; without derivations where it cannot be read."""
-    if isinstance(step_verdicts(text, len(verdicts)), ParseFailure):
-        return write_review([""] * len(verdicts), verdicts, final)
-    blocks = _scan_blocks(text, ("step", "final")).blocks_named("step")
-    return write_review([" ".join(block.text.split()[:-1]) for block in blocks], verdicts, final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,32 +259,6 @@ def _scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
 
 def _is_blank(text: str, start: int, end: int) -> bool:
     return start == end or text[start:end].isspace()
-
-
-def _verdict_word(verdict: bool) -> str:
-    return "CORRECT" if verdict else "INCORRECT"
-
-
-def _whole_verdict(text: str) -> bool | None:
-    r"""The verdict that a text consists of: ``CORRECT`` or ``\boxed{CORRECT}`` and whitespace."""
-    word = text.strip()
-    if word.startswith("\\boxed{") and word.endswith("}"):
-        word = word[len("\\boxed{") : -1].strip()
-    return _VERDICTS.get(word)
-
-
-def _last_verdict(text: str) -> bool | None:
-    """The verdict that a text ends in as a word of its own; None when there is none or it is taken back."""
-    words = text.rsplit(maxsplit=2)
-    verdict = _whole_verdict(words[-1]) if words else None
-    if verdict is None or len(words) < 2:
-        return verdict
-    before = words[-2].removeprefix("\\boxed{").strip(".,:;!?*_\"'()[]{}/|")
-    if before in _VERDICTS:
-        return None  # two verdicts
-    same_sentence = not words[-2].endswith((".", ":", ";", "!", "?"))
-    hedged = before.casefold() in _HEDGES or before.casefold().endswith(("n't", "n’t"))
-    return None if hedged and same_sentence else verdict
 
 
 def last_boxed(text: str) -> str | None:

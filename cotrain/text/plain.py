@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.render import Piece
 
 STOP = 256

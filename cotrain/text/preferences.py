@@ -19,16 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import _clip_score, _scan_blocks, scored_failure
-from cotrain.text.verdicts import (
-    ABSTAIN,
-    Abstention,
-    closing_block,
-    trim_span,
-    unbox_span,
-    whole_reply,
-    without_thought,
-)
+from cotrain.text.parsers import _clip_score, _scan_blocks, scored_failure, without_thought
+from cotrain.text.verdicts import ABSTAIN, Abstention, closing_block, trim_span, unbox_span, whole_reply
 
 LAST_CHARS = 80  # RM-R1: how much of the end may name only one letter
 BEST = 10  # DeepSeek-GRM: scores are 1 … 10

@@ -32,9 +32,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.text.chat_template import ChatTemplate
+from cotrain.text.chat_template import ChatTemplate, Message, plainer_versions
 from cotrain.text.decoding import Decoder
-from cotrain.text.messages import Message, plainer_versions
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -124,8 +123,8 @@ class Renderer:
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt ids [P] up to and including the opening of the assistant's next turn.
 
-        A template that refuses roles gets plainer ones (``text/messages.py``). Raises ModelError when it refuses these
-        too.
+        A template that refuses roles gets plainer ones (``text/chat_template.py``). Raises ModelError when it
+        refuses these too.
         """
         return self.encode_pieces(self.prompt_pieces(messages))
 

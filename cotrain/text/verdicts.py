@@ -29,13 +29,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import _HEDGES, MAX_CHARS, THOUGHT, THOUGHT_ENDS, UNFINISHED, _scan_blocks, scored_failure
+from cotrain.text.parsers import _scan_blocks, scored_failure, without_thought
+from cotrain.text.role_parsers import _HEDGES
 
 ABSTAIN = "Abstain"  # in the verdict's place: the judge declines
-JUDGE_TAGS = (  # of all formats, those of preferences.py included
-    *("verdict", "output", "score", "scores", "answer", "final"),  # what is in these decides
-    *("think", "analyze", "verify", "rubric", "eval", "principles", "critique"),
-)
 
 _YES_NO = {"Yes": True, "No": False}
 _SCORES = {"0": 0.0, "0.0": 0.0, "0.5": 0.5, ".5": 0.5, "1": 1.0, "1.0": 1.0}
@@ -177,26 +174,6 @@ def read_score(text: str) -> Verdict | Abstention | ParseFailure:
 
 
 # -- what the formats share
-
-
-def without_thought(text: str) -> str | ParseFailure:
-    """The text with a thought in front of it blanked out, so that positions stay what they are.
-
-    The thought ends at the only ``</think>``; its ``<think>`` may be part of the prompt. Reasons of failure: "too
-    long", "unclosed think", "several thoughts", "text before thought".
-    """
-    if len(text) > MAX_CHARS:
-        return ParseFailure(reason="too long")
-    end = text.find(THOUGHT_ENDS)
-    if end < 0:
-        return scored_failure(UNFINISHED, missing=1) if THOUGHT in text else text
-    thought_start = text.find(THOUGHT)
-    if text.count(THOUGHT_ENDS) > 1 or text.count(THOUGHT) > 1 or thought_start > end:
-        return scored_failure("several thoughts", missing=1)
-    if thought_start > 0 and not text[:thought_start].isspace():
-        return scored_failure("text before thought", stray=True)
-    end += len(THOUGHT_ENDS)
-    return " " * (end - 1) + "\n" + text[end:]
 
 
 def whole_reply(text: str) -> Span | ParseFailure:

@@ -10,8 +10,12 @@ with the reason and leaves the checkpoint. What is decided depends on the rows a
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from cotrain.core.errors import CotrainError, EngineLost, ProcessLost, RankShort
@@ -73,3 +77,40 @@ class SkipGuard:
                     f"policy {policy!r} skipped {sum(recent)} of its last {len(recent)} updates, as their gradients "
                     "were not finite"
                 )
+
+
+# -- Being asked to stop: the first signal is remembered, the second leaves at once.
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; its state is that of the last finished step."""
+
+    def __init__(self, signal: int = 0) -> None:
+        self.signal = signal  # number of the signal that asked, 0 when it was none
+        super().__init__(f"asked to stop (signal {signal})")
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], int]]:
+    """While inside, the first SIGINT, SIGTERM or SIGHUP (a terminal that closes) is only remembered; the second raises
+    KeyboardInterrupt. Yields a function that gives the signal's number, 0 before there was one. SIGHUP is left alone
+    where it is ignored, as below ``nohup``."""
+    received = [0]
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: received[0]
+        return
+
+    def remember_signal(number: int, frame: FrameType | None) -> None:
+        if received[0]:
+            raise KeyboardInterrupt
+        received[0] = number
+
+    handled = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handled.append(signal.SIGHUP)
+    before = {number: signal.signal(number, remember_signal) for number in handled}
+    try:
+        yield lambda: received[0]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -21,12 +21,12 @@ from cotrain.config.evaluation import Implied
 from cotrain.core.notes import CORRECT, STEP_OK, STEPS
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
-from cotrain.metrics.answers import best_is_right
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import traces_by_task
+from cotrain.metrics.verdicts import best_is_right
 from cotrain.rollout.role import Role
+from cotrain.text.decoding import char_to_tokens
 from cotrain.text.render import Rendering
-from cotrain.text.spans import char_to_tokens
 from cotrain.train.policy_store import PolicyStore
 
 BEST_OF = 8

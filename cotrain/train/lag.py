@@ -31,12 +31,11 @@ from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.state import State, take_fields
-from cotrain.core.stopping import Interrupted
 from cotrain.core.types import Completion, Episode, Trace
 from cotrain.disk.ledger import episode_from_json, episode_to_json
 from cotrain.engine.contract import Engine, Request
 from cotrain.learn.losses import Shaped
-from cotrain.train.guard import NotFinite
+from cotrain.train.guard import Interrupted, NotFinite
 from cotrain.train.policy_store import MEMORY_SUFFIX, PolicyStore
 
 LAGS = (0, 1)

@@ -1,6 +1,6 @@
 """``{policy}/update_sparsity``: the share of a policy's weights that a run has left unchanged.
 
-``models/changes.py`` has the definition. The start is read from where the run took it, in bfloat16, once for policies
+``train/sparsity.py`` has the definition. The start is read from where the run took it, in bfloat16, once for policies
 that begin with one model, and only when the run is over: nothing is kept in memory for it while the run goes on.
 
 Left out, with a note in the log: policies whose ranks hold shards (no process has all of their weights), and those
@@ -9,7 +9,8 @@ whose start is not there any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -17,8 +18,57 @@ from cotrain.backend.handles import PolicyHandle
 from cotrain.config.policies import Adapter, Critic, Learning, RewardModel
 from cotrain.core.errors import UserError
 from cotrain.core.statistics import Estimate
-from cotrain.models.changes import UnchangedCount, compare_models, compare_pairs
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory
+
+# -- How much of a model a run has changed: the share of its weights that are the same number before and after.
+
+
+TOLERANCE = 1e-5  # largest distance of two numbers that count as equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnchangedCount:
+    """Of ``weights`` numbers, how many are the same as before."""
+
+    weights: int
+    same: int  # in bfloat16
+    near: int  # in bfloat16, within ``TOLERANCE``
+
+    def __add__(self, other: UnchangedCount) -> UnchangedCount:
+        return UnchangedCount(
+            weights=self.weights + other.weights, same=self.same + other.same, near=self.near + other.near
+        )
+
+
+NOTHING = UnchangedCount(weights=0, same=0, near=0)
+
+
+@torch.no_grad()
+def compare_tensors(before: torch.Tensor, after: torch.Tensor) -> UnchangedCount:
+    """Compare two tensors of one shape, any device and dtype; on the CPU. Raises ValueError for another shape."""
+    if before.shape != after.shape:
+        raise ValueError(f"unchanged needs one shape, found {tuple(before.shape)} and {tuple(after.shape)}")
+    one, other = (tensor.detach().cpu().to(torch.bfloat16).float() for tensor in (before, after))
+    distance = (one - other).abs()
+    return UnchangedCount(
+        weights=distance.numel(), same=int((distance == 0).sum()), near=int((distance <= TOLERANCE).sum())
+    )
+
+
+def compare_pairs(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> UnchangedCount:
+    """Over (before, after) of several tensors, one after the other."""
+    return sum((compare_tensors(before, after) for before, after in pairs), NOTHING)
+
+
+def compare_models(
+    before: Iterator[tuple[str, torch.Tensor]], after: Mapping[str, torch.Tensor]
+) -> UnchangedCount | None:
+    """Over all weights of a model, by name; None where the two do not have the same names and shapes."""
+    known = dict(before)
+    if known.keys() != after.keys() or any(known[name].shape != tensor.shape for name, tensor in after.items()):
+        return None
+    return compare_pairs((known[name], tensor) for name, tensor in after.items())
+
 
 SAME, NEAR = "update_sparsity", "update_sparsity_1e-5"
 
@@ -65,16 +115,19 @@ def _count_unchanged(
 
 def _start_weights(spec: Learning) -> dict[str, torch.Tensor]:
     """The weights with which it began, by name."""
-    from cotrain.models.heads import reward_model, value_model
-    from cotrain.models.load import load_model
-
     loading = {**spec.load_options, "dtype": "bfloat16"}
     model: torch.nn.Module
     if isinstance(spec, Critic):
+        from cotrain.models.heads import value_model
+
         model = value_model(spec.model, **loading)
     elif isinstance(spec, RewardModel):
+        from cotrain.models.heads import reward_model
+
         model = reward_model(spec.model, **loading)
     else:
+        from cotrain.models.load import load_model
+
         model, _ = load_model(spec.model, **loading)
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 

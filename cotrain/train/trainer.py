@@ -17,31 +17,22 @@ from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
-from cotrain.config.schedule import Phase
+from cotrain.config.schedule import Phase, train_task
 from cotrain.core.address import seed_of
-from cotrain.core.state import State, take_fields
+from cotrain.core.state import State, Store, take_fields
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, Task, Trace
+from cotrain.core.types import UNLABELLED, Episode, Task, Trace
 from cotrain.engine.contract import Engine
-from cotrain.grading.pool import grade_outside
-from cotrain.learn.contract import Algorithm, Batch, LossTerm, Sample
-from cotrain.learn.mismatch import with_bounds
-from cotrain.learn.sampled_tokens import Given, sampled_only, with_context
-from cotrain.learn.samples import sample_of
-from cotrain.metrics.budget import flops_of
+from cotrain.learn.contract import Algorithm, Batch, Given, LossTerm, Sample, sampled_only, with_context
+from cotrain.learn.losses import with_bounds
+from cotrain.learn.samples import TokenAdvantages, sample_of, token_advantages
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
-from cotrain.metrics.steps import MetricsRow, credit_keys, learner_keys, reward_gap, role_metrics
-from cotrain.rollout.executor import Executor
+from cotrain.metrics.steps import MetricsRow, credit_keys, flops_of, learner_keys, reward_gap, role_metrics
+from cotrain.rollout.executor import Executor, grade_outside
 from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.rollout.role import Role
-from cotrain.rollout.stores import Store
-from cotrain.tasks.labelled import UNLABELLED
-from cotrain.train.advantages import TokenAdvantages, token_advantages
-from cotrain.train.clock import StageClock
-from cotrain.train.drawing import train_task
 from cotrain.train.evaluation import evaluation_seed, greedy_names, measure_protocol
-from cotrain.train.flops import FlopsMeter, Sequences
-from cotrain.train.implied import implied_figures
+from cotrain.train.flops import FlopsMeter, Sequences, StageClock
 from cotrain.train.lag import PlayCounter, PlayPipeline, PlayResult, StoppableEngine, check_lag, updates_behind
 from cotrain.train.policy_store import PolicyStore
 from cotrain.train.refusals import refuse_lonely, refuse_play, refuse_silence
@@ -367,7 +358,11 @@ class CoTrainer:
         self.judge.watch = self.watch
         size = group_size or evaluation.group_size
         figures, played = measure_protocol(evaluation, self.judge, tasks, split=split, group_size=size)
-        return figures | implied_figures(evaluation.implied, played, self.policies, self.recipe.roles), played
+        if evaluation.implied:
+            from cotrain.train.implied import implied_figures
+
+            figures |= implied_figures(evaluation.implied, played, self.policies, self.recipe.roles)
+        return figures, played
 
     def evaluate_fixed(
         self, split: str, count: int, *, greedy: bool = False

@@ -8,7 +8,6 @@ import pytest
 from cotrain.backend.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
-from cotrain.core.stopping import Interrupted
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.methods.co_rewarding import co_rewarding
@@ -18,6 +17,7 @@ from cotrain.methods.magrpo.recipe import magrpo
 from cotrain.methods.tango import tango
 from cotrain.runs import run as loop
 from cotrain.runs.directory import refuse_other_lag
+from cotrain.train.guard import Interrupted
 from cotrain.train.lag import PlayPipeline, StoppableEngine, check_lag
 from tests.backend.processes import Here
 from tests.backend.test_several import SMALL, briefly, digest

@@ -15,7 +15,8 @@ import domains
 from cotrain.core.types import Task
 from cotrain.tasks.programs import ProgramTasks
 from cotrain.tasks.sources import task_source
-from cotrain.text.parsers import step_verdicts, tagged_solution
+from cotrain.text.parsers import tagged_solution
+from cotrain.text.role_parsers import step_verdicts
 
 
 def task(prompt):

@@ -15,9 +15,8 @@ from cotrain.config.schedule import single
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal, gives
-from cotrain.learn.balance import ClassBalance
 from cotrain.learn.losses import Kl
-from cotrain.learn.policy_gradient import PolicyGradient
+from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.rollout.protocols import solve_then_verify

@@ -1,6 +1,6 @@
 """Lines of progress have total and time left, and there are few of them."""
 
-from cotrain.core.pace import Pace, clock_text
+from cotrain.core.verbosity import Pace, clock_text
 
 
 def test_lines_come_every_five_seconds_and_ten_times_at_most():

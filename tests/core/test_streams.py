@@ -8,7 +8,7 @@ import pytest
 
 PRINTS = """
 import os, sys
-from cotrain.core.streams import secure_streams
+from cotrain.core.verbosity import secure_streams
 secure_streams()
 print("a line" * 20000)
 print("a note", file=sys.stderr)

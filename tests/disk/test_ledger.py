@@ -22,11 +22,12 @@ from cotrain.core.address import Address
 from cotrain.core.errors import StateError
 from cotrain.core.types import Episode, Reward, Trace, TurnRange
 from cotrain.disk.files import DiskError
-from cotrain.disk.floats import decode_floats, encode_floats
 from cotrain.disk.ledger import (
     NAME,
     Ledger,
     NotRecorded,
+    decode_floats,
+    encode_floats,
     encode_member,
     trace_from_json,
     trace_to_json,

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from cotrain.core import pace
+from cotrain.core import verbosity
 from cotrain.disk import watching
 from cotrain.disk.files import read_blocks
 from cotrain.disk.watching import MegabytePace, WatchedFiles, directory_bytes, watch_growth
@@ -29,7 +29,7 @@ def test_what_is_read_is_told(tmp_path: Path) -> None:
 
 def test_a_directory_that_grows_says_how_far_it_is(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(watching, "LOOK", 0.01)
-    monkeypatch.setattr(pace, "SECONDS", 0.0)
+    monkeypatch.setattr(verbosity, "PACE_SECONDS", 0.0)
     said: list[str] = []
     (tmp_path / "in").mkdir()
     with watch_growth(tmp_path / "in", 10_000_000, "{} MB written", said.append):

@@ -16,7 +16,7 @@ from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete_request
 from cotrain.engine.replay import ReplayEngine
 from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
-from cotrain.text.stops import StopWatch, stop_in
+from cotrain.text.decoding import StopWatch, stop_in
 from tests.helpers import VOCABULARY, CharRenderer, RandomLatency, answers, request, tiny_model
 
 DECODE = CharRenderer().decode

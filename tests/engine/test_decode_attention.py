@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ModelError
-from cotrain.engine.attention import DecodeReads, PromptTiles, attend, with_reads
+from cotrain.engine.cache import DecodeReads, PromptTiles, attend, with_reads
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
 TILES = [0, 0, 1, 0]  # of four rows

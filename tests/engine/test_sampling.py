@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotrain.engine.sampling import draw_tokens, hash_counter, uniform_numbers
+from cotrain.engine.rows import draw_tokens, hash_counter, uniform_numbers
 
 LEAST, MOST = 2.0**-53, 1 - 2.0**-53  # the extreme values of ``uniform_numbers``
 

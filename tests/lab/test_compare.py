@@ -18,8 +18,8 @@ from cotrain.lab.comparison.compare import ComparisonPlan, claim_directory, comp
 from cotrain.lab.comparison.rates import FIRST_SEED, rate_settings
 from cotrain.lab.comparison.runs import collect_run, is_done, run_command
 from cotrain.lab.comparison.waves import RunKey, runs_still_short
-from cotrain.runs.costs import costs_of
 from cotrain.runs.directory import RunDirectory
+from cotrain.runs.figures import costs_of
 from tests.helpers import EASY, TINY
 from tests.lab.made_runs import made_run
 

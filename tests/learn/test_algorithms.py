@@ -12,8 +12,8 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, STEP
 from cotrain.functional.credit import leave_one_out, whiten
 from cotrain.learn.algorithms import BY_NAME, Name, grpo, maxrl, reinforce, reinforce_pp, rloo
-from cotrain.learn.estimators import RunningMean, centred
 from cotrain.learn.losses import ScoreFunction
+from cotrain.learn.policy_gradient import RunningMean, centred
 
 
 def steps(*values_and_ends, length=4, call=0, outcome=None):

@@ -7,7 +7,7 @@ from learn_makers import sampled
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import STEP, TRUTH
-from cotrain.learn.balance import ClassBalance, class_weights, update_counts
+from cotrain.learn.policy_gradient import ClassBalance, class_weights, update_counts
 
 
 def test_counts_by_hand():

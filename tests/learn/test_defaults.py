@@ -7,9 +7,8 @@ import pytest
 
 from cotrain.functional.credit import group_mean_std, reward_to_go, whiten
 from cotrain.functional.values import gae
-from cotrain.learn.balance import ClassBalance
-from cotrain.learn.estimators import RunningMean
 from cotrain.learn.losses import CLIPPED, Clipped, Kl
+from cotrain.learn.policy_gradient import ClassBalance, RunningMean
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.learn.sft import Sft
 from cotrain.learn.torch_learner import TorchLearner

@@ -9,8 +9,7 @@ import torch
 from cotrain.backend.local import LocalBackend
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import MicroBatch, Normaliser, Sample
-from cotrain.learn.losses import Clipped, policy_loss
-from cotrain.learn.mismatch import LOOSE, outside_bounds, with_bounds
+from cotrain.learn.losses import LOOSE, Clipped, outside_bounds, policy_loss, with_bounds
 from cotrain.methods.tango import tango
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY

@@ -11,10 +11,9 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal
 from cotrain.learn.after import TrainWithPromptOf, drop_flat_groups
 from cotrain.learn.algorithms import dr_grpo, grpo
-from cotrain.learn.balance import ClassBalance
 from cotrain.learn.losses import Kl
-from cotrain.learn.mixing import decay, linear
-from cotrain.learn.policy_gradient import PolicyGradient
+from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient
+from cotrain.learn.samples import decay, linear
 
 ROOT_HALF = math.sqrt(0.5)
 TOLERANCE = 3e-6  # of ε = 1e-6 beside standard deviations near 1

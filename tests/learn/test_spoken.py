@@ -13,8 +13,7 @@ from cotrain.core.signals import OUTCOME
 from cotrain.core.types import Reward, TurnRange
 from cotrain.learn.algorithms import reinforce_pp
 from cotrain.learn.collate import collate
-from cotrain.learn.contract import Batch, Sample
-from cotrain.learn.sampled_tokens import sampled_only, with_context
+from cotrain.learn.contract import Batch, Sample, sampled_only, with_context
 from cotrain.learn.samples import sample_of
 from cotrain.learn.scorer import Scorer, sequence_scores
 

@@ -9,9 +9,9 @@ from test_shared_policy import SEEN, shown_gradient
 
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.algorithms import grpo
+from cotrain.learn.collate import plan_update
 from cotrain.learn.contract import LossTerm
 from cotrain.learn.torch_learner import TorchLearner
-from cotrain.learn.update_plan import plan_update
 
 
 def learner():

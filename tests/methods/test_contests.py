@@ -7,15 +7,15 @@ import pytest
 from cotrain.core.types import Sampling
 from cotrain.methods.debate.contests import check_step, contest, rehearse_contest
 from cotrain.methods.debate.debates import parse_accusation, parse_review_as_accusation
+from cotrain.methods.debate.prompts import CHECK_STEP, CRITICISE
 from cotrain.metrics.heldout import verifying
 from cotrain.rollout import judges
 from cotrain.rollout.common_roles import parse_solution, verifier
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
-from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer
-from cotrain.text.prompts import CHECK_STEP, CRITICISE
+from cotrain.text.role_parsers import write_review
 from tests.helpers import TINY, spoken
 
 TASKS = [study_problems((3, 3)).get("train", i) for i in range(40)]

@@ -14,8 +14,8 @@ from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
-from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer
+from cotrain.text.role_parsers import write_review
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import TINY, spoken
 

@@ -11,8 +11,8 @@ from cotrain.rollout.common_roles import parse_meta, parse_review, parse_self_ch
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
-from cotrain.text.parsers import write_review
 from cotrain.text.plain import ByteRenderer
+from cotrain.text.role_parsers import write_review
 from tests.helpers import spoken
 
 TASK = study_problems((2, 2)).get("train", 0)  # two steps

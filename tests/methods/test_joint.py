@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cotrain.core.errors import UnknownName
-from cotrain.learn.estimators import centred
+from cotrain.learn.policy_gradient import centred
 from cotrain.methods.magrpo.joint import answer_returns, backed_up_return, joint_actions
 
 GAME = [[3.0, 0.0], [1.0, 2.0]]  # what both get when one plays the row and the other the column

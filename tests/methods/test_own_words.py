@@ -20,9 +20,9 @@ from cotrain.methods import NAMES as SHIPPED
 from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
-from cotrain.text.answers import parse_solution
-from cotrain.text.parsers import write_review, write_solution
+from cotrain.text.parsers import parse_solution, write_solution
 from cotrain.text.plain import STOP, ByteRenderer
+from cotrain.text.role_parsers import write_review
 from tests.helpers import EASY
 
 ENDS = {

@@ -14,7 +14,8 @@ from cotrain.tasks.words.oracle import grade_steps
 from cotrain.tasks.words.problem import Fact, assemble_problem
 from cotrain.tasks.words.source import study_problems, text_bucket
 from cotrain.tasks.words.wording import FAMILIES, Family
-from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
+from cotrain.text.parsers import Solution, tagged_solution
+from cotrain.text.role_parsers import Review, step_verdicts
 
 SOURCE = study_problems((2, 5))
 HABITS = Habits()

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.learn.estimators import leave_one_out, z_score
 from cotrain.learn.losses import Clipped
+from cotrain.learn.policy_gradient import leave_one_out, z_score
 from cotrain.methods.rise import rise, score_of
 from cotrain.methods.self_verify import choose_to_review, self_verify
 from cotrain.methods.tango import tango

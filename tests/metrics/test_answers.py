@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from cotrain.metrics.answers import answer_agreement, best_is_right, elected_index, pass_at_k, vote_is_right
+from cotrain.metrics.verdicts import answer_agreement, best_is_right, elected_index, pass_at_k, vote_is_right
 
 
 def test_pass_at_k_equals_the_average_over_all_subsets():

@@ -6,7 +6,8 @@ import pytest
 
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import sum_counts
-from cotrain.metrics.processes import (
+from cotrain.metrics.verdicts import (
+    confusion_counts,
     correct_accuracy,
     error_accuracy,
     first_error_counts,
@@ -15,7 +16,6 @@ from cotrain.metrics.processes import (
     processbench_f1,
     step_f1s,
 )
-from cotrain.metrics.verdicts import confusion_counts
 
 
 def test_the_first_wrong_step():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cotrain.core.errors import ModelError
-from cotrain.models.headers import INDEX, SINGLE, weight_files
+from cotrain.models.files import INDEX, SINGLE, weight_files
 from cotrain.models.load import describe_model, load_model
 from cotrain.models.sizes import model_size, parameter_count
 from tests.helpers import TINY

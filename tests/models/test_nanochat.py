@@ -17,7 +17,7 @@ from cotrain.core.errors import DataError, ModelError
 from cotrain.models.encoding import read_encoding
 from cotrain.models.load import load_model
 from cotrain.models.nanochat import convert
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.render import Renderer
 
 SPECIAL = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cotrain.models import varlen_attention
-from cotrain.models.varlen_attention import Piece, attend_pieces
+from cotrain.models import shared_prefix
+from cotrain.models.shared_prefix import Piece, attend_pieces
 
 PIECES = (Piece(0, 5), Piece(5, 12, 0, 5), Piece(12, 13, 0, 5), Piece(13, 16), Piece(16, 22, 13, 16))
 
@@ -29,8 +29,8 @@ def under_a_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sc
 @pytest.mark.parametrize("block", [1, 3, 256])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_result_and_gradients_are_those_of_a_mask(monkeypatch, kept, block, groups):
-    monkeypatch.setattr(varlen_attention, "KEPT", kept)
-    monkeypatch.setattr(varlen_attention, "BLOCK", block)
+    monkeypatch.setattr(shared_prefix, "KEPT", kept)
+    monkeypatch.setattr(shared_prefix, "BLOCK", block)
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(n, 22, 8, dtype=torch.float64, generator=generator) for n in (4, groups, groups)]
     weights = torch.randn(22, 4, 8, dtype=torch.float64, generator=generator)

@@ -15,7 +15,7 @@ from cotrain.lab.comparison.compare import ComparisonPlan, claim_directory, comp
 from cotrain.pages.compare_markdown import comparison_markdown
 from cotrain.pages.compare_svg import curves_svg, differences_svg
 from cotrain.pages.compare_table import comparison_table, runs_of, strip_folders
-from cotrain.pages.escape import is_hidden
+from cotrain.pages.page import is_hidden
 from cotrain.runs.directory import RunDirectory
 
 POISON = "<script>alert(1)</script>'\">]]><b>|`*\x1b[2J\u202e\u200b\ud800"

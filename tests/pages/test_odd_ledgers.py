@@ -11,7 +11,7 @@ import pytest
 
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import ledger
-from cotrain.disk.floats import encode_floats
+from cotrain.disk.ledger import encode_floats
 from cotrain.disk.run_files import SHAPES, fault_in
 from cotrain.pages import server
 from cotrain.pages.runs import open_run

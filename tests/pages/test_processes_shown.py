@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from cotrain.pages.processes import ProcessMeans, process_cells, processes_of, size_text
+from cotrain.pages.curves import ProcessMeans, process_cells, processes_of, size_text
 from tests.pages.test_live import ROW, shown
 
 ENGINE = "process/engine 1 of 2"

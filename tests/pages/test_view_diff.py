@@ -11,7 +11,7 @@ from test_view_page import poisoned_run
 
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.pages.diff import compare_runs, diff, lines_of, unequal_settings
-from cotrain.pages.escape import is_hidden
+from cotrain.pages.page import is_hidden
 from cotrain.pages.runs import open_run
 from cotrain.pages.settings import value_text
 

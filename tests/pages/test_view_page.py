@@ -19,8 +19,7 @@ from cotrain.disk.ledger import Ledger
 from cotrain.pages.compared_runs import study_document
 from cotrain.pages.comparison_report import comparison_documents, write_comparison_page
 from cotrain.pages.detail import dump_json
-from cotrain.pages.escape import is_hidden
-from cotrain.pages.page import ASSETS, MODULES, render_page
+from cotrain.pages.page import ASSETS, MODULES, is_hidden, render_page
 from cotrain.pages.places import comparison_at
 from cotrain.pages.run_report import report_documents, write_report
 from cotrain.pages.runs import RunView

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.table import labelled_metric, table_rank
 from cotrain.pages.compare_words import short_labels
-from cotrain.pages.escape import escape_attribute, escape_terminal, is_hidden
 from cotrain.pages.guide import (
     MetricName,
     difference_interval,
@@ -21,6 +20,7 @@ from cotrain.pages.guide import (
     split_key,
 )
 from cotrain.pages.lines import axis_ticks, value_at
+from cotrain.pages.page import escape_attribute, escape_terminal, is_hidden
 
 
 def test_ticks_are_round_and_inside() -> None:

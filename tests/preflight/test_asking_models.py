@@ -25,7 +25,8 @@ from cotrain.preflight.answers import (
     choose_answer_settings,
     read_answers,
 )
-from cotrain.text.prompts import SOLVE, SOLVE_FULL, SOLVE_OWN
+from cotrain.text.prompts import SOLVE, SOLVE_FULL
+from cotrain.text.role_prompts import SOLVE_OWN
 from tests.helpers import EASY, TINY
 
 TASK = EASY.get("train", 0)

@@ -18,7 +18,8 @@ from cotrain.methods.tango import tango
 from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
 from cotrain.preflight.verdicts import MAY_ASK, ReviewReading, choose_verdict_settings, review_lines, reviews_refusal
 from cotrain.text.free_verdicts import free_review
-from cotrain.text.prompts import REVIEW, REVIEW_FULL, REVIEW_OWN, SOLVE, fields_of
+from cotrain.text.prompts import SOLVE, fields_of
+from cotrain.text.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN
 from cotrain.text.verdicts import Verdict
 from tests.helpers import EASY, TINY
 

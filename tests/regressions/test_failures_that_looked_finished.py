@@ -12,13 +12,13 @@ import pytest
 from cotrain import api
 from cotrain.config.schedule import single
 from cotrain.core.errors import RunDirectoryError
-from cotrain.core.stopping import Interrupted
 from cotrain.methods.grpo import grpo
 from cotrain.metrics.heldout import solving
 from cotrain.pages.run_report import report_documents
 from cotrain.pages.runs import RunView
 from cotrain.pages.top import snapshot
 from cotrain.rollout.protocols import solve
+from cotrain.train.guard import Interrupted
 from cotrain.train.refusals import TooManyFailures
 from tests.helpers import EASY, TINY
 

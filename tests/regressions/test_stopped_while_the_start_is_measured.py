@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.core.stopping import Interrupted
 from cotrain.disk import transaction
 from cotrain.methods.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.runs.log import SilentObserver
+from cotrain.train.guard import Interrupted
 from tests.helpers import EASY, TINY
 from tests.runs.test_run import digest
 

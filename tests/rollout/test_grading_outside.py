@@ -12,9 +12,9 @@ import pytest
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Grade, Sampling
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.grading.pool import AnswerGrader, GradingPool, grade_outside
+from cotrain.grading.pool import AnswerGrader, GradingPool
 from cotrain.methods.grpo import grpo
-from cotrain.rollout.executor import Executor
+from cotrain.rollout.executor import Executor, grade_outside
 from cotrain.rollout.role import Role
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import TINY, CharRenderer, letter_tasks, tiny_model

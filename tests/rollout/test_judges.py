@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
+from cotrain.core.address import make_nonce
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion
 from cotrain.functional.aggregate import aggregate, pairwise_advantages, skew_matrix
 from cotrain.rollout import judges
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.judges import guarded_fields, verdict_probabilities
-from cotrain.text.nonce import make_nonce
 from cotrain.text.prompts import fields_of
 from tests.helpers import CharRenderer, letter_tasks
 from tests.verdict_writers import write_genprm, write_genrm, write_score

@@ -14,8 +14,7 @@ from cotrain.core.types import Sampling
 from cotrain.grading import script_worker
 from cotrain.grading.isolation import working_cell
 from cotrain.grading.pool import GradingPool
-from cotrain.learn.contract import Batch
-from cotrain.learn.sampled_tokens import sampled_only
+from cotrain.learn.contract import Batch, sampled_only
 from cotrain.learn.samples import sample_of
 from cotrain.learn.sft import Sft
 from cotrain.methods.genprm import KEPT, agreeing_reviews

@@ -11,7 +11,7 @@ import pytest
 
 from cotrain.core.errors import CotrainError, error_text
 from cotrain.core.types import Sampling
-from cotrain.rollout import stuck
+from cotrain.rollout import idle_loop
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.idle_loop import IdleLoop, Stopped, together
 from cotrain.rollout.role import Role
@@ -121,7 +121,7 @@ def test_what_ends_the_play_says_so_in_one_line(act, told):
 
 
 def test_a_protocol_that_polls_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(stuck, "AFTER", 0.2)
+    monkeypatch.setattr(idle_loop, "AFTER", 0.2)
     asked, last = [], asyncio.Event
 
     async def polls():
@@ -161,8 +161,8 @@ def test_a_failure_that_nobody_awaited_is_one_line(capsys):
 
 COMMAND = """
 import sys, os
-from cotrain.core import streams
-streams.secure_streams()
+from cotrain.core import verbosity
+verbosity.secure_streams()
 {}
 print("after")
 """

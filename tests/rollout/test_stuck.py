@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from cotrain.rollout import stuck
+from cotrain.rollout import idle_loop
 from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(stuck, "AFTER", 0.3)
+    monkeypatch.setattr(idle_loop, "AFTER", 0.3)
 
 
 def _line_of(function, words):

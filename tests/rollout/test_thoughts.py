@@ -5,15 +5,14 @@ import math
 import pytest
 
 from cotrain.core.types import Completion, Grade, Sampling, Task
-from cotrain.grading.pool import AnswerGrader, grade_outside
-from cotrain.rollout.executor import Executor
+from cotrain.grading.pool import AnswerGrader
+from cotrain.rollout.executor import Executor, grade_outside
 from cotrain.rollout.protocols import plurality_answer, solve
 from cotrain.rollout.role import Role
 from cotrain.suites import SuitePlay, attempt_rows
 from cotrain.tasks.programs import ProgramGrader, mbpp_problem
 from cotrain.tasks.programs import task_of as program_task
-from cotrain.text.answers import parse_solution
-from cotrain.text.parsers import Solution, final_answer, tagged_solution
+from cotrain.text.parsers import Solution, final_answer, parse_solution, tagged_solution
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.role_parsers import self_check
 

@@ -55,5 +55,7 @@ def test_it_wants_points_to_choose_from():
 def test_a_run_of_so_many_updates_of_its_leading_policy():
     made = replace(tango(steps=99, warmup=3, ratio=(2, 1), reviews=2, **SMALL), updates=4)
     phases = [made.schedule.phase_at(step).name for step in range(made.max_steps)]
-    leading = [name for name in phases if made.leading_objective in {p.name: p.objectives for p in made.schedule.phases}[name]]
+    leading = [
+        name for name in phases if made.leading_objective in {p.name: p.objectives for p in made.schedule.phases}[name]
+    ]
     assert len(leading) == 4 and phases[-1] == leading[-1]

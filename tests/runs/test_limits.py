@@ -11,13 +11,13 @@ from cotrain.backend.local import LocalBackend
 from cotrain.backend.multi_process import ENGINE, MultiProcessBackend
 from cotrain.config.policies import frozen
 from cotrain.core.errors import StateError
-from cotrain.core.stopping import Interrupted
 from cotrain.disk import transaction
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.methods.grpo import grpo
 from cotrain.runs import run as loop
-from cotrain.runs.limits import LIMITS, restore_limits, memory_limits
 from cotrain.runs.log import SilentObserver
+from cotrain.runs.shortage import LIMITS, memory_limits, restore_limits
+from cotrain.train.guard import Interrupted
 from cotrain.train.policy_store import PolicyStore
 from tests.backend.processes import Here
 from tests.helpers import EASY, TINY

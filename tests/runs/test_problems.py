@@ -4,7 +4,7 @@ import pytest
 
 from cotrain.core.statistics import Estimate
 from cotrain.metrics.clusters import Share, make_figure
-from cotrain.runs.problems import problem_values, problems_json
+from cotrain.runs.figures import problem_values, problems_json
 
 
 def of(rows):

@@ -112,7 +112,9 @@ def test_a_run_that_is_stopped_beside_the_change_of_objectives_goes_on_the_same(
     for step in range(5):
         states.append((whole.state(), whole.policies.tensors()))
         if step == 2:
-            whole.policies.restart_policies(whole.recipe.policies_to_reset(step))  # stopped while the first step after it is played
+            whole.policies.restart_policies(
+                whole.recipe.policies_to_reset(step)
+            )  # stopped while the first step after it is played
             states.append((whole.state(), whole.policies.tensors()))
         whole.step()
     for state, tensors in states:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.core.stopping import Interrupted
 from cotrain.disk import files as disk
 from cotrain.disk.files import DiskError
 from cotrain.methods.grpo import grpo
@@ -17,6 +16,7 @@ from cotrain.runs import run as loop
 from cotrain.runs import shortage
 from cotrain.runs.log import SilentObserver
 from cotrain.runs.shortage import DiskRetry, memory_notes
+from cotrain.train.guard import Interrupted
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 from tests.runs.test_run import digest

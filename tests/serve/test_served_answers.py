@@ -17,7 +17,7 @@ from cotrain.serve.models import ServedRun
 from cotrain.serve.reply import StreamedReply
 from cotrain.serve.verify import _combine_reviews
 from cotrain.tasks.words.source import study_problems
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.plain import ByteRenderer
 from cotrain.train.trainer import CoTrainer
 

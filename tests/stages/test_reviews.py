@@ -11,8 +11,8 @@ from cotrain.methods.grpo import grpo
 from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
 from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
 from cotrain.stages.solutions import choose_step_format, solver_of
-from cotrain.text.parsers import step_verdicts
-from cotrain.text.prompts import REVIEW_OWN
+from cotrain.text.role_parsers import step_verdicts
+from cotrain.text.role_prompts import REVIEW_OWN
 from cotrain.text.verdicts import read_genrm
 from tests.helpers import EASY, TINY
 

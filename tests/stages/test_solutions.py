@@ -7,7 +7,8 @@ import pytest
 from cotrain.cli import main
 from cotrain.core.errors import DataError
 from cotrain.stages.solutions import ENDS, gold_solutions, solver_of
-from cotrain.text.prompts import SOLVE_FULL, SOLVE_OWN, fill_template, solve_own
+from cotrain.text.prompts import SOLVE_FULL, fill_template
+from cotrain.text.role_prompts import SOLVE_OWN, solve_own
 from cotrain.text.steps import STEPS_AS
 from tests.helpers import EASY, TINY
 

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.tasks.labelled import UNLABELLED, refuse_unlabelled, with_labels
+from cotrain.core.types import UNLABELLED
+from cotrain.tasks.labelled import refuse_unlabelled, with_labels
 from cotrain.tasks.sources import problem_source
 from cotrain.tasks.words.source import WordProblems, study_problems
 

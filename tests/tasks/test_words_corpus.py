@@ -14,7 +14,8 @@ from cotrain.tasks.words.corrupt import Habits
 from cotrain.tasks.words.oracle import read_steps
 from cotrain.tasks.words.problem import Fact, assemble_problem
 from cotrain.tasks.words.source import text_bucket
-from cotrain.text.parsers import Review, Solution, step_verdicts, tagged_solution
+from cotrain.text.parsers import Solution, tagged_solution
+from cotrain.text.role_parsers import Review, step_verdicts
 
 SOURCE = WordProblems()
 DOCUMENTS = [corpus.pretraining_text(SOURCE, 0, i) for i in range(1500)]

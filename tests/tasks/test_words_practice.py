@@ -5,7 +5,8 @@ import random
 from cotrain.tasks.words.oracle import grade_steps, read_steps
 from cotrain.tasks.words.practice import OF_SKILL, check_practice, checked_solution, most_operations, solve_practice
 from cotrain.tasks.words.source import BUCKETS, study_problems, text_bucket
-from cotrain.text.parsers import step_verdicts, tagged_solution
+from cotrain.text.parsers import tagged_solution
+from cotrain.text.role_parsers import step_verdicts
 
 SOURCE = study_problems((1, 5))
 

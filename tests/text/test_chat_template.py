@@ -8,7 +8,7 @@ import pytest
 from transformers import GenerationConfig
 
 from cotrain.core.errors import ModelError
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.render import Renderer
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"

@@ -12,10 +12,11 @@ from cotrain.core.types import ParseFailure, Sampling
 from cotrain.rollout.common_roles import parse_review
 from cotrain.rollout.role import Role
 from cotrain.text.free_verdicts import FORMS, check_verdict, free_review, verdict_of, write_free_review
-from cotrain.text.material import VERDICT_WORDS, without_verdicts
+from cotrain.text.material import without_verdicts
 from cotrain.text.nonce import wrap_text
-from cotrain.text.parsers import step_verdicts
-from cotrain.text.prompts import REVIEW_OWN
+from cotrain.text.parsers import VERDICT_WORDS
+from cotrain.text.role_parsers import step_verdicts
+from cotrain.text.role_prompts import REVIEW_OWN
 
 MIXED, ALL = ((True, False), False), ((True, True), True)
 BRACKETS, LABEL = r"Judgement=\[\[(\w+)\]\]", r"Verdict: (.*)"

@@ -10,17 +10,11 @@ from cotrain.tasks.words.corpus import review_conversation
 from cotrain.tasks.words.corrupt import Habits, with_habits
 from cotrain.tasks.words.source import study_problems
 from cotrain.text import prompts
-from cotrain.text.material import (
-    VERDICT_WORDS,
-    break_tags,
-    guard_fields,
-    labels_of,
-    quote_labels,
-    seen_text,
-    without_words,
-)
+from cotrain.text.material import break_tags, guard_fields, labels_of, quote_labels, seen_text, without_words
 from cotrain.text.nonce import wrap_text
-from cotrain.text.prompts import COMPARE, META, META_FULL, RATE, REFINE, REVIEW, REVIEW_FULL, SOLVE
+from cotrain.text.parsers import VERDICT_WORDS
+from cotrain.text.prompts import SOLVE
+from cotrain.text.role_prompts import COMPARE, META, META_FULL, RATE, REFINE, REVIEW, REVIEW_FULL
 
 
 def shown(text: str, template: str = REVIEW, name: str = "solution") -> str:

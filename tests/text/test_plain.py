@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.plain import STOP, ByteRenderer
 
 

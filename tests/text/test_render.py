@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.text.messages import Message
+from cotrain.text.chat_template import Message
 from cotrain.text.render import Renderer
 
 TEMPLATES = ["ours", "chatml", "trimming", "strict", "thinking"]

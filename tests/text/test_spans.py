@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotrain.text.decoding import char_to_tokens
 from cotrain.text.render import Renderer
-from cotrain.text.spans import char_to_tokens
 
 
 def test_by_hand():

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from judge_texts import GOOD, READERS, grm, harmless, reason, soup, words
 
 from cotrain.text import verdicts
+from cotrain.text.parsers import MAX_CHARS
 from cotrain.text.preferences import read_grm, read_rmr1, read_thinkrm
 from cotrain.text.verdicts import (
-    MAX_CHARS,
     Abstention,
     Verdict,
     read_genprm,

@@ -45,9 +45,9 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe
 from cotrain.core.address import rng_of
-from cotrain.core.stopping import Interrupted
 from cotrain.disk import files as disk
 from cotrain.runs import run as loop
+from cotrain.train.guard import Interrupted
 from tests.disk.fault_files import FaultyFiles
 from tests.helpers import EASY
 from tests.methods import test_recipes as shipped

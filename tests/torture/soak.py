@@ -30,11 +30,11 @@ import torch
 from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import single
 from cotrain.core.signals import OUTCOME, gives
-from cotrain.core.stopping import Interrupted
 from cotrain.core.types import Task
 from cotrain.methods.grpo import grpo
 from cotrain.rollout.executor import Roles
 from cotrain.runs import run as loop
+from cotrain.train.guard import Interrupted
 from tests.helpers import EASY, TINY
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,13 +12,12 @@ import torch
 from cotrain.core.address import Address
 from cotrain.core.types import Trace
 from cotrain.disk.ledger import NAME, Ledger, trace_from_json
-from cotrain.learn.estimators import z_score
-from cotrain.learn.samples import sample_of
+from cotrain.learn.policy_gradient import z_score
+from cotrain.learn.samples import sample_of, token_advantages
 from cotrain.methods.grpo import grpo
 from cotrain.pages.detail import _align_advantages
 from cotrain.pages.runs import open_run
 from cotrain.runs import run as loop
-from cotrain.train.advantages import token_advantages
 
 
 def trace(call: int, tokens: int) -> Trace:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from cotrain.config.schedule import train_task
 from cotrain.core.address import permuted_index
-from cotrain.train.drawing import train_task
 
 
 @pytest.mark.parametrize("size", [*range(1, 41), 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513])

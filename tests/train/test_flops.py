@@ -15,7 +15,7 @@ from cotrain.core.types import Trace
 from cotrain.learn.contract import Sample
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.metrics.budget import flops_of
+from cotrain.metrics.steps import flops_of
 from cotrain.train.flops import TokenWork, decoding_work, forward_flops, learning_flops, prefill_work, sequence_work
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, cast_of

@@ -11,10 +11,9 @@ from cotrain.cli import main
 from cotrain.config.policies import adapter, critic, frozen, reward_model, trainable
 from cotrain.methods.grpo import grpo
 from cotrain.models.adapters import merge_into_base
-from cotrain.models.changes import UnchangedCount, compare_models, compare_pairs, compare_tensors
 from cotrain.models.load import load_model
 from cotrain.runs import run as loop
-from cotrain.train.sparsity import update_sparsity
+from cotrain.train.sparsity import UnchangedCount, compare_models, compare_pairs, compare_tensors, update_sparsity
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "tasks": EASY}

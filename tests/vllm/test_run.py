@@ -65,7 +65,7 @@ def test_killed_engines_change_nothing(tmp_path):
     from cotrain.backend.multi_process import MultiProcessBackend
     from cotrain.backend.places import VllmPlacement
     from cotrain.engine.vllm_engine import VllmSettings
-    from cotrain.learn.mismatch import LOOSE
+    from cotrain.learn.losses import LOOSE
     from cotrain.methods.tango import tango
     from cotrain.runs import run as loop
     from tests.backend.test_on_ray import Killing

@@ -30,8 +30,8 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT, FINAL, SCORE, STEPS, VERDICTS
-from cotrain.core.pace import Pace
 from cotrain.core.types import Episode, Task
+from cotrain.core.verbosity import Pace
 from cotrain.lab.attack.tables import BROKEN, Attempt, AttemptOutcome, attack_tables, review_fields
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.protocols import examine, show_verdict

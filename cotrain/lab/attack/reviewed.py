@@ -21,8 +21,8 @@ from cotrain import __version__, api
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, GOLD, PROBLEM
-from cotrain.core.pace import Pace
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
+from cotrain.core.verbosity import Pace
 from cotrain.disk.ledger import Ledger
 from cotrain.lab.attack.matrix import MatrixCells, matrix_lines
 from cotrain.lab.attack.play import judge_attempts, judging_role

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cotrain.core.address import make_nonce
 from cotrain.core.types import Task
 from cotrain.metrics.clusters import Counts, Figure, Share, counts_json, make_figure, paired_changes
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.role import Role
 from cotrain.text.injections import MEANING, Injection
-from cotrain.text.nonce import make_nonce
 from cotrain.text.parsers import Solution
 from cotrain.text.prompts import fields_of
 

@@ -26,15 +26,14 @@ from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT
-from cotrain.core.pace import Pace
 from cotrain.core.types import Task
+from cotrain.core.verbosity import Pace
 from cotrain.disk import transaction
 from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names
 from cotrain.lab.attack.play import judge_attempts, judging_role
 from cotrain.lab.attack.tables import Attempt, AttemptOutcome
-from cotrain.metrics.answers import best_is_right
 from cotrain.metrics.clusters import Share, Statistic, make_figure
-from cotrain.metrics.verdicts import MCC, confusion_counts, rate_statistics
+from cotrain.metrics.verdicts import MCC, best_is_right, confusion_counts, rate_statistics
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.protocols import examine
 from cotrain.runs.directory import RunDirectory

@@ -20,7 +20,7 @@ from cotrain.disk.files import replace_file
 from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
 from cotrain.preflight.verdicts import choose_verdict_settings
 from cotrain.rollout.common_roles import speaks_short
-from cotrain.text.answers import parse_solution
+from cotrain.text.parsers import parse_solution
 
 FILE = "answers.json"
 

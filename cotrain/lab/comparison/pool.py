@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cotrain.core.errors import CotrainError, UserError
-from cotrain.core.pace import clock_text
-from cotrain.core.stopping import Interrupted, stop_on_signal
-from cotrain.metrics.budget import budget_share
-from cotrain.runs.costs import costs_of
+from cotrain.core.verbosity import clock_text
+from cotrain.metrics.steps import budget_share
+from cotrain.runs.figures import costs_of
+from cotrain.train.guard import Interrupted, stop_on_signal
 
 POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 30.0  # between lines that say how far the runs are

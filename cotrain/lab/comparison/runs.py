@@ -13,8 +13,8 @@ from cotrain.config.registry import find_recipe
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.lab.comparison.arms import Arm
 from cotrain.runs import seal
-from cotrain.runs.costs import costs_of
 from cotrain.runs.directory import RunDirectory
+from cotrain.runs.figures import costs_of
 from cotrain.train.flops import PARTS
 
 ENDLESS = 10**6  # steps of a run that something else ends

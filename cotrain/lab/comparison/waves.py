@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cotrain.lab.comparison.pool import run_jobs
 from cotrain.lab.comparison.runs import is_done
-from cotrain.runs.costs import costs_of
 from cotrain.runs.directory import RunDirectory
+from cotrain.runs.figures import costs_of
 
 if TYPE_CHECKING:
     from cotrain.lab.comparison.compare import ComparisonPlan

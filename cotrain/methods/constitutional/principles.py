@@ -24,8 +24,8 @@ from cotrain.rollout.executor import Roles
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts, examine, show_verdict
 from cotrain.rollout.role import Role, Turn
-from cotrain.text.answers import parse_solution
-from cotrain.text.material import VERDICT_WORDS
+from cotrain.text.parsers import parse_solution
+from cotrain.text.parsers import VERDICT_WORDS
 from cotrain.text.parsers import tagged_solution, write_solution
 from cotrain.text.prompts import IN_TAGS
 

@@ -28,8 +28,9 @@ from cotrain.rollout.idle_loop import together
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Turn
-from cotrain.text.parsers import final_answer, step_verdicts
-from cotrain.text.verdicts import without_thought
+from cotrain.text.parsers import final_answer
+from cotrain.text.role_parsers import step_verdicts
+from cotrain.text.parsers import without_thought
 
 SIDES = ("alice", "bob")
 WON = Signal("won", meaning="share of the judge's verdicts that a speech wins")

@@ -29,7 +29,7 @@ from cotrain.methods.mae.evolve import question_rater, rehearse, say_score
 from cotrain.rollout.proposals import VALID, write_problem
 from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems
-from cotrain.text.prompts import PROPOSE, PROPOSE_FULL
+from cotrain.rollout.proposals import PROPOSE, PROPOSE_FULL
 
 
 @recipe(model=common_roles.PROPOSER, kl=0.0, group_size=4)

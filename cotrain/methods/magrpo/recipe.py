@@ -26,7 +26,7 @@ from typing import Literal
 from cotrain import CORRECT, ConfigError, Objective, Phase, Recipe, Settings, Sft
 from cotrain import alternate, noting, program, recipe
 from cotrain.methods.magrpo.joint import Pairing
-from cotrain.learn.estimators import centred, leave_one_out, z_score
+from cotrain.learn.policy_gradient import centred, leave_one_out, z_score
 from cotrain.learn.losses import ScoreFunction
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.methods.magrpo.teams import (

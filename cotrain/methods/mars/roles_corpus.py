@@ -35,7 +35,8 @@ from cotrain.tasks.words.oracle import read_steps
 from cotrain.tasks.words.problem import Fact, Problem, compute, solution_text, step_text
 from cotrain.tasks.words.source import WordProblems
 from cotrain.tasks.words.wording import NOUNS
-from cotrain.text.prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK, SOLVE, fill_template
+from cotrain.text.role_prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK
+from cotrain.text.prompts import SOLVE, fill_template
 
 NOTHING = "Nothing."  # the digest of documents that hold nothing of use
 BIN = (2, 5)  # documents in a bin to be digested

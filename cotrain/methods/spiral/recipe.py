@@ -22,7 +22,7 @@ from functools import partial
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Settings, Sft
 from cotrain import alternate, noting, program, recipe, reinforce, snapshot
-from cotrain.learn.estimators import RunningMean
+from cotrain.learn.policy_gradient import RunningMean
 from cotrain.methods.spiral.play import PAYOFF, PERFECT, WON, duel, exploiting, player_role, probe, random_mover
 from cotrain.methods.spiral.source import Games
 

@@ -37,7 +37,7 @@ from cotrain.methods.ssp.searching import (
 )
 from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems, study_problems
-from cotrain.text.prompts import PROPOSE, PROPOSE_FULL
+from cotrain.rollout.proposals import PROPOSE, PROPOSE_FULL
 
 
 @recipe(model="embedded-roles", kl=0.0, group_size=5, steps=300)

@@ -34,7 +34,20 @@ from cotrain.methods.ssrl.self_search import (
     search_within,
 )
 from cotrain.methods.ssrl.world import World
-from cotrain.text.prompts import SEARCH, SEARCH_FULL
+
+
+# Of solvers that write searches into their answers; no embedded model knows it before it is taught.
+SEARCH = "{problem}\nSearch and solve:"
+SEARCH_FULL = """Answer the question below. It does not say all that is needed: the rest is known about the things \
+that it names.
+
+Whenever you need a fact, write the one word to search for as <search> ... </search>, and what the search finds as \
+<found> ... </found>. If nobody answers a search, write from memory what it would find.
+Then write every step of your reasoning in its own pair of tags, <step> ... </step>, and the final answer once, alone, \
+as <answer> ... </answer>. Write nothing outside of the tags.
+
+Question:
+{problem}"""
 
 
 @recipe(model="embedded-roles", kl=0.0, group_size=5, steps=310)

@@ -35,7 +35,8 @@ from cotrain.tasks.words.oracle import StepReading, parse_integer, read_steps
 from cotrain.tasks.words.problem import Problem, compute
 from cotrain.tasks.words.source import WordProblems
 from cotrain.text.parsers import final_answer
-from cotrain.text.prompts import RATE, REVIEW, SOLVE, fill_template
+from cotrain.text.prompts import SOLVE, fill_template
+from cotrain.text.role_prompts import RATE, REVIEW
 
 Start = str | tuple[str, float]  # "format", "clean", or ("noisy", probability of flipping a step verdict)
 OPERATION_WEIGHTS = (6, 12, 17, 18, 17, 14, 9, 7)  # of 1..8 operations in pretraining text

@@ -22,7 +22,8 @@ from cotrain.tasks.words.corrupt import Attempt, Habits, clean_attempt, with_err
 from cotrain.tasks.words.oracle import read_steps
 from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.source import WordProblems
-from cotrain.text.prompts import REVIEW, SOLVE, fill_template
+from cotrain.text.prompts import SOLVE, fill_template
+from cotrain.text.role_prompts import REVIEW
 
 OF_SKILL = Habits(random=0.0, systematic=0.0, premise=0.55, relation=0.2, structure=0.05)  # the rest are slips
 SWAPPED = Habits(random=0.0, systematic=0.0, premise=0.25, relation=0.1, structure=0.05, swap=0.5)  # the rest are slips
