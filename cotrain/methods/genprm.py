@@ -8,8 +8,7 @@ solutions. As in the released code, as many right as wrong solutions of a proble
 one kind only.
 
 Controls are parameters: ``consensus=False`` learns every agreeing review, ``labels`` other rules or "oracle" (the truth
-of the
-steps: the ceiling), ``balance=False`` labels every readable solution. ``stepwiser`` is the same judge by RL.
+of the steps: the ceiling), ``balance=False`` labels every readable solution. ``stepwiser`` is the same judge by RL.
 
 Unlike the paper, the verifier teaches itself, online: there QwQ-32B writes the reviews, so the filter compares labels
 with a stronger judge. Here it compares them with the majority of the verifier's own reviews, and what it already finds

@@ -13,11 +13,11 @@ pool; where a proposal is none, the solvers get one of the pool again. The reade
 gate: ``proposer/truth/valid``, ``label_right``.
 
 Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems, with ``fixed``
-all of one length; ``gate=False``
-pays for whatever is written; ``invalid=-0.1`` is a penalty for what is none (``ssp`` says what it did there). Every
-model was taught to write problems by a program, ``embedded-proposer`` before the run, others in it (``warmup``), so
-nothing here is learned from zero data. A model that is the solver too learns answers of its start in the warm-up, so
-that it forgets less. Left out: programs as problems and three kinds of them (AZR), BLEU clusters (R-Zero: shapes here).
+all of one length; ``gate=False`` pays for whatever is written; ``invalid=-0.1`` is a penalty for what is none (``ssp``
+says what it did there). Every model was taught to write problems by a program, ``embedded-proposer`` before the run,
+others in it (``warmup``), so nothing here is learned from zero data. A model that is the solver too learns answers of
+its start in the warm-up, so that it forgets less. Left out: programs as problems and three kinds of them (AZR), BLEU
+clusters (R-Zero: shapes here).
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ claim: learning to judge improves solving, and learning to solve leaves judging 
 
 Controls are parameters: ``mode="alternate"`` (``ratio`` of generation to verification steps), "joint" (both objectives
 in one optimiser step, from the same solutions), "generate" and "verify" (one of the two alone). ``warmup`` puts
-verification steps
-first: with "generate", the paper's verifier as initial policy. ``balance=False`` reviews solutions whatever their
-truth. The paper has no ``kl``.
+verification steps first: with "generate", the paper's verifier as initial policy. ``balance=False`` reviews solutions
+whatever their truth. The paper has no ``kl``.
 
 Left out: the buffer of the last five generation steps (here the solutions are fresh, of the weights that judge them);
 its balance over problems, which repeats wrong solutions where there are too few (here each problem has as many right as

@@ -10,8 +10,7 @@ coroutine was faster. Call indexes are handed out when a role is called, in prog
 A protocol that raises breaks off its own episode only: the episode keeps the reason and its traces, marked as failed.
 So does a prompt that does not fit its model's context; ``Executor.set_aside`` has the problem's name. Other errors of
 cotrain itself (a wrong template, an unknown policy) and of the engine end the play, as every episode would meet them.
-Nothing outlives a
-play: what is still running when it ends is cancelled.
+Nothing outlives a play: what is still running when it ends is cancelled.
 
 Inside of a running event loop, as a notebook's, protocols are played in a thread: the engine's turn is defined by the
 loop being ours.

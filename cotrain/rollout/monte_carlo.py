@@ -10,9 +10,8 @@
 
 StepWiser is arXiv 2508.19229 (§3.2; n = 4, α = 0.8 and γ = 0.7 at 7B, α = 0.4 and γ = 0.8 at 1.5B; its ratio is strict
 and does not say what follows a 0), GenPRM arXiv 2504.00891 (γ = 0.8). The continuations are a role of their own, by the
-solver's
-policy: they get no signal, so nothing can learn from them, and they stay out of the solver's figures. The answer is
-judged after the last step and has the grade itself for its label, as a last step has with both.
+solver's policy: they get no signal, so nothing can learn from them, and they stay out of the solver's figures. The
+answer is judged after the last step and has the grade itself for its label, as a last step has with both.
 
 A label says whether the solution can still end right, so every step after an unrepaired error is wrong to it. The
 oracle of the word problems judges each step by what stands before it: there, a step that goes on correctly from a wrong

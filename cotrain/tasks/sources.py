@@ -42,11 +42,11 @@ NAMES = (
 
 
 def task_source(spec: str, data: str | None = None, *, lenient: bool = False) -> TaskSource:
-    """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME" (with
-    settings of its data set "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", or with data
-    "jsonl", a benchmark, "mbpp" or "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a
-    class of the user's own that is made without arguments, or what a method ("games:NAME", "halves", "world") or an
-    installed package has registered (``cotrain.core.registry``).
+    """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME" (with settings of its data set
+    "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", or with data "jsonl", a benchmark, "mbpp" or
+    "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is
+    made without arguments, or what a method ("games:NAME", "halves", "world") or an installed package has registered
+    (``cotrain.core.registry``).
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
     one. ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``.
