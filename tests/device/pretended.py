@@ -111,6 +111,9 @@ class Pretended(torch.Tensor):
     def data_ptr(self) -> int:
         return self.raw.data_ptr()
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.raw.untyped_storage()
+
     def __repr__(self, **kwargs: object) -> str:  # type: ignore[override]
         return f"{NAME}({self.raw!r})"
 
