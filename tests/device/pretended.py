@@ -1,10 +1,12 @@
 """A second device on the CPU: tensors that say they lie on ``pretended:0``, hold CPU memory, and obey a GPU's rules.
 
-- An operation on tensors of both devices raises; a CPU number of no dimensions may take part in arithmetic, as on CUDA.
+- An operation on tensors of both devices raises; a CPU tensor of no dimensions may take part in arithmetic, as on
+  CUDA.
 - ``numpy()`` raises, and so do random draws from a generator of the CPU.
 - Whatever crosses is counted by the line of code that caused it (``counted``): "sent" to the device, and "waits", for
   which a GPU's host would stand still: a value read, a copy to the CPU, a result whose size hangs on values.
-- ``torch.autocast("pretended")`` casts by CUDA's rules (``autocast.py``).
+- ``torch.autocast("pretended")`` casts by CUDA's rules: products to bfloat16, what loses by it to float32, and what
+  joins tensors to the widest of them.
 
 It rests on PyTorch's own hook for backends in Python, which is experimental. Left out: kernels of their own and their
 rounding, streams, pinned memory, graphs, memory that runs out, several devices.
@@ -21,6 +23,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAME = "pretended"
@@ -30,8 +33,15 @@ _COPIES = {aten.copy_.default, aten._to_copy.default}
 _WAITS = {aten._local_scalar_dense.default, aten.equal.default, aten.nonzero.default, aten.masked_select.default}
 _WAITS |= {aten._unique2.default, aten.unique_dim.default, aten.bincount.default, aten.repeat_interleave.Tensor}
 _INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
-_STRICT = {aten.index_select.default, aten.gather.default, aten.scatter_.value, aten.embedding.default}  # no CPU number
+_NUMBERS = {aten.fill_.Tensor, aten.masked_fill.Tensor, aten.masked_fill_.Tensor, *_INDEXED}  # take one of the CPU
 _WHOLE = {aten.linear.default, aten.matmul.default}  # copy nothing, so need not be divided
+_NARROW = "_convolution mm mv bmm addmm addmv addr baddbmm addbmm linear matmul prelu scaled_dot_product_attention"
+_WIDE = """exp expm1 log log1p log2 log10 reciprocal rsqrt pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus
+layer_norm native_layer_norm group_norm nll_loss mse_loss l1_loss huber_loss smooth_l1_loss kl_div logsumexp
+binary_cross_entropy_with_logits cosine_similarity cdist dist"""
+_SUMMED = """prod prod.dim_int softmax.int log_softmax.int cumsum cumprod sum sum.dim_IntList
+linalg_vector_norm linalg_matrix_norm"""  # in float32, where no dtype is asked for
+_WIDEST = "addcdiv addcmul atan2 dot cross scatter_add index_put cat stack tensordot"
 _SKIPPED = (str(Path(torch.__file__).parent), __file__, "<")  # not the line that caused a copy
 _ROOT = str(Path(__file__).parents[2]) + "/"
 
@@ -178,7 +188,8 @@ def _wrapped(out, same):
 
 def _check(func, args, kwargs, foreign) -> None:
     """Raise as CUDA does for tensors and generators of another device."""
-    strict = func in _STRICT or (func._schema.is_mutable and foreign and foreign[0] is args[0])
+    strict = not (torch.Tag.pointwise in func.tags or func in _NUMBERS)
+    strict = strict or (func._schema.is_mutable and bool(foreign) and foreign[0] is args[0])
     if any(a.dim() > 0 or strict for a in foreign):
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {NAME}:0 and cpu! ({func})"
@@ -232,17 +243,44 @@ def _copy_from(source, to, non_blocking=False):
     return to
 
 
-def _made_here(name: str):
-    overload = getattr(aten, name.split(".")[0])
-    overload = getattr(overload, name.split(".")[1] if "." in name else "default")
+def _overload(name: str):
+    packet, _, which = name.partition(".")
+    return getattr(getattr(aten, packet), which or "default")
 
+
+def _made_here(name: str):
     def make(*args, **kwargs):
-        return Pretended(overload(*args, **{**kwargs, "device": HERE, "pin_memory": None}))
+        return Pretended(_overload(name)(*args, **{**kwargs, "device": HERE, "pin_memory": None}))
 
     return make
 
 
+def _casting(name: str, rule: str):
+    """An operation under autocast."""
+    key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    function = _overload(name)
+
+    def run(*args, **kwargs):
+        with torch._C._ExcludeDispatchKeyGuard(key):
+            kinds = [a.dtype for a in pytree.tree_leaves((args, kwargs)) if _castable(a)]
+            if rule == "summed" and kinds and kwargs.get("dtype") is None:
+                return function(*args, **{**kwargs, "dtype": torch.float32})
+            wide = rule == "wide" or torch.float32 in kinds
+            to = torch.get_autocast_dtype(NAME) if rule == "narrow" else torch.float32 if wide else None
+            if to is None or rule == "summed":
+                return function(*args, **kwargs)
+            cast = pytree.tree_map(lambda a: a.to(to) if _castable(a) else a, (args, kwargs))
+            return function(*cast[0], **cast[1])
+
+    return run
+
+
+def _castable(value) -> bool:
+    return isinstance(value, Pretended) and value.is_floating_point() and value.dtype != torch.float64
+
+
 _library = torch.library.Library("aten", "IMPL")
+_autocast = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
 
 
 def install() -> None:
@@ -253,3 +291,7 @@ def install() -> None:
     _library.impl("empty_strided", _empty_strided, "PrivateUse1")
     for name in ("arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace"):
         _library.impl(name, _made_here(name), "PrivateUse1")
+    _autocast.fallback(torch.library.fallthrough_kernel)
+    for rule, names in (("narrow", _NARROW), ("wide", _WIDE), ("summed", _SUMMED), ("widest", _WIDEST)):
+        for name in names.split():
+            _library.impl(name, _casting(name, rule), "AutocastPrivateUse1")
