@@ -10,7 +10,7 @@ VLLM_PYTHON ?=
 # Byte code is kept, so that workers and the processes that tests start compile nothing anew.
 TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo test test-whole test-cluster test-vllm mutants torture check setup setup-dev clean
+.PHONY: demo test test-whole test-device test-cluster test-vllm mutants torture check setup setup-dev clean
 
 setup: $(VENV)/.ready
 setup-dev: $(VENV)/.ready-dev
@@ -33,6 +33,9 @@ test: setup-dev
 
 test-whole: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m whole
+
+test-device: setup-dev
+	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 tests/device
 
 test-cluster: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m cluster

@@ -79,7 +79,7 @@ class EmbeddedEngine:
         adapters = activate or {}
         kinds = autocast if isinstance(autocast, Mapping) else dict.fromkeys([*models, *(scorers or {})], autocast)
         place = torch.device(device)
-        fixed = place.type == "cuda" if static is None else static
+        fixed = place.type != "cpu" if static is None else static
         make = _SchedulerFactory(place, fixed, recorded)
         schedulers: dict[str, Scheduler | ScoringScheduler] = {
             name: make(

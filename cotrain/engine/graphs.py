@@ -83,18 +83,17 @@ class DeferredRows(Rows):
         place where the host waits for the device; a stop string is seen here, and what was drawn after it is thrown
         away."""
         stopped = self.find_stopped()
-        done = self._done_mask()
-        done[list(stopped)] = True
-        flags = torch.stack([done, self._logprobs.isnan().any(1)]).tolist()
-        broken = [i for i, flag in enumerate(flags[1]) if flag]
+        done, wrong = torch.stack([self._done_mask(), self._logprobs.isnan().any(1)]).tolist()
+        broken = [i for i, flag in enumerate(wrong) if flag]
         for i in broken:
             self.items[i].broken = True
-        finished = [i for i, flag in enumerate(flags[0]) if flag]
+        finished = [i for i, flag in enumerate(done) if flag or i in stopped]
         if finished:
-            counts: list[int] = self._state[done, DRAWN].tolist()
+            found = torch.tensor(finished, device=self.device)  # a mask would be waited for at every use
+            counts: list[int] = self._state[found, DRAWN].tolist()
             columns = (
                 x[:, : max(counts)].tolist()
-                for x in (self._tokens[done], self._logprobs[done], self._entropy_levels(done))
+                for x in (self._tokens[found], self._logprobs[found], self._entropy_levels(found))
             )
             for i, count, *values in zip(finished, counts, *columns, strict=True):
                 self._store_tokens(i, stopped.get(i, count), *values)

@@ -269,11 +269,13 @@ class Rows:
     def remove_rows(self, holes: Sequence[int], movers: Sequence[int], keep: int) -> None:
         """Keep ``keep`` rows: those at ``movers`` move into ``holes``."""
         fill_gaps(self.items, holes, movers, keep)
-        for name in ("_state", "_sampling", "_stops", "_tokens", "_logprobs", "_entropies"):
-            values = getattr(self, name)
-            if holes:
-                values[holes] = values[movers]
-            setattr(self, name, values[:keep])
+        stores = ("_state", "_sampling", "_stops", "_tokens", "_logprobs", "_entropies")
+        if holes:
+            to, source = torch.tensor([holes, movers], device=self.device)
+            for values in (getattr(self, name) for name in stores):
+                values[to] = values[source]
+        for name in stores:
+            setattr(self, name, getattr(self, name)[:keep])
 
 
 def _stack_padded(old: Tensor, new: Tensor) -> Tensor:

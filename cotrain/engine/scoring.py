@@ -96,9 +96,7 @@ class ScoringScheduler:
 
     def _score_batch(self, batch: list[tuple[int, ...]]) -> list[float]:
         """Of prompts of falling length, in one forward pass."""
-        ids = torch.zeros(len(batch), len(batch[0]), dtype=torch.int64, device=self.device)
-        for b, prompt in enumerate(batch):
-            ids[b, : len(prompt)] = torch.tensor(prompt)
+        ids = torch.tensor([[*prompt, *[0] * (len(batch[0]) - len(prompt))] for prompt in batch], device=self.device)
         last = torch.tensor([len(prompt) - 1 for prompt in batch], device=self.device)
         with torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext():
             scores: list[float] = self.model(input_ids=ids).gather(1, last[:, None])[:, 0].tolist()

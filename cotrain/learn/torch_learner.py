@@ -289,7 +289,8 @@ class TorchLearner:
             for name, value in {"loss": loss.value.detach().double(), **_token_means(loss, normaliser)}.items():
                 sums[name] = sums[name] + (value if counts else 0.0)
             forward, backward = forward + middle - began, backward + perf_counter() - middle
-        totals = self.total_sums({name: float(value) for name, value in sums.items()})
+        values: list[float] = torch.stack(list(sums.values())).tolist()
+        totals = self.total_sums(dict(zip(sums, values, strict=True)))
         return {f"{term.name}/{name}": value for name, value in totals.items()} | {
             f"{term.name}/samples": normaliser.sequences,
             f"{term.name}/tokens": normaliser.tokens,

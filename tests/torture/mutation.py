@@ -208,7 +208,8 @@ class Copy:
     def __init__(self, directory: Path) -> None:
         self.root = directory
         shutil.copytree(ROOT / "cotrain", directory / "cotrain", ignore=shutil.ignore_patterns("__pycache__", "assets"))
-        (directory / "cotrain" / "assets").symlink_to(ROOT / "cotrain" / "assets")
+        for assets in (ROOT / "cotrain").glob("**/assets"):
+            (directory / assets.relative_to(ROOT)).symlink_to(assets)
         for name in ("tests", "docs", "benchmarks", "README.md", "CONTRIBUTING.md", "pyproject.toml", "Makefile"):
             (directory / name).symlink_to(ROOT / name)
 

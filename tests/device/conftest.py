@@ -1,0 +1,26 @@
+"""The pretended device, known to torch and taken by ``--device``, for the length of a test."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cotrain.backend import local
+from tests.device.pretended import NAME, install
+
+install()
+SLOW = "error:.*not decoded in steps of fixed shape:RuntimeWarning"  # the way round what goes wrong there
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.filterwarnings(SLOW))
+
+
+@pytest.fixture(autouse=True)
+def taken(monkeypatch):
+    monkeypatch.setattr(local, "KINDS", (*local.KINDS, NAME))
+    torch.__future__.set_swap_module_params_on_conversion(True)  # parameters stay the objects they are, as on CUDA
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
