@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
+from cotrain.backend.several import Several
 from transformers import AutoModelForCausalLM, StableLmConfig
 
 from cotrain import api
 from cotrain.backend.local import Local
-from cotrain.backend.several import Several
 from cotrain.cli import main
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete
