@@ -79,11 +79,12 @@ class PlayCounter:
 class StoppableEngine:
     """Any engine, with a question asked before each advance: which signal asks the run to stop, if any?"""
 
+    beside_update = False  # then a run that is asked to stop waits for the play and the update
+    given_up = False  # the update beside it failed: the play ends too
+
     def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
         self.engine, self.stopping = engine, stopping
         self.publish, self.counts = engine.publish, engine.counts
-        self.beside_update = False  # then a run that is asked to stop waits for the play and the update
-        self.given_up = False  # the update beside it failed: the play ends too
 
     async def sample(self, request: Request) -> Completion:
         """Raises NotFinite where a policy computes what is no number."""
