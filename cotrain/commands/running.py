@@ -300,11 +300,11 @@ def resume(argv: Sequence[str]) -> int:
     api.refuse_foreign_code(arguments.directory)  # before anything of the run is changed
     refuse_other_lag(arguments.directory, arguments.lag)
     if arguments.model is not None:
-        from cotrain.runs.model_paths import update_model_path
+        from cotrain.runs.changes import update_model_path
 
         update_model_path(arguments.directory, arguments.model)
     if arguments.steps is not None:
-        from cotrain.runs.lengthen import lengthen_run
+        from cotrain.runs.changes import lengthen_run
 
         lengthen_run(arguments.directory, arguments.steps)
     from cotrain.pages.trackers import trackers_of_run
