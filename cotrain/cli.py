@@ -65,10 +65,10 @@ OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
 }
 
 COMMANDS = {  # command → where its function is, which is imported when it is called
-    "demo": "commands.running:demo",
+    "demo": "commands.resuming:demo",
     "list": "commands.reading:list_recipes",
     "run": "commands.running:run",
-    "resume": "commands.running:resume",
+    "resume": "commands.resuming:resume",
     "eval": "commands.reading:evaluate",
     "check": "commands.reading:check",
     "compare": "commands.comparing:compare",
