@@ -16,7 +16,6 @@ from cotrain.config.override import override, restore_settings
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import make_recipe, recipe_names
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UnknownName, UserError
-from cotrain.core.trust import trusted_code_only, with_consent
 from cotrain.metrics.heldout import passing
 from cotrain.metrics.table import table_rank
 from cotrain.models.load import EMBEDDED_RATER
@@ -27,7 +26,6 @@ from cotrain.runs import seal
 from cotrain.runs.directory import STOPPED, RunDirectory, estimates_json, refuse_other, setting_differences
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
-from cotrain.runs.model_paths import admit_code, admit_models, refuse_lost
 from cotrain.runs.run import Interrupted, Outcome
 from cotrain.train.trainer import CoTrainer
 
@@ -76,6 +74,8 @@ def resume(
     observer: Observer | None = None,
 ) -> Outcome:
     """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
+    from cotrain.runs.changes import refuse_lost
+
     try:
         run_recipe = recipe or rebuild_recipe(directory)
         if not RunDirectory(directory).summary.exists():
@@ -132,6 +132,8 @@ def rebuild_recipe(directory: Path | str, *, say: Callable[[str], None] | None =
     settings whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises
     RunDirectoryError where more has changed, a file of the run is not as the run wrote it, or the recipe is Python that
     no run of this user was begun with (``core/trust.py``)."""
+    from cotrain.core.trust import trusted_code_only
+
     folder = RunDirectory.open(directory)
     seal.verify_files(folder)
     saved: Any = folder.read("recipe.json")  # ``open`` has seen it
@@ -140,6 +142,8 @@ def rebuild_recipe(directory: Path | str, *, say: Callable[[str], None] | None =
 
 
 def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None] | None) -> Recipe:
+    from cotrain.runs.changes import admit_models
+
     origin = saved["origin"]
     if origin is None:
         raise RunDirectoryError(
@@ -171,6 +175,9 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
 
 def refuse_foreign_code(directory: Path | str) -> None:
     """Raise RunDirectoryError where building the recipe of a run directory would run Python that is not trusted."""
+    from cotrain.core.trust import trusted_code_only
+    from cotrain.runs.changes import admit_code
+
     folder = RunDirectory.open(directory)
     seal.verify_files(folder)
     saved: Any = folder.read("recipe.json")
@@ -182,6 +189,8 @@ def refuse_foreign_code(directory: Path | str) -> None:
 def trust_code(directory: Path | str) -> None:
     """Consent to the Python that a run directory names, now and as long as it stays the same: it is run with all that
     you may do."""
+    from cotrain.core.trust import with_consent
+
     with with_consent():
         rebuild_recipe(directory)
 
@@ -289,6 +298,8 @@ def load_trainer(
         folder = RunDirectory.open(directory)
         saved = seal.newest_checkpoint(folder) if step is None else seal.checkpoint_at(folder, step)
     if not is_model(directory):
+        from cotrain.runs.changes import refuse_lost
+
         refuse_lost(recipe.policies, directory)
     trainer = CoTrainer(recipe, backend=LocalBackend(device))
     if not is_model(directory):

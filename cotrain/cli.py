@@ -12,7 +12,6 @@ from cotrain.core.errors import CotrainError, RowError
 from cotrain.core.registry import COMMANDS as REGISTERED
 from cotrain.core.registry import load_named
 from cotrain.core.threads import wait_briefly
-from cotrain.core.trust import set_consent
 from cotrain.core.verbosity import secure_streams, set_level, shows_all
 
 USAGE = """\
@@ -66,10 +65,10 @@ OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
 }
 
 COMMANDS = {  # command → where its function is, which is imported when it is called
-    "demo": "commands.running:demo",
+    "demo": "commands.resuming:demo",
     "list": "commands.reading:list_recipes",
     "run": "commands.running:run",
-    "resume": "commands.running:resume",
+    "resume": "commands.resuming:resume",
     "eval": "commands.reading:evaluate",
     "check": "commands.reading:check",
     "compare": "commands.comparing:compare",
@@ -101,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
     argv = list(argv)
     set_level(None)
-    set_consent(False)
+    if (trust := sys.modules.get("cotrain.core.trust")) is not None:  # consent is for one command
+        trust.set_consent(False)
     wait_briefly()
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE)

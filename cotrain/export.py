@@ -30,8 +30,8 @@ from cotrain.disk.watching import MegabytePace, Say, WatchedFiles, directory_byt
 from cotrain.models.names import hub_name_of
 from cotrain.rollout.common_roles import FORMAT_MARK, speaks_short
 from cotrain.runs import seal
+from cotrain.runs.changes import refuse_lost, update_model_path
 from cotrain.runs.directory import RunDirectory
-from cotrain.runs.model_paths import refuse_lost, update_model_path
 from cotrain.train.trainer import STATE_FIELDS
 
 CARD = "README.md"

@@ -1,14 +1,13 @@
-"""``cotrain run``, ``resume`` and ``demo``: the commands that make a run."""
+"""``cotrain run``: a recipe and its flags, and a run that is watched."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,6 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.flags import (
     Parser,
     add_parameters,
-    add_trust_flag,
     comments_of,
     parsed_values,
     typed_flags,
@@ -96,11 +94,13 @@ def run(argv: Sequence[str]) -> int:
     if parsed.dry_run:
         recipe = with_answer_formats(recipe, parsed, dry=True)
         parsed.set = list(recipe.origin.settings) if recipe.origin else parsed.set
+        from cotrain.commands.dry_run import dry_run
+
         return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
-    with _cluster_notes(backend, recipe) as cluster_notes:
+    with cluster_notes_of(backend, recipe) as cluster_notes:
         final_recipe = with_answer_formats(recipe, parsed)
         keeping = {"checkpoint_every": parsed.checkpoint_every, "keep_every": parsed.keep_every, "lag": parsed.lag}
-        return _run_watched(
+        return run_watched(
             final_recipe,
             lambda watch: api.run(final_recipe, parsed.out, **keeping, device=device, backend=backend, observer=watch),
             out=parsed.out,
@@ -109,7 +109,7 @@ def run(argv: Sequence[str]) -> int:
         )
 
 
-def _cluster_notes(backend: Any, recipe: Any) -> AbstractContextManager[list[str]]:
+def cluster_notes_of(backend: Any, recipe: Any) -> AbstractContextManager[list[str]]:
     """``cluster_ready``, of a run of several processes."""
     if backend is None:
         return nullcontext([])
@@ -224,120 +224,7 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     return parser, names
 
 
-def dry_run(
-    recipe: Any, arguments: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
-) -> int:
-    """Open what a run would open, and print what it would be."""
-    from cotrain.commands.cluster_ready import splitter_of
-    from cotrain.config.recipe import check_due
-    from cotrain.preflight.estimate import estimate_run
-    from cotrain.runs.directory import recipe_json
-
-    check_due(recipe)
-    device = device_of(arguments.device, here=backend is None)
-    split = None if backend is None else splitter_of(backend, recipe, backend.launcher.cluster)
-    estimate = estimate_run(recipe, device=device, checkpoint_every=arguments.checkpoint_every, split=split)
-    saved = recipe_json(
-        recipe, checkpoint_every=arguments.checkpoint_every, keep_every=arguments.keep_every, lag=arguments.lag
-    )
-    if arguments.json:
-        print(json.dumps(saved | {"estimate": estimate.to_json()}, indent=2, ensure_ascii=False))
-        return 0
-    print("\n".join(flags))
-    print("\n".join(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes)))
-    print('#\n# every setting that can be given as set = ["path=value"]')
-    for setting in (
-        f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in setting_leaves(saved["settings"])
-    ):
-        if is_changeable(recipe, setting):
-            print(f"# {setting}")
-    return 0
-
-
-def is_changeable(recipe: Any, setting: str) -> bool:
-    """Whether ``--set`` takes it: functions, and what the problems were made of, are no settings."""
-    from cotrain.config.override import override
-
-    try:
-        override(recipe, [setting])
-    except ConfigError:
-        return False
-    return True
-
-
-def setting_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted path and value of everything plain in the settings."""
-    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
-    if inside is None or not value:
-        yield path, value
-        return
-    for key, one in inside:
-        if key != "is":
-            yield from setting_leaves(one, f"{path}.{key}".lstrip("."))
-
-
-def resume(argv: Sequence[str]) -> int:
-    parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
-    parser.add_argument("directory", metavar="DIR", help="a run")
-    parser.add_argument(
-        "--steps",
-        type=whole_number(1),
-        metavar="N",
-        help="lengthen the run to so many; decays end where they would have ended",
-    )
-    parser.add_argument("--model", metavar="NEW", help="where its model was moved to; of several OLD=NEW")
-    add_device_flag(parser)
-    add_threads_flag(parser, "as the run was begun")
-    add_backend_flags(parser)
-    add_lag_flag(parser, None)
-    add_trust_flag(parser)
-    arguments = parser.parse_strictly(argv)
-    from cotrain.runs.directory import RunDirectory, refuse_other_lag
-
-    quiet_libraries()
-    from cotrain import api
-
-    api.refuse_foreign_code(arguments.directory)  # before anything of the run is changed
-    refuse_other_lag(arguments.directory, arguments.lag)
-    if arguments.model is not None:
-        from cotrain.runs.model_paths import update_model_path
-
-        update_model_path(arguments.directory, arguments.model)
-    if arguments.steps is not None:
-        from cotrain.runs.lengthen import lengthen_run
-
-        lengthen_run(arguments.directory, arguments.steps)
-    from cotrain.pages.trackers import trackers_of_run
-
-    notes: list[str] = []
-    backend = backend_of(arguments)
-    recipe = api.rebuild_recipe(arguments.directory, say=notes.append)
-    provenance: Any = RunDirectory.open(arguments.directory).read("provenance.json")
-    set_threads(arguments.threads or provenance["threads"])
-    old_backend = provenance.get("backend") or {}
-    for what, before, now in (
-        ("--world", old_backend.get("world", 1), arguments.world or 1),
-        ("engine.replicas", old_backend.get("replicas", 1), getattr(backend, "replicas", 1)),
-    ):
-        if before != now:
-            notes.append(
-                f"note: this run was begun with {what} {before} and goes on with {what} {now}: sums may round "
-                "differently, so it is the same run but not bit for bit"
-            )
-    device = device_of(arguments.device, here=backend is None)
-    with _cluster_notes(backend, recipe) as cluster_notes:
-        return _run_watched(
-            recipe,
-            lambda watch: api.resume(
-                arguments.directory, recipe=recipe, device=device, backend=backend, observer=watch
-            ),
-            out=arguments.directory,
-            trackers=trackers_of_run(arguments.directory),
-            notes=[*notes, *cluster_notes],
-        )
-
-
-def _run_watched(
+def run_watched(
     recipe: Any,
     work: Callable[[Any], Any],
     *,
@@ -394,33 +281,3 @@ def print_summary(summary: dict[str, Any]) -> None:
     name, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
     for key, *figures in rows:
         print(f"{key:{name}s}", *(f"{text:>{width}s}" for text, width in zip(figures, widths, strict=True)), sep="  ")
-
-
-def demo(argv: Sequence[str]) -> int:
-    parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in five minutes.")
-    parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
-    parser.add_argument("--seed", type=whole_number(), metavar="N", help="another demo (default: 0)")
-    arguments = parser.parse_strictly(argv)
-    set_threads(None)
-    quiet_libraries()
-    from cotrain import api
-    from cotrain.methods.demo import demo as build
-    from cotrain.runs.directory import RunDirectory
-
-    if (Path(arguments.out) / "recipe.json").is_file():
-        directory = RunDirectory.open(arguments.out)
-        recipe = api.rebuild_recipe(directory.path)
-        if recipe.origin is None or recipe.origin.target != "demo":
-            raise ConfigError(
-                f"{arguments.out} holds a run of recipe {recipe.name!r}, not of the demo; choose another --out"
-            )
-        if arguments.seed not in (None, recipe.seed):
-            raise ConfigError(
-                f"{arguments.out} holds the demo with seed {recipe.seed}; leave out --seed {arguments.seed} to go on "
-                "with it, or choose another --out"
-            )
-        return _run_watched(
-            recipe, lambda watch: api.resume(directory.path, recipe=recipe, observer=watch), out=arguments.out
-        )
-    recipe = build(seed=arguments.seed or 0)
-    return _run_watched(recipe, lambda watch: api.run(recipe, arguments.out, observer=watch), out=arguments.out)

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from cotrain.core.arguments import hints_of, strip_optional
 from cotrain.core.errors import ConfigError, DataError, nearest_name
-from cotrain.core.trust import set_consent
 from cotrain.core.verbosity import LEVELS, set_level
 
 
@@ -90,6 +89,8 @@ def add_trust_flag(parser: argparse._ActionsContainer) -> None:
 
 class _TrustAction(argparse.Action):
     def __call__(self, *_: Any) -> None:
+        from cotrain.core.trust import set_consent
+
         set_consent()
 
 

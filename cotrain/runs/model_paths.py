@@ -1,28 +1,21 @@
-"""Where a run's models are: names that hold from any directory, and what to do after one was moved.
+"""Where a run finds its models again: from any directory, and at any time.
 
 ``pin_model_names`` writes absolute directories, and commits of models of the Hub, into a recipe before it is begun:
 into its policies, into the arguments and settings that it is built of again, and into the paths of adapters it begins
-with. What is not here keeps its name, and whoever loads it says what is wrong.
-
-``update_model_path`` is ``--model`` of ``cotrain resume`` and ``cotrain export``: another place for a directory that is
-gone, which must hold the weights that the run began with.
+with. What is not here keeps its name, and whoever loads it says what is wrong. A model that was moved: ``changes.py``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cotrain.config.policies import Policy, Weights
 from cotrain.config.recipe import Recipe, check_due, check_problems
-from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.core.trust import admit_file, admit_model, admit_module
-from cotrain.disk.lock import RunLock
-from cotrain.runs import seal
-from cotrain.runs.directory import RunDirectory, recipe_json, weights_hash
+from cotrain.runs.directory import recipe_json, weights_hash
 
 
 def prepare_recipe(recipe: Recipe, **how: int) -> tuple[Recipe, dict[str, Any]]:
@@ -35,83 +28,92 @@ def prepare_recipe(recipe: Recipe, **how: int) -> tuple[Recipe, dict[str, Any]]:
     return recipe, saved
 
 
+def remember_code(directory: Path, recipe: Recipe) -> None:
+    """Let a run know the user's own Python that it is begun with, if there is any (``core/trust.py``)."""
+    origin = recipe.origin
+    own = origin is not None and (
+        ":" in origin.target or any(isinstance(v, Mapping) for v in origin.arguments.values())
+    )
+    if own or any(isinstance(spec, Weights) and spec.trust_remote_code for spec in recipe.policies.values()):
+        from cotrain.core.trust import remembering_code_of
+        from cotrain.runs.changes import admit_code, admit_models
+
+        with remembering_code_of(directory):
+            if origin is not None:
+                admit_code(origin.target, origin.arguments)
+            admit_models(recipe.policies)
+
+
 def pin_model_names(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe with lasting names; ``begun``: recipe.json of the run that goes on, whose names stay where they mean
-    the same."""
-    from cotrain.models.names import lasting_name, unpinned_name
+    the same, but for a revision that the user names."""
+    from cotrain.models.names import is_hub_model, lasting_name, unpinned_name
 
-    held = _names_in(begun["settings"]["policies"]) if begun else set()
+    held = saved_names(begun["settings"]["policies"]) if begun else set()
     meant = {unpinned_name(name): name for name in sorted(held)}
-    names = {name: name if name in held else _saved_name(name, meant) for name in _names_of(recipe.policies)}
-    return _rename_models(recipe, {old: lasting_name(old) if new is None else new for old, new in names.items()})
+
+    def pinned(name: str) -> str:
+        if name in held:
+            return name
+        known = None if "@" in name and is_hub_model(name) else meant.get(unpinned_name(name))
+        return known or lasting_name(name)
+
+    names = {name: pinned(name) for name in model_names(recipe.policies)}
+    if all(old == new for old, new in names.items()):
+        return recipe
+    policies = {policy: _rename_weights(spec, names) for policy, spec in recipe.policies.items()}
+    if (origin := recipe.origin) is not None:
+        arguments, settings = rename_origin(origin.arguments, origin.settings, names)
+        origin = replace(origin, arguments=arguments, settings=settings)
+    return replace(recipe, policies=policies, origin=origin)
 
 
-def _saved_name(name: str, meant: Mapping[str, str]) -> str | None:
-    """The name by which the run knows this model; None for another model, and for a revision that the user names."""
-    from cotrain.models.names import is_hub_model, unpinned_name
+def _rename_weights(spec: Policy, names: Mapping[str, str]) -> Policy:
+    if not isinstance(spec, Weights):
+        return spec
+    spec = replace(spec, model=names[spec.model])
+    if spec.lora is not None and spec.lora.path is not None:
+        spec = replace(spec, lora=replace(spec.lora, path=names[spec.lora.path]))  # type: ignore[call-arg]
+    return spec
 
-    return None if "@" in name and is_hub_model(name) else meant.get(unpinned_name(name))
 
-
-def _names_of(policies: Mapping[str, Policy]) -> set[str]:
+def model_names(policies: Mapping[str, Policy]) -> set[str]:
     """Models and adapters that policies begin with."""
-    found = set()
-    for spec in policies.values():
-        if isinstance(spec, Weights):
-            found.add(spec.model)
-            if spec.lora is not None and spec.lora.path is not None:
-                found.add(spec.lora.path)
-    return found
+    specs = [spec for spec in policies.values() if isinstance(spec, Weights)]
+    return {spec.model for spec in specs} | {spec.lora.path for spec in specs if spec.lora and spec.lora.path}
 
 
-def _names_in(policies: Mapping[str, Any]) -> set[str]:
+def saved_names(policies: Mapping[str, Any]) -> set[str]:
     """The same of recipe.json."""
     models = {str(one["model"]) for one in policies.values() if "micro_tokens" in one}
     return models | {str(path) for one in policies.values() if (path := (one.get("lora") or {}).get("path"))}
 
 
-def _rename_models(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
-    if all(old == new for old, new in names.items()):
-        return recipe
-    policies = {}
-    for policy, spec in recipe.policies.items():
-        if isinstance(spec, Weights):
-            spec = replace(spec, model=names[spec.model])
-            if spec.lora is not None and spec.lora.path is not None:
-                spec = replace(spec, lora=replace(spec.lora, path=names[spec.lora.path]))  # type: ignore[call-arg]
-        policies[policy] = spec
-    origin = recipe.origin
-    if origin is not None:
-        naming = _naming_arguments(origin.arguments, names)
-        arguments = {
-            key: _renamed_value(value, names) if key in naming else value for key, value in origin.arguments.items()
-        }
-        settings = tuple(_renamed_setting(one, names) for one in origin.settings)
-        origin = replace(origin, arguments=arguments, settings=settings)
-    return replace(recipe, policies=policies, origin=origin)
+def rename_origin(
+    arguments: Mapping[str, Any], settings: Iterable[str], names: Mapping[str, str]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The arguments and settings of a recipe with other names of its models.
 
+    Arguments that name models are ``model``, ``verifier_model`` and their like, and another one only where none of
+    those has its value: ``verifier="trained"`` names no model, also where the model is called "trained"."""
 
-def _naming_arguments(arguments: Mapping[str, Any], names: Collection[str]) -> set[str]:
-    """The arguments that name these models: ``model``, ``verifier_model`` and their like, and another one only where
-    none of those has its value. ``verifier="trained"`` names no model, also where the model is called "trained"."""
+    def renamed(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [renamed(one) for one in value]
+        return names.get(value, value) if isinstance(value, str) else value
+
     plain = {key for key in arguments if key.rpartition("_")[2] in ("model", "models")}
     said = {one for key in plain for one in _strings_in(arguments[key])}
-    return plain | {key for key, value in arguments.items() if _strings_in(value) & set(names) - said}
+    naming = plain | {key for key, value in arguments.items() if _strings_in(value) & set(names) - said}
+    new = {key: renamed(value) if key in naming else value for key, value in arguments.items()}
+    return new, tuple(_rename_setting(one, names) for one in settings)
 
 
 def _strings_in(value: Any) -> set[str]:
-    parts = value if isinstance(value, list | tuple) else [value]
-    return {one for one in parts if isinstance(one, str)}
+    return {one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, str)}
 
 
-def _renamed_value(value: Any, names: Mapping[str, str]) -> Any:
-    """An argument; of a list, each of its parts."""
-    if isinstance(value, list | tuple):
-        return [_renamed_value(one, names) for one in value]
-    return names.get(value, value) if isinstance(value, str) else value
-
-
-def _renamed_setting(text: str, names: Mapping[str, str]) -> str:
+def _rename_setting(text: str, names: Mapping[str, str]) -> str:
     """One of ``--set``."""
     path, _, value = text.partition("=")
     try:
@@ -130,89 +132,3 @@ def weights_of(policies: Mapping[str, Policy]) -> dict[str, str]:
         if spec.lora is not None and spec.lora.path is not None:
             found[f"{name}/adapter"] = weights_hash(spec.lora.path)
     return found
-
-
-def admit_code(target: str, arguments: Mapping[str, Any]) -> None:
-    """Of what a recipe is made of, the Python that is not cotrain's (``core/trust.py``)."""
-    classes = [one["class"] for one in arguments.values() if isinstance(one, Mapping) and one.get("class")]
-    for one in (target, *classes):
-        path = str(one).rpartition(":")[0]
-        if path.endswith(".py"):
-            admit_file(path)
-        elif path:
-            admit_module(path)
-
-
-def admit_models(policies: Mapping[str, Policy]) -> None:
-    """The same of models that come with Python files of their own."""
-    for policy in policies.values():
-        if isinstance(policy, Weights) and policy.trust_remote_code:
-            admit_model(policy.model)
-
-
-def refuse_lost(policies: Mapping[str, Policy], where: Path | str) -> None:
-    """Raise RunDirectoryError for directories of models that are gone."""
-    lost = sorted(name for name in _names_of(policies) if _is_gone(name))
-    if lost:
-        many = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-        new = "NEW" if len(lost) == 1 else "OLD=NEW"
-        raise RunDirectoryError(
-            f"{where}: its model {lost[0]!r}{many} is not there any more; if it was moved, say where to with "
-            f"--model {new}, of `cotrain resume` or `cotrain export`"
-        )
-
-
-def _is_gone(name: str) -> bool:
-    return name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir()
-
-
-def update_model_path(out: Path | str, model: str) -> None:
-    """Let a run know the new place of a model that was moved: ``NEW``, or ``OLD=NEW`` where several are gone.
-
-    Written again: recipe.json, with the seal. Raises ConfigError, RunDirectoryError, one line each; then the run is as
-    it was.
-    """
-    from cotrain.models.names import lasting_name
-
-    directory = RunDirectory.open(out)
-    with RunLock(directory.path):
-        seal.verify_files(directory)
-        saved: Any = directory.read("recipe.json")
-        policies = saved["settings"]["policies"]
-        lost = sorted(name for name in _names_in(policies) if _is_gone(name))
-        old, equals, new = model.partition("=")
-        if not lost:
-            raise ConfigError(
-                f"--model {model}: every model of the run in {directory.path} is in its place; leave it out"
-            )
-        if not equals:
-            if len(lost) > 1:
-                raise ConfigError(f"--model {model}: {', '.join(lost)} are gone; say which with --model OLD=NEW")
-            old, new = lost[0], model
-        if old not in lost:
-            raise ConfigError(
-                f"--model {model}: the run has no model {old!r} that is gone; expected {' or '.join(lost)}"
-            )
-        where = lasting_name(new)
-        if not Path(where).is_dir():
-            raise ConfigError(f"--model {model}: {new} is no directory; give the one that holds the model now")
-        provenance: Any = directory.read("provenance.json") or {}
-        for policy, spec in policies.items():
-            for key, name in ((policy, spec["model"]), (f"{policy}/adapter", (spec.get("lora") or {}).get("path"))):
-                if name == old and provenance.get("weights", {}).get(key) != weights_hash(where):
-                    raise ConfigError(
-                        f"--model {model}: {new} holds other weights than policy {policy!r} began with; give the "
-                        "directory that was moved, unchanged"
-                    )
-        names = {old: where}
-        for policy, spec in policies.items():
-            saved_names = {key: spec[key] for key in ("model", "lora") if key in spec}
-            spec["model"] = names.get(spec["model"], spec["model"])
-            if (spec.get("lora") or {}).get("path") in names:
-                spec["lora"] = spec["lora"] | {"path": where}
-            if any(spec[key] != saved_names[key] for key in saved_names):
-                saved.setdefault(seal.MOVED, {}).setdefault(policy, saved_names)
-        if (origin := saved["origin"]) is not None:
-            origin["arguments"] = {key: _renamed_value(value, names) for key, value in origin["arguments"].items()}
-            origin["settings"] = [_renamed_setting(one, names) for one in origin["settings"]]
-        directory.write_sealed({"recipe.json": saved})

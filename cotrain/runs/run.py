@@ -19,7 +19,6 @@ from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
-from cotrain.core.trust import remembering_code_of
 from cotrain.core.verbosity import Pace
 from cotrain.disk import transaction
 from cotrain.disk.files import FileDigest, GrowingFileHash
@@ -55,7 +54,7 @@ from cotrain.runs.figures import (
     timings_row,
 )
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
-from cotrain.runs.model_paths import admit_code, admit_models, pin_model_names, prepare_recipe, weights_of
+from cotrain.runs.model_paths import pin_model_names, prepare_recipe, remember_code, weights_of
 from cotrain.runs.shortage import DiskRetry, memory_limits, restore_limits
 from cotrain.runs.shortage import memory_notes as short_of
 from cotrain.train.guard import Diverged, Interrupted, LostProcesses, NotFinite, SkipGuard, stop_on_signal
@@ -96,10 +95,7 @@ def start_run(
         aside = getattr(recipe.tasks, "quarantine", None)
         grown = {} if aside is None else _write_quarantine(aside, directory.path / QUARANTINE, observer)
         directory.write_sealed({"provenance.json": versions, "recipe.json": saved}, grown)
-        with remembering_code_of(directory.path):
-            if recipe.origin is not None:
-                admit_code(recipe.origin.target, recipe.origin.arguments)
-            admit_models(recipe.policies)
+        remember_code(directory.path, recipe)
         return _continue_run(directory, trainer, checkpoint_every, observer)
 
 

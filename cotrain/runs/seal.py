@@ -36,7 +36,7 @@ BEFORE = ("before_counts.json", "before.json")
 LATER = (*BEFORE, "summary.json")  # may be told of and not be there: they were about to be written
 WRITTEN_AGAIN = (METRICS, LEDGER, AFTER)  # before a run is finished
 RECORD = "record"
-MOVED = "moved"  # in recipe.json: of policies whose model was moved, what their settings were (``model_paths.py``)
+MOVED = "moved"  # in recipe.json: of policies whose model was moved, what their settings were (``changes.py``)
 LENGTH = (
     "steps",
     "horizon",

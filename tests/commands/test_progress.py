@@ -23,7 +23,7 @@ BRIEF = ["evaluation.splits=[]", "evaluation.group_size=1"]
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
     torch.set_num_threads(1)
-    monkeypatch.setattr("cotrain.core.verbosity.SECONDS", 0.0)
+    monkeypatch.setattr("cotrain.core.verbosity.PACE_SECONDS", 0.0)
 
 
 def left(said, what):

@@ -12,7 +12,7 @@ from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
 from cotrain.disk import transaction
 from cotrain.methods.grpo import grpo
-from cotrain.runs.lengthen import lengthen_run
+from cotrain.runs.changes import lengthen_run
 from tests.helpers import EASY, TINY
 
 

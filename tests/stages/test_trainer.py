@@ -126,7 +126,7 @@ def test_slow_steps_are_told_one_by_one_and_leave_no_other_rows(config, read, tm
     """Sixteen steps of 22 s each said nothing for four minutes: only each tenth was told."""
     plan, quick, slow = replace(PLAN, log_every=4), [], []
     train(new_model(config, 0), read, tmp_path / "a", plan, pad_id=0, report=quick.append)
-    monkeypatch.setattr("cotrain.stages.trainer.SECONDS", 0.0)
+    monkeypatch.setattr("cotrain.stages.trainer.PACE_SECONDS", 0.0)
     train(new_model(config, 0), read, tmp_path / "b", plan, pad_id=0, report=slow.append)
     assert [row["step"] for row in slow] == list(range(1, plan.steps + 1)) and set(slow[1]) == {"step", "loss"}
     assert [row["step"] for row in lines(tmp_path / "b")] == [row["step"] for row in quick] != []

@@ -9,7 +9,7 @@ from cotrain.methods.mars.roles_corpus import meta_conversation, refine_conversa
 from cotrain.tasks.words.corpus import review_conversation
 from cotrain.tasks.words.corrupt import Habits, with_habits
 from cotrain.tasks.words.source import study_problems
-from cotrain.text import prompts
+from cotrain.text import role_prompts
 from cotrain.text.material import break_tags, guard_fields, labels_of, quote_labels, seen_text, without_words
 from cotrain.text.nonce import wrap_text
 from cotrain.text.parsers import VERDICT_WORDS
@@ -95,7 +95,7 @@ def test_the_lines_of_a_frame():
     assert labels_of(RATE) == ("Reference", "Rate")
     assert labels_of(COMPARE) == ("A", "B", "Better")
     assert labels_of(SOLVE) == ("Solve",)
-    assert labels_of(prompts.REFINE_FULL) == ("Problem", "Solution", "Review")
+    assert labels_of(role_prompts.REFINE_FULL) == ("Problem", "Solution", "Review")
     assert labels_of("{solution}") == ()
 
 

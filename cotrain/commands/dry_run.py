@@ -1,0 +1,65 @@
+"""``cotrain run --dry-run``: what a run would open, hold and write, without beginning it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cotrain.commands.common import (
+    device_of,
+)
+from cotrain.core.errors import ConfigError
+
+
+def dry_run(
+    recipe: Any, arguments: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
+) -> int:
+    """Open what a run would open, and print what it would be."""
+    from cotrain.commands.cluster_ready import splitter_of
+    from cotrain.config.recipe import check_due
+    from cotrain.preflight.estimate import estimate_run
+    from cotrain.runs.directory import recipe_json
+
+    check_due(recipe)
+    device = device_of(arguments.device, here=backend is None)
+    split = None if backend is None else splitter_of(backend, recipe, backend.launcher.cluster)
+    estimate = estimate_run(recipe, device=device, checkpoint_every=arguments.checkpoint_every, split=split)
+    saved = recipe_json(
+        recipe, checkpoint_every=arguments.checkpoint_every, keep_every=arguments.keep_every, lag=arguments.lag
+    )
+    if arguments.json:
+        print(json.dumps(saved | {"estimate": estimate.to_json()}, indent=2, ensure_ascii=False))
+        return 0
+    print("\n".join(flags))
+    print("\n".join(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes)))
+    print('#\n# every setting that can be given as set = ["path=value"]')
+    for setting in (
+        f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in setting_leaves(saved["settings"])
+    ):
+        if is_changeable(recipe, setting):
+            print(f"# {setting}")
+    return 0
+
+
+def is_changeable(recipe: Any, setting: str) -> bool:
+    """Whether ``--set`` takes it: functions, and what the problems were made of, are no settings."""
+    from cotrain.config.override import override
+
+    try:
+        override(recipe, [setting])
+    except ConfigError:
+        return False
+    return True
+
+
+def setting_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of everything plain in the settings."""
+    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
+    if inside is None or not value:
+        yield path, value
+        return
+    for key, one in inside:
+        if key != "is":
+            yield from setting_leaves(one, f"{path}.{key}".lstrip("."))

@@ -1,0 +1,151 @@
+"""What may change of a run that goes on: how long it lasts, and where its models are; and whose Python it may run.
+
+``cotrain resume DIR --steps N`` lets it go on as if it had been begun with ``--steps N --set horizon=OLD``, OLD being
+the steps that it had: decays and other schedules that run over all steps end where they would have ended, and stay
+there. Stretching them would make the first steps other ones than those that were made. Learning rates rise over
+``lr_warmup`` updates and are constant then, so they stay what they are. What a finished run said at its end
+(summary.json, report.html) is removed and made anew at the new end; metrics, ledger and checkpoints go on.
+
+``--model`` of ``cotrain resume`` and ``cotrain export`` is another place for a directory that is gone, which must hold
+the weights that the run began with. Either way recipe.json is written again, with the seal. Left out: shortening, and
+budgets of tokens, operations or seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cotrain.config.policies import Policy, Weights
+from cotrain.core.errors import ConfigError, RunDirectoryError
+from cotrain.core.trust import admit_file, admit_model, admit_module
+from cotrain.disk.lock import RunLock
+from cotrain.runs import seal
+from cotrain.runs.directory import RunDirectory, weights_hash
+from cotrain.runs.model_paths import model_names, rename_origin, saved_names
+
+BUDGETS = ("tokens", "flops", "seconds", "updates")
+
+
+def lengthen_run(out: Path | str, steps: int) -> None:
+    """Let a run, finished or not, last ``steps`` steps in all. Raises ConfigError, RunDirectoryError, one line each;
+    then the run is as it was."""
+    directory = RunDirectory.open(out)
+    with RunLock(directory.path):
+        seal.verify_files(directory)
+        saved: Any = directory.read("recipe.json")
+        settings = saved["settings"]
+        if steps == settings["steps"]:
+            return
+        if steps < settings["steps"]:
+            raise ConfigError(
+                f"--steps {steps}: the run in {directory.path} lasts {settings['steps']} steps; expected more, or "
+                "leave out --steps"
+            )
+        if saved["origin"] is None:
+            raise ConfigError(
+                f"{directory.path} was started from a bare Recipe; lengthen it from Python, as it was begun"
+            )
+        budget = next((name for name in BUDGETS if settings.get(name) is not None), None)
+        if budget is not None:
+            raise ConfigError(
+                f"--steps {steps}: the run in {directory.path} ends when it has spent {settings[budget]} {budget}, "
+                "not with its "
+                "steps; begin a new run with a larger budget"
+            )
+        horizon = {} if settings.get("horizon") is not None else {"horizon": settings["steps"]}
+        directory.extend({"steps": steps, **horizon})
+
+
+# -- models that were moved
+
+
+def refuse_lost(policies: Mapping[str, Policy], where: Path | str) -> None:
+    """Raise RunDirectoryError for directories of models that are gone."""
+    lost = sorted(name for name in model_names(policies) if _is_gone(name))
+    if lost:
+        many = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        new = "NEW" if len(lost) == 1 else "OLD=NEW"
+        raise RunDirectoryError(
+            f"{where}: its model {lost[0]!r}{many} is not there any more; if it was moved, say where to with "
+            f"--model {new}, of `cotrain resume` or `cotrain export`"
+        )
+
+
+def _is_gone(name: str) -> bool:
+    return name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir()
+
+
+def update_model_path(out: Path | str, model: str) -> None:
+    """Let a run know the new place of a model that was moved: ``NEW``, or ``OLD=NEW`` where several are gone. Raises
+    ConfigError, RunDirectoryError, one line each; then the run is as it was."""
+    from cotrain.models.names import lasting_name
+
+    directory = RunDirectory.open(out)
+    with RunLock(directory.path):
+        seal.verify_files(directory)
+        saved: Any = directory.read("recipe.json")
+        policies = saved["settings"]["policies"]
+        lost = sorted(name for name in saved_names(policies) if _is_gone(name))
+        old, new = _old_and_new(model, lost, directory.path)
+        where = lasting_name(new)
+        if not Path(where).is_dir():
+            raise ConfigError(f"--model {model}: {new} is no directory; give the one that holds the model now")
+        provenance: Any = directory.read("provenance.json") or {}
+        begun = provenance.get("weights", {})
+        for policy, spec in policies.items():
+            before = {key: spec[key] for key in ("model", "lora") if key in spec}
+            adapter = spec.get("lora") or {}
+            for key, name in ((policy, spec["model"]), (f"{policy}/adapter", adapter.get("path"))):
+                if name == old and begun.get(key) != weights_hash(where):
+                    raise ConfigError(
+                        f"--model {model}: {new} holds other weights than policy {policy!r} began with; give the "
+                        "directory that was moved, unchanged"
+                    )
+            if spec["model"] == old:
+                spec["model"] = where
+            if adapter.get("path") == old:
+                spec["lora"] = adapter | {"path": where}
+            if any(spec[key] != before[key] for key in before):
+                saved.setdefault(seal.MOVED, {}).setdefault(policy, before)
+        if (origin := saved["origin"]) is not None:
+            origin["arguments"], origin["settings"] = rename_origin(
+                origin["arguments"], origin["settings"], {old: where}
+            )
+        directory.write_sealed({"recipe.json": saved})
+
+
+def _old_and_new(model: str, lost: list[str], where: Path) -> tuple[str, str]:
+    """The two places that ``--model`` means, where these models are gone."""
+    old, equals, new = model.partition("=")
+    if not lost:
+        raise ConfigError(f"--model {model}: every model of the run in {where} is in its place; leave it out")
+    if not equals:
+        if len(lost) > 1:
+            raise ConfigError(f"--model {model}: {', '.join(lost)} are gone; say which with --model OLD=NEW")
+        old, new = lost[0], model
+    if old not in lost:
+        raise ConfigError(f"--model {model}: the run has no model {old!r} that is gone; expected {' or '.join(lost)}")
+    return old, new
+
+
+# -- Python that is not cotrain's (``core/trust.py``)
+
+
+def admit_code(target: str, arguments: Mapping[str, Any]) -> None:
+    """Of what a recipe is made of."""
+    classes = [one["class"] for one in arguments.values() if isinstance(one, Mapping) and one.get("class")]
+    for one in (target, *classes):
+        path = str(one).rpartition(":")[0]
+        if path.endswith(".py"):
+            admit_file(path)
+        elif path:
+            admit_module(path)
+
+
+def admit_models(policies: Mapping[str, Policy]) -> None:
+    """Of models that come with Python files of their own."""
+    for policy in policies.values():
+        if isinstance(policy, Weights) and policy.trust_remote_code:
+            admit_model(policy.model)
