@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from cotrain.models.adapters import AdapterBase
 
-KINDS = ("cpu", "cuda")  # of devices that are taken
+DEVICE_KINDS = ("cpu", "cuda")  # of devices that are taken
 MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked, by policy; device) → the engine
 
 
@@ -230,7 +230,7 @@ def check_device(name: str) -> None:
         kind, index = torch.device(name).type, torch.device(name).index or 0
     except RuntimeError:
         kind, index = "", 0
-    if kind not in KINDS:
+    if kind not in DEVICE_KINDS:
         raise ConfigError(f"--device {name!r}: expected cpu, cuda or cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(

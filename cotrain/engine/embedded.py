@@ -142,7 +142,8 @@ class EmbeddedEngine:
 
         Resolves what has finished; returns False when no request waits or runs. Errors: as ``advance``.
         """
-        idle, finished = True, list[tuple[Scheduler | ScoringScheduler, Row]]()
+        idle = True
+        finished: list[tuple[Scheduler | ScoringScheduler, Row]] = []  # not evaluated: one of them may not be imported
         for scheduler in self._schedulers.values():
             scheduler.drop_cancelled()
             room = (

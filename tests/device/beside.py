@@ -2,8 +2,8 @@
 
 import pytest
 
-from cotrain.backend.local import Local
-from cotrain.config.registry import find
+from cotrain.backend.local import LocalBackend
+from cotrain.config.registry import find_recipe
 from cotrain.train.trainer import CoTrainer
 from tests.device.pretended import NAME
 from tests.helpers import EASY
@@ -19,11 +19,11 @@ def small(case, **more):
     taken = {**SMALL, "tasks": EASY, **more}
     if case == "demo":  # has problems of its own
         del taken["tasks"]
-    return find(case)(**taken)
+    return find_recipe(case)(**taken)
 
 
 def rows_on(device, recipe, steps=2):
-    trainer = CoTrainer(recipe, backend=Local(device))
+    trainer = CoTrainer(recipe, backend=LocalBackend(device))
     rows = [trainer.step().row for _ in range(min(steps, recipe.steps))]
     trainer.close()
     return rows

@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def taken(monkeypatch):
-    monkeypatch.setattr(local, "KINDS", (*local.KINDS, NAME))
+    monkeypatch.setattr(local, "DEVICE_KINDS", (*local.DEVICE_KINDS, NAME))
     torch.__future__.set_swap_module_params_on_conversion(True)  # parameters stay the objects they are, as on CUDA
     yield
     torch.__future__.set_swap_module_params_on_conversion(False)

@@ -73,7 +73,7 @@ FAULTS = (
     ),
     Fault(
         "a generator of the CPU",
-        "engine/sampling.py",
+        "engine/rows.py",
         "    greedy = temperature < COLDEST\n",
         "    greedy = temperature < COLDEST\n    uniform = torch.rand_like(uniform, generator=torch.Generator())\n",
         GRPO,
@@ -90,7 +90,7 @@ FAULTS = (
     Fault(
         "a batch that is not moved",
         "learn/torch_learner.py",
-        "move(batch, self.scorer.device), normaliser",
+        "move_to(batch, self.scorer.device), normaliser",
         "batch, normaliser",
         GRPO,
         MIXED,
@@ -138,8 +138,8 @@ FAULTS = (
     Fault(
         "a copy to the CPU and back for every token",
         "engine/graphs.py",
-        "self._ids[:count].copy_(self.running.last)",
-        "self._ids[:count].copy_(self.running.last.cpu())",
+        "self._ids[:count].copy_(self.running.last_tokens)",
+        "self._ids[:count].copy_(self.running.last_tokens.cpu())",
         TOKEN,
         "many - few == 4",
     ),
@@ -170,8 +170,8 @@ FAULTS = (
     Fault(
         "log-probabilities left on the device",
         "learn/scorer.py",
-        "(move(rows, self.device))[0].float().cpu()",
-        "(move(rows, self.device))[0].float()",
+        "(move_to(rows, self.device))[0].float().cpu()",
+        "(move_to(rows, self.device))[0].float()",
         GRPO,
         "",
     ),

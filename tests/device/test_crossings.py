@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
 from cotrain.core.types import Sampling
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.graphs import LOOK
@@ -31,7 +31,7 @@ ROW = re.compile(r"^\| `(.+)` \| (\d+) \| (\d+) \| (\d+) \| (\d\.\d\d) \|$", re.
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_crosses_as_often_as_the_page_says(name):
     stated = {row[0]: row[1:] for row in ROW.findall(PAGE.read_text())}
-    trainer = CoTrainer(STEPS[name](), backend=Local(DEVICE))
+    trainer = CoTrainer(STEPS[name](), backend=LocalBackend(DEVICE))
     trainer.step()
     with counted() as count:
         played = trainer.step()
@@ -57,7 +57,7 @@ def test_a_sampled_token_waits_for_nothing_between_looks():
 
 def test_a_resumed_learner_waits_no_more_often():
     """What the optimiser remembers comes back to where it was."""
-    trainers = [CoTrainer(small("grpo", steps=3), backend=Local(DEVICE)) for _ in range(2)]
+    trainers = [CoTrainer(small("grpo", steps=3), backend=LocalBackend(DEVICE)) for _ in range(2)]
     trainers[0].step()
     state = json.loads(json.dumps(trainers[0].state()))
     trainers[1].load(

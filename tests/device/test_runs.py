@@ -4,14 +4,14 @@ import json
 
 import pytest
 import torch
-from cotrain.backend.several import Several
 from transformers import AutoModelForCausalLM, StableLmConfig
 
 from cotrain import api
-from cotrain.backend.local import Local
+from cotrain.backend.local import LocalBackend
+from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.cli import main
 from cotrain.engine.embedded import EmbeddedEngine
-from cotrain.engine.reference import complete
+from cotrain.engine.reference import complete_request
 from cotrain.methods.tango import tango
 from cotrain.models.load import load_model
 from cotrain.runs import run as loop
@@ -52,7 +52,7 @@ def test_adapters_on_one_base_have_the_rows_of_the_cpu():
 def test_held_out_figures_are_those_of_the_cpu():
     found = []
     for device in (DEVICE, "cpu"):
-        figures, _ = CoTrainer(brief(), backend=Local(device)).evaluate("test", 3, group_size=2)
+        figures, _ = CoTrainer(brief(), backend=LocalBackend(device)).evaluate("test", 3, group_size=2)
         found.append(
             {f"{key}/{end}": getattr(f, end) for key, f in figures.items() for end in ("low", "value", "high")}
         )
@@ -65,7 +65,7 @@ def test_an_engine_answers_as_the_reference_on_the_cpu(kind, shapes):
     """Greedy, cut, with stop tokens; prompts of many lengths, a few rows at a time."""
     model = tiny_model(kind) if kind == "qwen3" else padded()
     asked = mixed_requests(["a"], 10, seed=1)
-    expected = [complete(model, one) for one in asked]
+    expected = [complete_request(model, one) for one in asked]
     for mine, theirs in zip(
         answers(EmbeddedEngine({"a": model}, device=DEVICE, max_rows=3, static=shapes), asked), expected, strict=True
     ):
@@ -96,19 +96,19 @@ def test_a_run_goes_on_on_the_other_device(first, then, usual, tmp_path):
         api.run(brief(), out, checkpoint_every=1, device=first, observer=Stop(2, KeyboardInterrupt()))
     api.resume(out, device=then, recipe=brief())
     assert_near(rows(out), rows(usual))
-    assert all(t.device.type == "cpu" for t in api.trained(out).policies.tensors()["generator"].values())
+    assert all(t.device.type == "cpu" for t in api.load_trainer(out).policies.tensors()["generator"].values())
 
 
 def test_engine_and_learners_apart_have_the_rows_of_one_process_on_the_cpu(usual, tmp_path):
     """All that passes between them is pickled, and read where another device may be."""
-    loop.start(brief(), tmp_path / "apart", checkpoint_every=1, backend=Several(Here(), DEVICE))
+    loop.start_run(brief(), tmp_path / "apart", checkpoint_every=1, backend=MultiProcessBackend(Here(), DEVICE))
     assert_near(rows(tmp_path / "apart"), rows(usual))
 
 
 def test_a_play_beside_the_update_has_the_rows_of_the_cpu(tmp_path):
     """``--lag 1``: two threads at the device, the weights of the engine apart."""
-    loop.start(brief(), tmp_path / "apart", checkpoint_every=1, backend=Several(Here(), DEVICE), lag=1)
-    loop.start(brief(), tmp_path / "cpu", checkpoint_every=1, lag=1)
+    loop.start_run(brief(), tmp_path / "apart", checkpoint_every=1, backend=MultiProcessBackend(Here(), DEVICE), lag=1)
+    loop.start_run(brief(), tmp_path / "cpu", checkpoint_every=1, lag=1)
     assert_near(rows(tmp_path / "apart"), rows(tmp_path / "cpu"))
 
 
@@ -133,7 +133,7 @@ def test_a_run_of_the_device_is_exported(tmp_path):
     api.run(brief(steps=2), tmp_path / "run", device=DEVICE)
     assert main(["export", str(tmp_path / "run"), "--role", "solver", "--out", str(tmp_path / "model")]) == 0
     exported, _ = load_model(tmp_path / "model")
-    learned = api.trained(tmp_path / "run").policies["generator"].model
+    learned = api.load_trainer(tmp_path / "run").policies["generator"].model
     assert all(torch.equal(a, b) for a, b in zip(exported.parameters(), learned.parameters(), strict=True))
 
 
@@ -171,14 +171,14 @@ def test_what_is_served_is_what_the_cpu_says():
     pytest.importorskip("uvicorn")
     from starlette.testclient import TestClient
 
-    from cotrain.serve.app import application
-    from cotrain.serve.models import Served
+    from cotrain.serve.app import make_application
+    from cotrain.serve.models import ServedRun
 
     task, found = EASY.get("validation", 3), []
     asked = {"model": "solver", "messages": [{"role": "user", "content": task.prompt}], "seed": 5, "logprobs": True}
     for device in (DEVICE, "cpu"):
-        served = Served(CoTrainer(brief(), backend=Local(device)))
-        with TestClient(application(served), base_url="http://127.0.0.1:8000") as client:
+        served = ServedRun(CoTrainer(brief(), backend=LocalBackend(device)))
+        with TestClient(make_application(served), base_url="http://127.0.0.1:8000") as client:
             answer = client.post("/v1/chat/completions", json=asked)
         served.engine.close()
         assert answer.status_code == 200, answer.text
