@@ -65,6 +65,7 @@ check: setup-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/check_length.py
+	$(BIN)/python tests/check_names.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -120,7 +120,7 @@ def own_reviews(
                 if turn.parsed.ok and turn.parsed.final == truth:
                     kept[truth, turn.id] = _with_reply(turn.chat.messages[:1], turn.text)
             return
-        text = _write_review(solution, truth, form, roles_by_name["verifier"])
+        text = _write_labelled_review(solution, truth, form, roles_by_name["verifier"])
         if text is not None:
             fields = fields_for(task, roles, roles.verifier, solution, solution.tagged_text)
             kept[truth, solution.id] = _with_reply(roles.verifier.begin(parent=solution, **fields).messages, text)
@@ -158,7 +158,7 @@ def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], 
     return f"{missing}: nobody knows which step is wrong; --judge genrm asks for the answer alone, or bring labels"
 
 
-def _write_review(solution: Turn, truth: bool, form: Form, role: Role) -> str | None:
+def _write_labelled_review(solution: Turn, truth: bool, form: Form, role: Role) -> str | None:
     if form == "genrm":
         return _verdict_tag(truth)
     count = len(solution.parsed.steps)

@@ -107,7 +107,7 @@ def free_review(text: str, form: str, count: int | None) -> Review | Verdict | P
         return _read_words(spoken, count)
     if form in (BOXED, FIRST_WRONG):
         boxes = list(_BOXES.finditer(spoken))
-        return _first_wrong(spoken, boxes, count) if form == FIRST_WRONG else _read_boxed(spoken, boxes, count)
+        return _wrong_step_of(spoken, boxes, count) if form == FIRST_WRONG else _read_boxed(spoken, boxes, count)
     matches = [match for match in re.finditer(form, spoken) if match[1] is not None]
     meanings = {verdict_of(match[1]) for match in matches}
     if not matches:
@@ -219,7 +219,7 @@ def _read_boxed(text: str, boxes: Sequence[re.Match[str]], count: int | None) ->
     return _make_review([said for _, said in verdict_boxes[:-1]], final, _group_span(last))
 
 
-def _first_wrong(text: str, boxes: Sequence[re.Match[str]], count: int | None) -> Verdict | ParseFailure:
+def _wrong_step_of(text: str, boxes: Sequence[re.Match[str]], count: int | None) -> Verdict | ParseFailure:
     if not boxes:
         return _verdict_failure("no final verdict")
     if _has_more(text, boxes[-1].end()):

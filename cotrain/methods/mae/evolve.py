@@ -149,16 +149,16 @@ class TextScorer:
             earned = form
             if right is not None:
                 turn.note(CORRECT, right)
-                near = 1.0 - abs(_score_of(turn) - float(right))
+                near = 1.0 - abs(_rating_of(turn) - float(right))
                 earned = (1.0 - self.truth) * form + self.truth * near
             turn.reward(EARNED, earned)
             show_verdict(turn)
         if self.oracle and right is not None:
             return float(right)
-        return sum(map(_score_of, said)) / len(said)
+        return sum(map(_rating_of, said)) / len(said)
 
 
-def _score_of(turn: Turn) -> float:
+def _rating_of(turn: Turn) -> float:
     return float(turn.parsed.score) if turn.parsed.ok else UNREADABLE
 
 
