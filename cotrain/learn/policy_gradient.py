@@ -90,9 +90,8 @@ class ClassBalance:
         labels = [self._class_label(sample) for sample in seen]
         if labels and all(label is None for label in labels):
             raise ConfigError(
-                f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; "
-                "let the "
-                "protocol reward it with 1 or 0"
+                f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; let "
+                "the protocol reward it with 1 or 0"
             )
         counts = update_counts(counts, labels, self.ema)
         kept_labels = [self._class_label(sample) for sample in kept]

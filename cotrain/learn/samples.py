@@ -109,7 +109,7 @@ def sample_of(
     """The sample that a trace becomes, before credit.
 
     Args:
-        trace: its sampled tokens alone (``sampled_tokens.py``).
+        trace: its sampled tokens alone (``contract.py``).
         temperature: at which its role samples.
         values: ``[T]`` float32 predictions before each token.
         scores: policy → ``[T]`` float32 log-probabilities.

@@ -191,8 +191,7 @@ def _continue_run(directory: RunDirectory, trainer: CoTrainer, checkpoint_every:
                     _save_checkpoint(directory, trainer, record)
             observer.message(
                 f"stopped after step {max(trainer.finished, _saved_step(directory))} of {trainer.recipe.steps}; "
-                f"nothing is "
-                f"lost. Go on with: cotrain resume {directory.path}"
+                f"nothing is lost. Go on with: cotrain resume {directory.path}"
             )
             raise
         except Exception as error:
