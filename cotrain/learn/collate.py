@@ -1,4 +1,4 @@
-"""Sequences → micro-batches, in one of two layouts, under a budget of tokens.
+"""Sequences → micro-batches, in one of two layouts, under a budget of tokens; and the plan of one update.
 
     padded   rows of prompt and sampled tokens, padded on the right, where causal attention cannot see it from any token
              that counts: right for every model, no attention mask

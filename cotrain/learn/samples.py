@@ -1,4 +1,4 @@
-"""From traces with rewards to training samples.
+"""From traces with rewards to training samples, and weights of rewards that change while a policy learns.
 
 A value of a *per-answer* signal stands on the last token, one of a *per-span* signal on the last token of its span.
 Several values for one span (several reviewers) are averaged: each gets the share 1/(number of values on this span). A
