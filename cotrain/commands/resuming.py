@@ -106,10 +106,8 @@ def demo(argv: Sequence[str]) -> int:
             )
         if arguments.seed not in (None, recipe.seed):
             raise ConfigError(
-                f"{arguments.out} holds the demo with seed {recipe.seed}; leave out --seed {arguments.seed} to go "
-                f"on with "
-                "it, or "
-                "choose another --out"
+                f"{arguments.out} holds the demo with seed {recipe.seed}; leave out --seed {arguments.seed} to go on "
+                "with it, or choose another --out"
             )
         return run_watched(
             recipe, lambda watch: api.resume(directory.path, recipe=recipe, observer=watch), out=arguments.out

@@ -50,9 +50,8 @@ def lengthen_run(out: Path | str, steps: int) -> None:
         budget = next((name for name in BUDGETS if settings.get(name) is not None), None)
         if budget is not None:
             raise ConfigError(
-                f"--steps {steps}: the run in {directory.path} ends when it has spent {settings[budget]} {budget}, "
-                "not with its "
-                "steps; begin a new run with a larger budget"
+                f"--steps {steps}: the run in {directory.path} ends when it has spent {settings[budget]} {budget}, not "
+                "with its steps; begin a new run with a larger budget"
             )
         horizon = {} if settings.get("horizon") is not None else {"horizon": settings["steps"]}
         directory.extend({"steps": steps, **horizon})
