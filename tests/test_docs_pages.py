@@ -164,7 +164,7 @@ def test_the_quickstart_can_be_measured_and_talked_to(small, capsys):
 @pytest.mark.whole
 def test_the_concepts_make_one_step():
     names = program("concepts")
-    assert names["trainer"].policies.updates == {"generator": 0, "verifier": 1}
+    assert names["trainer"].policies.update_counts == {"generator": 0, "verifier": 1}
 
 
 def test_own_data_and_policies_are_built():

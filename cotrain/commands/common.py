@@ -1,4 +1,5 @@
-"""Helpers that several commands share: quiet libraries, threads, and how a figure is printed."""
+"""Helpers that several commands share: common flags, ``--config FILE``, quiet libraries, threads, and how a figure is
+printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Explicit state: whoever owns mutable state has ``state()`` and ``load()``, and ``load`` takes all of it or none."""
+"""State that can be saved: whoever owns mutable state has ``state()`` and ``load()``, and ``load`` takes all of it or
+none."""
 
 from __future__ import annotations
 

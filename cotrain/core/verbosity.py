@@ -1,4 +1,5 @@
-"""How much a command says: ``--log-level``, which is the level of Python's logger "cotrain".
+"""The output of a command: ``--log-level`` (the level of Python's logger "cotrain"), progress lines of long work, and
+streams that may go away while a run goes on.
 
 ::
 

@@ -1,4 +1,5 @@
-"""A key-value cache for rows that decode together: prompts once a tile, and each row's own tokens in columns.
+"""A key-value cache for rows that decode together, and the attention that reads it: prompts once for several rows, each
+row's own tokens in columns.
 
 A *tile* holds one prompt for up to eight rows; ``cache.py`` reads it once for all of them. Prompts end at the last
 column of their storage.

@@ -1,4 +1,5 @@
-"""The batch that is being decoded: settings of each request as tensors, and the tokens that it has sampled so far.
+"""The batch that is being decoded: settings of each request as tensors, the tokens that it has sampled, and how the
+next one is drawn.
 
 Nothing here is done row by row while a row runs; its tokens leave the tensors when it has finished.
 """

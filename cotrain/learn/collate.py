@@ -1,4 +1,4 @@
-"""Sequences → micro-batches, in one of two layouts, under a budget of tokens.
+"""Sequences → micro-batches, in one of two layouts, under a budget of tokens; and the plan of one update.
 
     padded   rows of prompt and sampled tokens, padded on the right, where causal attention cannot see it from any token
              that counts: right for every model, no attention mask
@@ -8,7 +8,7 @@
 Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
 micro-batch comes first (a batch that does not fit in memory fails at once). The plan depends on lengths and equality of
 prompts alone and is the same every time; since totals come from the whole update, it changes the result by rounding
-only. What was given between sampled tokens (``sampled_tokens.py``) is an input like any other, from which nothing is
+only. What was given between sampled tokens (``contract.py``) is an input like any other, from which nothing is
 read. The last sampled token is never an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
 """
 

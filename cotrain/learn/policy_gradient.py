@@ -1,5 +1,5 @@
 """Policy gradient from rewards: GRPO and its relatives, which differ in the functions that are passed
-(``algorithms.py``).
+(``algorithms.py``); class balance and the usual estimators.
 
 Every signal of ``rewards`` is a channel. Its values are compared (``baseline``, ``advantage``), stand on the last token
 of the answer or span, and are summed towards the front: A(t) = Σ_{k: end_k ≥ t} z_k, so an outcome reaches every token

@@ -1,4 +1,4 @@
-"""From traces with rewards to training samples.
+"""From traces with rewards to training samples, and weights of rewards that change while a policy learns.
 
 A value of a *per-answer* signal stands on the last token, one of a *per-span* signal on the last token of its span.
 Several values for one span (several reviewers) are averaged: each gets the share 1/(number of values on this span). A
@@ -109,7 +109,7 @@ def sample_of(
     """The sample that a trace becomes, before credit.
 
     Args:
-        trace: its sampled tokens alone (``sampled_tokens.py``).
+        trace: its sampled tokens alone (``contract.py``).
         temperature: at which its role samples.
         values: ``[T]`` float32 predictions before each token.
         scores: policy → ``[T]`` float32 log-probabilities.

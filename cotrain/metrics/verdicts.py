@@ -1,4 +1,5 @@
-"""Metrics of a judge's verdicts against the truth: accuracies, rates of errors, and the gap to it.
+"""Metrics of answers, verdicts and step verdicts, as functions of counts: accuracies, pass@k and votes, a judge's
+errors, ProcessBench's F1.
 
 Right is the positive class: a false positive (fp) is a wrong solution called right.
 

@@ -1,4 +1,5 @@
-"""Checks of a model directory's files before a library opens any of them.
+"""Checks of a model directory's files before a library opens any of them, and the shapes of weights from the headers of
+its safetensors.
 
 A directory from elsewhere may hold a file that never ends, a number of layers that takes hours to build, or JSON that
 is something else than the library counts on. What is wrong is said in one line, and nothing is built. Left out: the

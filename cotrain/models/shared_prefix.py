@@ -8,7 +8,7 @@ eight answers about as long as the prompt, half of the work of every layer.
 
 The model runs over one row of all N tokens; each token has the position that it would have in a row of its own. Only
 this attention function knows that they are several sequences. On a CPU it takes them piece by piece
-(``varlen_attention.py``); elsewhere padded to rectangles under a mask, in fused kernels. Equal to separate rows up to
+(``attend_pieces``); elsewhere padded to rectangles under a mask, in fused kernels. Equal to separate rows up to
 rounding (the tests hold us to it). Left out: prompts that share a beginning and not the whole, sliding windows, soft
 caps, sinks.
 """

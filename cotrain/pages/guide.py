@@ -1,4 +1,4 @@
-"""Names and numbers written for readers. What a metric means stands in ``metrics/table.py``, and only there.
+"""Names, numbers and intervals written for readers. What a metric means stands in ``metrics/table.py``, and only there.
 
 A metric's name is ``{role or policy}/{metric}``, with the name of a further split in front or behind. Unknown metrics
 are shown under their own name, without a band.

@@ -1,4 +1,5 @@
-"""Held-out figures of a run: before and after training, and in between for its curves."""
+"""Figures of a run: held-out ones, before and after training, in between and problem by problem; and its costs in
+batches, tokens, FLOPs and seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floating-point operations of a step, by policy and part: the cost that is the same on every machine.
+"""The price of a step: floating-point operations by policy and part, the same on every machine, and seconds by stage.
 
 With M the weights that a token is multiplied with, L layers and A = heads · head size::
 

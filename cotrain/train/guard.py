@@ -1,5 +1,4 @@
-"""Updates whose gradient is not finite: they are skipped and logged; a policy that keeps skipping goes back once, then
-the run stops.
+"""What interrupts training: updates that are not finite, lost processes, and signals that ask a run to stop.
 
 An update whose loss or gradient is not finite changes nothing (``learn/torch_learner.py``). Its batch is written to
 ``skipped.jsonl``, as the addresses of its rollouts in the ledger. Three such updates among twenty of one policy, a

@@ -48,7 +48,7 @@ def told(engine):
 
 
 def test_the_pages_program_runs(page):
-    assert page["trainer"].policies.updates == {"generator": 1, "verifier": 1}
+    assert page["trainer"].policies.update_counts == {"generator": 1, "verifier": 1}
     assert page["row"]["step"] == 0
 
 
