@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import pytest
 from cotrain.config.override import override
 from cotrain.config.policies import Program, RewardModel
 from cotrain.config.recipe import Recipe
+from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion
 from cotrain.methods import NAMES as SHIPPED
@@ -101,7 +101,7 @@ class Scripted:
 
 
 def recipe_of(name: str, settings: Mapping[str, Any]) -> Recipe:
-    make = getattr(importlib.import_module(f"cotrain.methods.{name}"), name)
+    make = find_recipe(name)
     return make(model="somebody/some-model", steps=900, **settings)
 
 
