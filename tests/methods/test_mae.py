@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.methods.mae.evolve import drop_sentence, evolve, is_question, parse_score, rehearse, say_score, write_score
@@ -168,7 +169,7 @@ def test_the_formats_are_rehearsed_and_fill_the_pool():
     row = trainer.step().row
     assert row["pool/size"] == 3.0 and row["scores/credit/samples"] == 9  # two questions and an answer of each problem
     assert row["format/credit/samples"] == 6  # the problem, and an answer of the start
-    assert rehearse.__name__ == trainer.recipe.schedule.phase_at(0).protocol.__name__
+    assert rehearse.__name__ == bound_function(trainer.recipe.schedule.phase_at(0).protocol).__name__
 
 
 def test_controls_and_refusals():

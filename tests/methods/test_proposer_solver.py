@@ -1,5 +1,6 @@
 """A proposer and its solvers: what is paid, what enters the pool, and that the gate fails closed."""
 
+from dataclasses import asdict
 from functools import partial
 
 import pytest
@@ -42,7 +43,8 @@ def held(*texts, solved=0.5):
 
 def played(said, answers, *, pool=None, variant="azr", group_size=1, **changes):
     """One proposal ``said``, and solvers that give these answers in turn: the episode's traces by role."""
-    options = VARIANTS[variant] | {"samples": len(answers), "target": 0.5, "invalid": 0.0, "reuse": 1.0} | changes
+    usual = {"samples": len(answers), "target": 0.5, "invalid": 0.0, "reuse": 1.0}
+    options = asdict(VARIANTS[variant]) | usual | changes
     left = iter(answers * group_size)
     programs = {
         "p": lambda fields, rng: said,
