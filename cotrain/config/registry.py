@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
-from cotrain.core.registry import METHODS, joined, load_named, shipped
+from cotrain.core.registry import METHODS, joined_places, load_named, shipped_places
 
 if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
     from cotrain.config.recipe import Recipe
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a wrong name is said at once, before torch is loaded
 
 def recipe_names() -> list[str]:
     """Every name that ``find_recipe`` knows, those of the package first."""
-    return [*shipped(METHODS), *joined(METHODS)]
+    return [*shipped_places(METHODS), *joined_places(METHODS)]
 
 
 def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
@@ -27,7 +27,7 @@ def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = Fals
     except CotrainError:
         raise
     except (Exception, SystemExit) as error:
-        if target in shipped(METHODS):
+        if target in shipped_places(METHODS):
             raise
         from cotrain.core.user_code import failure_in, failure_of
 
@@ -39,7 +39,7 @@ def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = Fals
 def find_recipe(target: str) -> Callable[..., Recipe]:
     """The function behind ``name`` or ``path/to/file.py:function``. Raises UnknownName or ConfigError."""
     if ":" not in target and not target.endswith(".py"):
-        found: Callable[..., Recipe] = load_named(METHODS, target, shipped(METHODS), "recipe")
+        found: Callable[..., Recipe] = load_named(METHODS, target, shipped_places(METHODS), "recipe")
         if not hasattr(found, "recipe"):
             raise ConfigError(f"recipe {target!r}: {found!r} is none; a recipe is a function decorated with @recipe")
         return found

@@ -29,7 +29,7 @@ from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import Protocol, Schedule
 from cotrain.core.arguments import bound_arguments, check_argument, hints_of
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.registry import METHODS, joined
+from cotrain.core.registry import METHODS, joined_places
 from cotrain.core.state import Store
 from cotrain.core.types import TaskSource
 from cotrain.learn.losses import Kl, pull_to
@@ -207,7 +207,8 @@ def _wrap_recipe(build: Build, *, without: tuple[str, ...], defaults: Mapping[st
     make_recipe.__signature__ = signature  # type: ignore[attr-defined]  # what flags, help and errors are made of
     make_recipe.__annotations__ = hints
     make_recipe.recipe = build  # type: ignore[attr-defined]  # marks the function as a recipe
-    make_recipe.again = remake_recipe  # type: ignore[attr-defined]  # as a run was begun: no default hangs on the model's size
+    # as a run was begun: no default depends on the size of the model
+    make_recipe.again = remake_recipe  # type: ignore[attr-defined]
     return make_recipe
 
 
@@ -256,7 +257,7 @@ def target_of(build: Build) -> str:
     if build.__module__.startswith("cotrain.methods."):
         return build.__name__
     place = f"{build.__module__}:{build.__name__}"
-    for name, value in joined(METHODS).items():
+    for name, value in joined_places(METHODS).items():
         if value == place:
             return name
     file = inspect.getsourcefile(build)

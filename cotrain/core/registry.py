@@ -25,13 +25,13 @@ from cotrain.core.errors import ConfigError, UnknownName
 METHODS, TASKS, COMMANDS = "cotrain.methods", "cotrain.tasks", "cotrain.commands"
 
 
-def shipped(group: str) -> dict[str, str]:
+def shipped_places(group: str) -> dict[str, str]:
     """Name → ``module:attribute`` of the methods and task sources that the package's methods bring along."""
     table: dict[str, str] = getattr(import_module("cotrain.methods"), group.rpartition(".")[2].upper())
     return table
 
 
-def joined(group: str) -> dict[str, str]:
+def joined_places(group: str) -> dict[str, str]:
     """Name → ``module:attribute`` of what installed packages have registered in this group."""
     return {point.name: point.value for point in sorted(entry_points(group=group), key=lambda point: point.name)}
 
@@ -46,7 +46,7 @@ def load_named(group: str, name: str, own: dict[str, str], what: str, others: It
         return getattr(import_module(module), attribute)
     point = next(iter(entry_points(group=group, name=name)), None)
     if point is None:
-        raise UnknownName(what, name, [*own, *others, *joined(group)])
+        raise UnknownName(what, name, [*own, *others, *joined_places(group)])
     try:
         return point.load()
     except Exception as error:

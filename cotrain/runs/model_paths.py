@@ -52,13 +52,13 @@ def pin_model_names(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> R
     held = saved_names(begun["settings"]["policies"]) if begun else set()
     meant = {unpinned_name(name): name for name in sorted(held)}
 
-    def pinned(name: str) -> str:
+    def pin_name(name: str) -> str:
         if name in held:
             return name
         known = None if "@" in name and is_hub_model(name) else meant.get(unpinned_name(name))
         return known or lasting_name(name)
 
-    names = {name: pinned(name) for name in model_names(recipe.policies)}
+    names = {name: pin_name(name) for name in model_names(recipe.policies)}
     if all(old == new for old, new in names.items()):
         return recipe
     policies = {policy: _rename_weights(spec, names) for policy, spec in recipe.policies.items()}
@@ -97,15 +97,15 @@ def rename_origin(
     Arguments that name models are ``model``, ``verifier_model`` and their like, and another one only where none of
     those has its value: ``verifier="trained"`` names no model, also where the model is called "trained"."""
 
-    def renamed(value: Any) -> Any:
+    def replace_names(value: Any) -> Any:
         if isinstance(value, list | tuple):
-            return [renamed(one) for one in value]
+            return [replace_names(one) for one in value]
         return names.get(value, value) if isinstance(value, str) else value
 
     plain = {key for key in arguments if key.rpartition("_")[2] in ("model", "models")}
     said = {one for key in plain for one in _strings_in(arguments[key])}
     naming = plain | {key for key, value in arguments.items() if _strings_in(value) & set(names) - said}
-    new = {key: renamed(value) if key in naming else value for key, value in arguments.items()}
+    new = {key: replace_names(value) if key in naming else value for key, value in arguments.items()}
     return new, tuple(_rename_setting(one, names) for one in settings)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
-from cotrain.core.registry import TASKS, joined, load_named, shipped
+from cotrain.core.registry import TASKS, joined_places, load_named, shipped_places
 from cotrain.core.state import take_fields
 from cotrain.core.types import TaskSource
 from cotrain.core.user_code import load_class
@@ -64,9 +64,9 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
         from cotrain.tasks.jsonl import benchmark_tasks
 
         return benchmark_tasks(*_on_the_hub(spec, data), lenient=lenient)
-    is_own_class, registered = spec.rpartition(":")[0].endswith(".py"), _registered(kind)
+    is_own_class, registered = spec.rpartition(":")[0].endswith(".py"), _is_registered(kind)
     if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):
-        raise UnknownName("task source", spec, [*NAMES, *shipped(TASKS), *joined(TASKS)])
+        raise UnknownName("task source", spec, [*NAMES, *shipped_places(TASKS), *joined_places(TASKS)])
     if lenient and data is None:
         raise ConfigError(f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient")
     if data is not None:
@@ -81,15 +81,15 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
     return from_description({"kind": kind, "settings": settings})
 
 
-def _registered(kind: str) -> bool:
-    return kind in shipped(TASKS) or kind in joined(TASKS)
+def _is_registered(kind: str) -> bool:
+    return kind in shipped_places(TASKS) or kind in joined_places(TASKS)
 
 
 def _of_package(spec: str, kind: str, name: str) -> TaskSource:
     """``KIND`` or ``KIND:ARGUMENT`` of a source that a method or an installed package has registered."""
-    build = load_named(TASKS, kind, shipped(TASKS), "task source")
+    build = load_named(TASKS, kind, shipped_places(TASKS), "task source")
     try:
-        return _checked(build(name) if name else build(), f"task source {spec!r}")
+        return _check_source(build(name) if name else build(), f"task source {spec!r}")
     except TypeError as error:
         raise ConfigError(f"task source {spec!r} cannot be made: {error}") from error
 
@@ -162,7 +162,7 @@ def from_description(description: Mapping[str, Any], target: str | None = None) 
                     "settings must be the arguments of its class"
                 )
             return source
-        build = load_named(TASKS, str(kind), shipped(TASKS) | KINDS, "kind of task source")
+        build = load_named(TASKS, str(kind), shipped_places(TASKS) | KINDS, "kind of task source")
         made: TaskSource = build(**settings)
         return made
     except TypeError as error:
@@ -175,10 +175,10 @@ def _own_source(target: str, settings: Mapping[str, Any]) -> TaskSource:
         source: TaskSource = load_class(target, where)(**settings)
     except TypeError as error:
         raise ConfigError(f"{where} cannot be made with {dict(settings)}: {error}") from error
-    return _checked(source, where)
+    return _check_source(source, where)
 
 
-def _checked(source: TaskSource, where: str) -> TaskSource:
+def _check_source(source: TaskSource, where: str) -> TaskSource:
     missing = [name for name in ("name", "get", "size", "describe") if name not in dir(source)]
     if missing:
         raise ConfigError(f"{where} has no {missing[0]!r}; a task source has name, get, size and describe")

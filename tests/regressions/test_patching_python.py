@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from cotrain import grading
 from tests.regressions.conftest import GOOD, TESTS
 
 WRONG = "\ndef twice(x):\n    return 0\n"
+INTERNALS = (  # of the workers, which a program would replace
+    "kind_of_failure", "encode_exception", "decode_exception", "run_script", "run_program", "judge", "run_tests",
+    "_grade_line", "_next_reply", "perform_request",
+)  # fmt: skip
 PATCHES = {
     "AssertionError": "import builtins\nclass Calm(BaseException):\n"
     "    def __new__(c, *a): raise SystemExit(0)\nbuiltins.AssertionError = Calm",
@@ -16,8 +23,7 @@ PATCHES = {
     "exec": "import builtins\nbuiltins.exec = lambda *a: None\nbuiltins.compile = lambda *a: None",
     "json": 'import json\njson.dumps = lambda *a, **k: \'{"id": 1, "value": true, "reason": null}\'',
     "the channel": "import sys\nfor module in list(sys.modules.values()):\n"
-    "    for name in ('kind_of_failure', 'encode_exception', 'decode_exception', 'run_script', 'run_program', 'judge', "
-    "'run_tests', '_grade_line', '_next_reply', 'perform_request'):\n"
+    f"    for name in {INTERNALS}:\n"
     "        if hasattr(module, name): setattr(module, name, lambda *a, **k: (True, None))",
     "its values": "import sys\nfor module in list(sys.modules.values()):\n"
     "    if hasattr(module, 'ValueCodec'): module.ValueCodec.write_value = lambda self, value: True",
@@ -32,3 +38,11 @@ PATCHES = {
 def test_what_a_program_patches_is_its_own(cell, name):
     assert cell.ask(PATCHES[name] + WRONG, TESTS, solution=GOOD).value is False
     assert cell.is_well()
+
+
+def test_what_is_patched_exists():
+    """A renamed function would leave these programs with nothing to attack."""
+    source = "".join(file.read_text(encoding="utf-8") for file in Path(grading.__path__[0]).glob("*.py"))
+    for name in (*INTERNALS, "write_value"):
+        assert f"def {name}(" in source, name
+    assert "class ValueCodec" in source
