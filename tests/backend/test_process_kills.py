@@ -16,7 +16,7 @@ ENGINES = (  # before, amid
     ([(-1, "advance", 7), (-1, "publish", 1)], [(-1, "advance", 1), (-1, "advance", 15), (-1, "advance", 23)]),
 )
 LEARNERS = (
-    ([(-1, "opened", 1), (-1, "update", 2), (-1, "state", 6)], [(-1, "logprobs", 1), (-1, "tensors", 4)]),
+    ([(-1, "describe_policies", 1), (-1, "update", 2), (-1, "state", 6)], [(-1, "logprobs", 1), (-1, "tensors", 4)]),
     ([(-1, "weights", 2), (-1, "logprobs", 3)], [(-1, "update", 1), (-1, "tensors", 1), (-1, "update", 5)]),
 )
 
