@@ -117,8 +117,8 @@ JOIN = """
 import sys
 import ray
 from cotrain.backend.cluster_file import Cluster
-from cotrain.backend.on_ray import Ray
-Ray(Cluster(address=sys.argv[1])).start()
+from cotrain.backend.on_ray import RayLauncher
+RayLauncher(Cluster(address=sys.argv[1])).start()
 print(ray.get(ray.remote(lambda: "joined").remote()))
 """
 
