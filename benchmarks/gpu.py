@@ -1,27 +1,31 @@
-"""Everything that wants a GPU, in one call and under ten minutes on an H200: is it right, and how near the machine's
-limits.
+"""Everything that wants a GPU, in one call and under ten minutes: is it right, and how near the machine's limits.
 
     python benchmarks/gpu.py [--trl-python TRL_ENV/bin/python]    prints one table and writes RESULTS-gpu.md
-    python benchmarks/gpu.py --quick --device cpu                 tiny sizes, a minute or two: shows that the script
-                                                                  runs
+    python benchmarks/gpu.py --quick --device cpu                 tiny sizes, some minutes: shows that the script runs
+    python benchmarks/gpu.py --quick --device pretended:0         the same on the device of tests/device
 
-In this order: the machine's rates; checks (fast decoding against the slow reference, a recorded step against the same
-unrecorded, the layouts of the update, a short run twice); then figures, on a random Qwen2 of 0.5B parameters in
-bfloat16
-arithmetic: decoding, one update, a GRPO step (beside TRL's, if its interpreter is named), a Tango step beside a GRPO
-step, and peak memory of one role, of two with weights of their own, and of two adapters on one base. A section that
-fails is a row that says why; a failed check or section ends the command with 1 after everything else has run.
+It needs torch, transformers and what else cotrain imports, and no installation. In this order: the machine's rates;
+checks (fast decoding against the slow reference, the layouts of the update, recipes beside the CPU, Tango twice, a kill
+and a resume); then figures, on a random Qwen2 of 0.5B parameters in bfloat16 arithmetic: decoding with and without
+CUDA graphs, one update, a GRPO step (beside TRL's, if its interpreter is named), a Tango step beside a GRPO step, and
+peak memory of one role, of two with weights of their own, and of two adapters on one base.
+
+A section that fails is a row that says why; a failed check or section ends the command with 1 after everything else
+has run. What is done is kept beside the page (``.json``): a call that was cut off goes on where it was, with the same
+sizes, device and commit; failed sections run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -29,13 +33,13 @@ import torch
 from ceilings import bandwidth, product_rate
 from decode import sampler_of
 from floors import FLOAT, Ceilings, Cost, costs
-from gpu_checks import HALF, Line, against_the_reference, layouts, release, twice
+from gpu_checks import HALF, Line, against_the_reference, as_on_the_cpu, kill_and_resume, layouts, release, twice
 from harness import alternate, ask, check_same, ratio
 from models import GPU_SIZES, make, qwen
 from table import Results, machine, number
 from transformers import PreTrainedModel
 from update import learner_of, samples_of
-from work import Work, now, versions
+from work import Work, now, use_device, versions
 
 from cotrain.core.signals import OUTCOME
 from cotrain.engine.embedded import EmbeddedEngine
@@ -45,7 +49,8 @@ from cotrain.models.config import new_model
 
 HERE = Path(__file__).resolve().parent
 PRODUCTS = ((8192, 8192, 8192), (16384, 896, 4864))  # rows, inner, columns: the best any, and a layer of the model
-SECONDS = 600.0  # that a call may take
+SECONDS = 560.0  # after which nothing is begun
+RATES = "the machine's rates"  # measured in each call: floors are by them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +58,7 @@ class Plan:
     """How much is measured."""
 
     model: str  # in ``models.GPU_SIZES``
-    decode: Work
+    decode: Sequence[Work]
     update: Work
     step: Work  # of a GRPO step and of peak memory
     recipe: Work
@@ -67,9 +72,9 @@ class Plan:
 
 FULL = Plan(
     model="0.5B",
-    decode=Work(tasks=32, group=8, prompt=256, new=512),
+    decode=(Work(tasks=32, group=8, prompt=256, new=256), Work(tasks=128, group=8, prompt=256, new=256)),
     update=Work(tasks=16, group=8, prompt=256, new=512),
-    step=Work(tasks=16, group=8, prompt=128, new=256),
+    step=Work(tasks=64, group=8, prompt=128, new=250),
     recipe=Work(tasks=32, group=8, prompt=48, new=64),
     check=Work(tasks=4, group=4, prompt=24, new=24),
     micro=16384,
@@ -81,7 +86,7 @@ FULL = Plan(
 _TINY = Work(tasks=2, group=4, prompt=12, new=8)
 QUICK = Plan(
     model="wide",
-    decode=_TINY,
+    decode=(_TINY,),
     update=_TINY,
     step=_TINY,
     recipe=_TINY,
@@ -127,34 +132,39 @@ class Bench:
         return half, half.floor(self.rates)
 
     def decoding(self, model: PreTrainedModel) -> None:
-        work = self.plan.decode
-        prompts = [prompt for prompt in work.prompts(work.tasks) for _ in range(work.group)]
-        least = self.floor("decode", work)[1]
-        for recorded in (True, False):
-            engine = EmbeddedEngine(
-                {"a": model}, max_rows=work.rows, device=self.device, static=True, autocast=HALF, recorded=recorded
-            )
-            sample, spent, first = sampler_of(engine, work), [], []
-            for round_ in range(1 + self.plan.rounds):
-                began = now(self.device)
-                tokens = sample(prompts, work.answers(0))
-                middle = now(self.device)
-                sample(prompts, [1] * work.rows)
-                if round_:
-                    first.append(now(self.device) - middle)
-                    spent.append(middle - began - first[-1])
-            seconds = median(spent)
-            name = f"decoding, {work.rows} rows, {work.prompt} + {work.new} tokens{'' if recorded else ', unrecorded'}"
-            found = f"{number((tokens - work.rows) / seconds)} tokens/s, {number(seconds)} s"
+        for work in self.plan.decode:
+            prompts = [prompt for prompt in work.prompts(work.tasks) for _ in range(work.group)]
+            least, rates = self.floor("decode", work)[1], {}
+            for recorded in (True, False):
+                engine = EmbeddedEngine(
+                    {"a": model}, max_rows=work.rows, device=self.device, static=True, autocast=HALF, recorded=recorded
+                )
+                sample, spent, first = sampler_of(engine, work), [], []
+                for round_ in range(1 + self.plan.rounds):
+                    began = now(self.device)
+                    tokens = sample(prompts, work.answers(0))
+                    middle = now(self.device)
+                    sample(prompts, [1] * work.rows)
+                    if round_:
+                        first.append(now(self.device) - middle)
+                        spent.append(middle - began - first[-1])
+                seconds = median(spent)
+                rates[recorded] = (tokens - work.rows) / seconds
+                graphs = "" if recorded else ", without CUDA graphs"
+                name = f"decoding, {work.rows} rows, {work.prompt} + {work.new} tokens{graphs}"
+                found = f"{number(rates[recorded])} tokens/s, {number(seconds)} s"
+                share = f"{least / seconds:.1%} of the floor's rate"
+                self.lines.append(Line(name, found, f"floor {number(least)} s", share))
+                if recorded:
+                    counts = engine.counts()
+                    steps = f"{counts['a/recordings']:.0f} recordings for {counts['a/recorded_steps']:.0f} steps"
+                    self.lines.append(Line("prompts and first tokens", f"{number(median(first))} s", "", steps))
+                del engine, sample
+                release()
+            gain = rates[True] / rates[False]
             self.lines.append(
-                Line(name, found, f"floor {number(least)} s", f"{least / seconds:.1%} of the floor's rate")
+                Line("CUDA graphs", f"{gain:.2f} times the rate", "worth their code from 1.2 on", f"{gain >= 1.2}")
             )
-            if recorded:
-                counts = engine.counts()
-                steps = f"{counts['a/recordings']:.0f} recordings for {counts['a/recorded_steps']:.0f} steps"
-                self.lines.append(Line("prompts and first tokens", f"{number(median(first))} s", "", steps))
-            del engine, sample
-            release()
 
     def updating(self, model: PreTrainedModel) -> None:
         work, spent = self.plan.update, []
@@ -228,15 +238,46 @@ class Bench:
             )
 
 
-def run(bench: Bench) -> bool:
-    """Everything in its order; was all of it right?"""
+class Kept:
+    """What a call has done, in a file that the next one goes on with."""
+
+    def __init__(self, file: Path, key: str) -> None:
+        """``key``: sizes, device and commit; what a file holds of another one is dropped."""
+        self._file, self._key = file, key
+        try:
+            saved = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            saved = {}
+        self._sections: dict[str, list[list[str]]] = saved.get("sections", {}) if saved.get("key") == key else {}
+
+    def lines_of(self, section: str) -> list[Line] | None:
+        """None where it is to be run: never done, or failed."""
+        lines = [Line(*line) for line in self._sections.get(section, ())]
+        return None if not lines or any(line.verdict == "FAILED" for line in lines) else lines
+
+    def keep(self, section: str, lines: Sequence[Line]) -> None:
+        self._sections[section] = [list(astuple(line)) for line in lines]
+        self._file.write_text(json.dumps({"key": self._key, "sections": self._sections}), encoding="utf-8")
+
+
+def commit() -> str:
+    """Of this checkout, where git knows it."""
+    said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
+    return said.stdout.strip()
+
+
+def run(bench: Bench, kept: Kept | None = None) -> bool:
+    """Everything in its order; was all of it right? ``kept``: what an earlier call did, and where this one's goes."""
     began = time.perf_counter()
-    bench.machine_rates()
     model = new_model(qwen(GPU_SIZES[bench.plan.model]), seed=0).to(bench.device)
+    plan = bench.plan
     inside = (
-        ("against the reference", lambda: against_the_reference(model, bench.plan.check, bench.device), bench.checks),
-        ("layouts of the update", lambda: layouts(model, bench.plan.check, bench.plan.micro), bench.checks),
-        ("a run again", lambda: twice(bench.device), bench.checks),
+        (RATES, bench.machine_rates, bench.lines),
+        ("against the reference", lambda: against_the_reference(model, plan.check, bench.device), bench.checks),
+        ("layouts of the update", lambda: layouts(model, plan.check, plan.micro), bench.checks),
+        ("recipes beside the CPU", lambda: as_on_the_cpu(bench.device), bench.checks),
+        ("Tango again", lambda: twice(bench.device), bench.checks),
+        ("a kill", lambda: kill_and_resume(bench.device), bench.checks),
         ("decoding", lambda: bench.decoding(model), bench.lines),
         ("one update", lambda: bench.updating(model), bench.lines),
     )
@@ -254,12 +295,19 @@ def run(bench: Bench) -> bool:
         if spent > SECONDS:
             where.append(Line(name, "–", "left out: no time", ""))
             continue
+        done = kept.lines_of(name) if kept and name != RATES else None
+        if done is not None:
+            where.extend(done)
+            continue
+        before = len(where)
         try:
             where.extend(work() or ())
-        except (RuntimeError, AssertionError, ValueError, TypeError, KeyError, OSError) as error:
+        except (RuntimeError, AssertionError, ValueError, TypeError, KeyError, OSError, NotImplementedError) as error:
             print(error, file=sys.stderr, flush=True)
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["without a word"]
             where.append(Line(name, type(error).__name__, lines[-1][:120].replace("|", "/"), "FAILED"))
+        if kept:
+            kept.keep(name, where[before:])
         release()
     return not any(line.verdict == "FAILED" for line in (*bench.checks, *bench.lines))
 
@@ -303,15 +351,19 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     if given.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error(f"--device {given.device}: no CUDA device; --quick --device cpu tries the script without one")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products are asked for below
     torch.set_num_threads(given.threads)
+    use_device(given.device)
     plan = QUICK if given.quick else FULL
+    out = given.out or (None if given.quick else HERE / "RESULTS-gpu.md")
+    name = torch.cuda.get_device_name(given.device) if given.device.startswith("cuda") else given.device
+    kept = Kept(out.with_suffix(".json"), f"{commit()} {name} {plan}") if out else None
     with tempfile.TemporaryDirectory() as directory:
         model = make(plan.model, Path(directory) / plan.model)
         bench = Bench(plan=plan, device=given.device, directory=model, trl=given.trl_python)
-        right = run(bench)
+        right = run(bench, kept)
     text = markdown(bench)
     print(text)
-    out = given.out or (None if given.quick else HERE / "RESULTS-gpu.md")
     if out is not None:
         out.write_text(text, encoding="utf-8")
     if not right:

@@ -5,28 +5,39 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
 
 import torch
 from decode import completions_of, request_of
 from transformers import PreTrainedModel
 from update import learner_of, samples_of
-from work import Work
+from work import Work, now, use_device
 
 from cotrain.backend.local import LocalBackend
+from cotrain.config.recipe import Recipe
 from cotrain.core.signals import OUTCOME
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete_request
 from cotrain.learn.contract import LossTerm
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.learn.scorer import sequence_scores
+from cotrain.methods.cooper.recipe import cooper
 from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
 from cotrain.train.trainer import CoTrainer
 
 HALF = torch.bfloat16
-EXACT = {"cuda": 2e-3, "cpu": 1e-4}  # of a log-probability, engine and reference in float32
+EXACT = {"cuda": 2e-3, "cpu": 1e-4, "pretended": 1e-4}  # of a log-probability, engine and reference in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +117,58 @@ def layouts(model: PreTrainedModel, work: Work, micro: int) -> Iterator[Line]:
     yield check("update: gradient norm, bfloat16 against float32", abs(norms["shared", True] / exact - 1), 5e-2)
 
 
+SMALL = {"steps": 2, "tasks_per_step": 2, "group_size": 4}
+
+
+def as_on_the_cpu(device: str) -> Iterator[Line]:
+    """Two steps of some recipes: do they run, and how far are their figures from the CPU's? Tokens are drawn from the
+    same numbers, so only rounding can part them; where it flips a token, everything after it differs."""
+    for name, recipe in (
+        ("grpo", grpo(**SMALL)),
+        ("grpo, adapters", grpo(**SMALL, lora=4)),
+        ("tango", tango(**SMALL, warmup=1)),
+        ("cooper", cooper(**SMALL, warmup=1)),
+    ):
+        mine, theirs = rows_of(recipe, device), rows_of(recipe, "cpu")
+        same = [key for a, b in zip(mine, theirs, strict=True) for key in b if near(a.get(key), b[key])]
+        share = len(same) / sum(map(len, theirs))
+        yield Line(f"{name}: figures as on the CPU, to 0.001", f"{share:.1%}", "two steps", "")
+
+
+def rows_of(recipe: Recipe, device: str) -> list[dict[str, object]]:
+    trainer = CoTrainer(recipe, backend=LocalBackend(device))
+    rows = [dict(trainer.step().row) for _ in range(recipe.steps)]
+    trainer.close()
+    return rows
+
+
+def near(mine: object, theirs: object) -> bool:
+    if isinstance(mine, float) and isinstance(theirs, float):
+        return abs(mine - theirs) <= 1e-5 + 1e-3 * abs(theirs) or (mine != mine and theirs != theirs)
+    return mine == theirs
+
+
 def twice(device: str) -> Iterator[Line]:
-    """Two runs of two GRPO steps on the embedded base, from the same seed; on a GPU also with PyTorch's own choice of
-    kernels, some of which add up in any order."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
+    """Two runs of two steps of Tango on the embedded base, from the same seed, with deterministic kernels; what these
+    cost; and on a GPU also with PyTorch's own choice of kernels, some of which add up in any order."""
+    seconds = {}
+    digest_of(device)  # what is done once
+    for deterministic in (False, True):
+        torch.use_deterministic_algorithms(deterministic, warn_only=True)
+        began = now(device)
         first, second = digest_of(device), digest_of(device)
-    finally:
+        seconds[deterministic] = now(device) - began
         torch.use_deterministic_algorithms(False)
-    verdict = "ok" if first == second else "FAILED"
-    yield Line("a run again, deterministic kernels: digest", second, first, verdict)
-    if device != "cpu":
-        yield told("a run again, PyTorch's choice of kernels: the same digest", digest_of(device) == digest_of(device))
+        if deterministic:
+            yield Line("Tango again, deterministic kernels", second, first, "ok" if first == second else "FAILED")
+        else:
+            yield told("Tango again, PyTorch's choice of kernels: the same digest", first == second)
+    yield Line("deterministic kernels, seconds", f"{seconds[True]:.3g}", f"else {seconds[False]:.3g}", "")
 
 
 def digest_of(device: str) -> str:
     """Of the metrics and the weights of a short run."""
-    trainer = CoTrainer(grpo(steps=2, tasks_per_step=4, group_size=4), backend=LocalBackend(device))
+    trainer = CoTrainer(tango(steps=2, tasks_per_step=4, group_size=4, warmup=1), backend=LocalBackend(device))
     digest = hashlib.sha256()
     for _ in range(2):
         digest.update(repr(sorted(trainer.step().row.items())).encode())
@@ -132,8 +178,55 @@ def digest_of(device: str) -> str:
     return digest.hexdigest()[:12]
 
 
+def kill_and_resume(device: str) -> Iterator[Line]:
+    """A run of five steps by command is killed after its second and resumed: the bits of one that was left alone?"""
+    with TemporaryDirectory() as folder:
+        alone, killed = Path(folder, "alone"), Path(folder, "killed")
+        flags = ["--steps", "5", "--checkpoint-every", "1", "--tasks-per-step", "2", "--group-size", "2"]
+        flags += ["--evaluation-tasks", "2", "--set", "evaluation.splits=[]", "--warmup", "1", "--operations", "2", "2"]
+        started = {
+            out: by_command(device, "run", "tango", "--device", device, "--out", str(out), *flags)
+            for out in (alone, killed)
+        }
+        for _ in itertools.takewhile(lambda _: started[killed].poll() is None, itertools.count()):
+            rows = killed / "metrics.jsonl"
+            if rows.is_file() and rows.read_bytes().count(b"\n") >= 2:
+                started[killed].send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.05)
+        lost = started[killed].wait() == -signal.SIGKILL
+        for process in (started[alone], by_command(device, "resume", str(killed))):
+            said = process.communicate()[0]
+            if process.returncode:
+                raise RuntimeError(said[-2000:])
+        mine, theirs = (digest_of_files(out) for out in (killed, alone))
+        yield Line("killed and resumed: digest", mine, theirs, "ok" if mine == theirs and lost else "FAILED")
+
+
+def by_command(device: str, *words: str) -> subprocess.Popen[str]:
+    """The command line with deterministic kernels, in a process of its own."""
+    command = [sys.executable, __file__, device, *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
+
+
+def digest_of_files(run: Path) -> str:
+    """Of a run's rows and of the weights of its last checkpoint."""
+    digest = hashlib.sha256((run / "metrics.jsonl").read_bytes())
+    for file in sorted(max((run / "checkpoints").iterdir()).rglob("*.safetensors")):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def release() -> None:
     """Give back a GPU's memory that nobody holds."""
     if torch.cuda.is_available():
         gc.collect()
         torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    from cotrain.cli import main
+
+    use_device(sys.argv[1])
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    sys.exit(main(sys.argv[2:]))

@@ -18,10 +18,12 @@ import os
 import random
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 VOCABULARY = 547  # of the embedded base; the benchmark's models of every size have it
@@ -95,7 +97,23 @@ def work_of(given: argparse.Namespace) -> Work:
     import torch
 
     torch.set_num_threads(given.threads)
+    use_device(given.device)
     return Work(tasks=given.tasks, group=given.group, prompt=given.prompt, new=given.new, lengths=given.lengths)
+
+
+def use_device(device: str) -> None:
+    """Makes the tests' pretended device known where it is asked for: on it the scripts can be tried without a GPU."""
+    if not device.startswith("pretended"):
+        return
+    import torch
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from cotrain.backend import local
+    from tests.device.pretended import NAME, install
+
+    install()
+    local.DEVICE_KINDS = (*local.DEVICE_KINDS, NAME)
+    torch.__future__.set_swap_module_params_on_conversion(True)  # parameters stay the objects they are, as on CUDA
 
 
 def now(device: str = "cpu") -> float:
