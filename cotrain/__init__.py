@@ -100,16 +100,16 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
     from cotrain.rollout import judges as judges
     from cotrain.rollout.executor import Roles as Roles
     from cotrain.rollout.idle_loop import together as together
-    from cotrain.rollout.protocols import REVIEWED as REVIEWED
     from cotrain.rollout.protocols import SOLVED as SOLVED
     from cotrain.rollout.protocols import attempts as attempts
     from cotrain.rollout.protocols import closed as closed
     from cotrain.rollout.protocols import examine as examine
-    from cotrain.rollout.protocols import review as review
-    from cotrain.rollout.protocols import review_all as review_all
-    from cotrain.rollout.protocols import reward_review as reward_review
     from cotrain.rollout.protocols import solve as solve
-    from cotrain.rollout.protocols import solve_then_verify as solve_then_verify
+    from cotrain.rollout.reviews import REVIEWED as REVIEWED
+    from cotrain.rollout.reviews import review as review
+    from cotrain.rollout.reviews import review_all as review_all
+    from cotrain.rollout.reviews import reward_review as reward_review
+    from cotrain.rollout.reviews import solve_then_verify as solve_then_verify
     from cotrain.rollout.role import Role as Role
     from cotrain.rollout.role import Turn as Turn
     from cotrain.tasks.words.source import study_problems as study_problems
@@ -142,8 +142,8 @@ NAMES = {  # module → the names that it has here
     "rollout": "common_roles judges",
     "rollout.executor": "Roles",
     "rollout.idle_loop": "together",
-    "rollout.protocols": "REVIEWED SOLVED attempts closed examine review review_all reward_review solve "
-    "solve_then_verify",
+    "rollout.protocols": "SOLVED attempts closed examine solve",
+    "rollout.reviews": "REVIEWED review review_all reward_review solve_then_verify",
     "rollout.role": "Role Turn",
     "tasks.words.source": "study_problems word_problems",
 }
