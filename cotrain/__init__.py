@@ -54,9 +54,9 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
     from cotrain.core.types import Task as Task
     from cotrain.core.types import TaskSource as TaskSource
     from cotrain.lab import compare as compare
-    from cotrain.learn.after import After as After
+    from cotrain.learn.policy_gradient import After as After
     from cotrain.learn.after import TrainWithPromptOf as TrainWithPromptOf
-    from cotrain.learn.after import drop_flat_groups as drop_flat_groups
+    from cotrain.learn.policy_gradient import drop_flat_groups as drop_flat_groups
     from cotrain.learn.algorithms import BY_NAME as BY_NAME
     from cotrain.learn.algorithms import Clipped as Clipped
     from cotrain.learn.algorithms import Kl as Kl
@@ -126,9 +126,9 @@ NAMES = {  # module → the names that it has here
     "core.signals": "AGREEMENT FORMAT LABEL MATCH OUTCOME STEP Signal TRUTH gives",
     "core.types": "Grade ParseFailure Sampling StepVerdicts Task TaskSource",
     "lab": "compare",
-    "learn.after": "After TrainWithPromptOf drop_flat_groups",
+    "learn.after": "TrainWithPromptOf",
     "learn.algorithms": "BY_NAME Clipped Kl dr_grpo grpo maxrl pull_to reinforce reinforce_pp rloo",
-    "learn.policy_gradient": "ClassBalance",
+    "learn.policy_gradient": "After ClassBalance drop_flat_groups",
     "learn.samples": "decay",
     "learn.ppo": "Ppo ValueRegression",
     "learn.sft": "Sft",
