@@ -1,5 +1,4 @@
-"""Further changes of the samples once their advantages are known: functions for
-``PolicyGradient.after``.
+"""Further changes of the samples once their advantages are known: functions for ``PolicyGradient.after``.
 
 Each takes samples and hands back those to learn from, with the number that it left out by reason.
 ``methods/mars/subsample.py`` has another one.
