@@ -41,9 +41,10 @@ def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) ->
         if rate is not None and rate < arguments[name]:
             defaults[name] = rate
     tasks = arguments.get("tasks_per_step")
-    if "tasks_per_step" not in given_names and isinstance(tasks, int) and tasks > LARGE_TASKS:
-        if not are_small([arguments["model"]], unknown=True):
-            defaults["tasks_per_step"] = LARGE_TASKS
+    if "tasks_per_step" in given_names or not isinstance(tasks, int) or tasks <= LARGE_TASKS:
+        return defaults
+    if not are_small([arguments["model"]], unknown=True):
+        defaults["tasks_per_step"] = LARGE_TASKS
     return defaults
 
 
