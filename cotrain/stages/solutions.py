@@ -107,8 +107,8 @@ def own_solutions(
                 for trace in episode.traces:
                     task = chunk[episode.task]
                     sample = SampledText(task=task, text=trace.text, finish=trace.finish)
-                    (solution,) = read_answers(role.prompt, role.answer, [sample], role.steps).found
-                    if CORRECT.of(trace) and solution is not None:
+                    readable = read_texts(role, [sample]).readable
+                    if CORRECT.of(trace) and readable:
                         kept[task.id, trace.text] = _solver_conversation(role, task.prompt, trace.text)
                         solved.add(task.id)
             done = min(start + CHUNK, len(tasks))
