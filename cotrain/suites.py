@@ -44,9 +44,14 @@ from cotrain.metrics.suites import (
     solver_scores,
 )
 from cotrain.metrics.templates import question_templates
-from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat, choose_answer_settings
-from cotrain.preflight.formats import AUTO, PROBED
-from cotrain.preflight.formats import choose_verdict_settings
+from cotrain.preflight.formats import (
+    AUTO,
+    DEFAULT_FORMAT,
+    PROBED,
+    AnswerFormat,
+    choose_answer_settings,
+    choose_verdict_settings,
+)
 from cotrain.rollout.executor import TOO_LONG, Executor, Roles
 from cotrain.rollout.fixed_solutions import judge_fixed_solutions
 from cotrain.rollout.protocols import examine

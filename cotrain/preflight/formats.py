@@ -5,9 +5,9 @@ a few texts of the model itself.
 ``--verifier-prompt`` of the role ``verifier``, as ``--set`` has them, so that they stand in recipe.json and a resumed
 run has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as the recipe asks,
 in tags; where fewer than ``ENOUGH_READ`` of the answers can be read, in words of its own, asked for "The answer is …";
-at last with the bare problem. The first way of asking in which a format reads so many is taken, else the best one, if it
-reads half. Formats that find a number anywhere ("last-number") are never chosen by themselves. Solutions in words are
-cut into steps as most of the answers are written. A verifier reviews the solutions that could be read: in tags, in
+at last with the bare problem. The first way of asking in which a format reads so many is taken, else the best one, if
+it reads half. Formats that find a number anywhere ("last-number") are never chosen by themselves. Solutions in words
+are cut into steps as most of the answers are written. A verifier reviews the solutions that could be read: in tags, in
 words, in boxes. A format that is named is shown on the same texts, and not refused.
 
 Left out: methods that go on from the beginnings of solutions, judges of other formats (``rollout/judges.py``) and those
@@ -353,7 +353,9 @@ def choose_verdict_settings(
     ways = [replace(probed, verdict=named or TAGS)]
     if named is None:
         ways += [replace(probed, verdict=f, prompt=probed.prompt if fixed else REVIEW_OWN[f]) for f in free]
-    best = _probe_reviews(recipe, ways, free, answer_reading, named=named is not None, fixed=fixed, device=device, say=say)
+    best = _probe_reviews(
+        recipe, ways, free, answer_reading, named=named is not None, fixed=fixed, device=device, say=say
+    )
     return settings if best is None else settings + changed_settings(alike, probed, best.role, ("prompt", "verdict"))
 
 
@@ -436,7 +438,9 @@ def _probe_reviews(
 async def _ask_review(task: Task, roles: Roles, *, given: Mapping[str, Solution]) -> None:
     text = _tagged_text(given[task.id])
     guarded = "nonce" in roles.verifier.fields
-    fields = guarded_fields(make_nonce(0, task.id), solution=text) if guarded else {"solution": text}
+    fields: dict[str, Any] = {"solution": text}
+    if guarded:
+        fields = {**guarded_fields(make_nonce(0, task.id), solution=text)}
     await roles.verifier(problem=task.prompt, count=len(given[task.id].steps), **fields)
 
 

@@ -31,8 +31,8 @@ from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import Pace
 from cotrain.grading.pool import AnswerGrader
-from cotrain.preflight.formats import SampledText, ask_solver, read_texts, spread_indices
 from cotrain.preflight.formats import STEP as LOOK
+from cotrain.preflight.formats import SampledText, ask_solver, read_texts, spread_indices
 from cotrain.rollout.common_roles import solver, speaks_short
 from cotrain.rollout.executor import Executor, Roles, grade_outside
 from cotrain.rollout.protocols import examine

@@ -11,6 +11,7 @@ from cotrain import api
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Span
 from cotrain.methods.critique import critique
 from cotrain.methods.grpo import grpo
 from cotrain.methods.judged import judged
@@ -25,7 +26,6 @@ from cotrain.preflight.formats import (
     review_lines,
     reviews_refusal,
 )
-from cotrain.core.types import Span
 from cotrain.rollout.common_roles import verifier
 from cotrain.text.free_verdicts import free_review
 from cotrain.text.parsers import Solution
