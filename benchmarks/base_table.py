@@ -29,7 +29,7 @@ from cotrain.core.types import Task
 from cotrain.metrics.heldout import solving, verifying
 from cotrain.rollout.common_roles import solver, verifier
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.protocols import solve_then_verify
+from cotrain.rollout.reviews import solve_then_verify
 from cotrain.tasks.words.practice import checked_solution
 from cotrain.train.policy_store import PolicyStore
 

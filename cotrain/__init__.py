@@ -54,9 +54,9 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
     from cotrain.core.types import Task as Task
     from cotrain.core.types import TaskSource as TaskSource
     from cotrain.lab import compare as compare
-    from cotrain.learn.after import After as After
+    from cotrain.learn.policy_gradient import After as After
     from cotrain.learn.after import TrainWithPromptOf as TrainWithPromptOf
-    from cotrain.learn.after import drop_flat_groups as drop_flat_groups
+    from cotrain.learn.policy_gradient import drop_flat_groups as drop_flat_groups
     from cotrain.learn.algorithms import BY_NAME as BY_NAME
     from cotrain.learn.algorithms import Clipped as Clipped
     from cotrain.learn.algorithms import Kl as Kl
@@ -100,16 +100,16 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
     from cotrain.rollout import judges as judges
     from cotrain.rollout.executor import Roles as Roles
     from cotrain.rollout.idle_loop import together as together
-    from cotrain.rollout.protocols import REVIEWED as REVIEWED
     from cotrain.rollout.protocols import SOLVED as SOLVED
     from cotrain.rollout.protocols import attempts as attempts
     from cotrain.rollout.protocols import closed as closed
     from cotrain.rollout.protocols import examine as examine
-    from cotrain.rollout.protocols import review as review
-    from cotrain.rollout.protocols import review_all as review_all
-    from cotrain.rollout.protocols import reward_review as reward_review
     from cotrain.rollout.protocols import solve as solve
-    from cotrain.rollout.protocols import solve_then_verify as solve_then_verify
+    from cotrain.rollout.reviews import REVIEWED as REVIEWED
+    from cotrain.rollout.reviews import review as review
+    from cotrain.rollout.reviews import review_all as review_all
+    from cotrain.rollout.reviews import reward_review as reward_review
+    from cotrain.rollout.reviews import solve_then_verify as solve_then_verify
     from cotrain.rollout.role import Role as Role
     from cotrain.rollout.role import Turn as Turn
     from cotrain.tasks.words.source import study_problems as study_problems
@@ -126,9 +126,9 @@ NAMES = {  # module → the names that it has here
     "core.signals": "AGREEMENT FORMAT LABEL MATCH OUTCOME STEP Signal TRUTH gives",
     "core.types": "Grade ParseFailure Sampling StepVerdicts Task TaskSource",
     "lab": "compare",
-    "learn.after": "After TrainWithPromptOf drop_flat_groups",
+    "learn.after": "TrainWithPromptOf",
     "learn.algorithms": "BY_NAME Clipped Kl dr_grpo grpo maxrl pull_to reinforce reinforce_pp rloo",
-    "learn.policy_gradient": "ClassBalance",
+    "learn.policy_gradient": "After ClassBalance drop_flat_groups",
     "learn.samples": "decay",
     "learn.ppo": "Ppo ValueRegression",
     "learn.sft": "Sft",
@@ -142,8 +142,8 @@ NAMES = {  # module → the names that it has here
     "rollout": "common_roles judges",
     "rollout.executor": "Roles",
     "rollout.idle_loop": "together",
-    "rollout.protocols": "REVIEWED SOLVED attempts closed examine review review_all reward_review solve "
-    "solve_then_verify",
+    "rollout.protocols": "SOLVED attempts closed examine solve",
+    "rollout.reviews": "REVIEWED review review_all reward_review solve_then_verify",
     "rollout.role": "Role Turn",
     "tasks.words.source": "study_problems word_problems",
 }

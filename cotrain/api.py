@@ -30,7 +30,7 @@ from cotrain.runs.run import Interrupted, Outcome
 from cotrain.train.trainer import CoTrainer
 
 if TYPE_CHECKING:
-    from cotrain.preflight.answers import AnswerFormat
+    from cotrain.preflight.formats import AnswerFormat
 
 
 def run(
@@ -259,8 +259,7 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
 def open_trainer(where: Path | str, answer_format: AnswerFormat | None = None, *, device: str = "cpu") -> CoTrainer:
     """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
     as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
-    from cotrain.preflight.answers import DEFAULT_FORMAT, choose_answer_settings
-    from cotrain.preflight.verdicts import choose_verdict_settings
+    from cotrain.preflight.formats import DEFAULT_FORMAT, choose_answer_settings, choose_verdict_settings
 
     recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
     if answer_format.answer is None and is_model(where) and not speaks_short(str(where)):

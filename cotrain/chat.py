@@ -16,7 +16,7 @@ from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
 from cotrain.functional.aggregate import majority, mean
 from cotrain.pages.page import escape_terminal as visible
-from cotrain.preflight.answers import DEFAULT_FORMAT, AnswerFormat
+from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat
 from cotrain.rollout.executor import Executor
 from cotrain.train.trainer import CoTrainer
 

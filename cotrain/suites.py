@@ -44,12 +44,18 @@ from cotrain.metrics.suites import (
     solver_scores,
 )
 from cotrain.metrics.templates import question_templates
-from cotrain.preflight.answers import DEFAULT_FORMAT, AnswerFormat, choose_answer_settings
-from cotrain.preflight.probing import AUTO, PROBED
-from cotrain.preflight.verdicts import choose_verdict_settings
+from cotrain.preflight.formats import (
+    AUTO,
+    DEFAULT_FORMAT,
+    PROBED,
+    AnswerFormat,
+    choose_answer_settings,
+    choose_verdict_settings,
+)
 from cotrain.rollout.executor import TOO_LONG, Executor, Roles
 from cotrain.rollout.fixed_solutions import judge_fixed_solutions
-from cotrain.rollout.protocols import examine, review
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.reviews import review
 from cotrain.rollout.role import Role
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.tasks import programs

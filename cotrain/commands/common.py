@@ -7,7 +7,6 @@ import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +170,7 @@ def knows_formats(recipe: Any) -> bool:
 
 def answer_format_of(arguments: argparse.Namespace) -> Any:
     """What the flags of ``add_answer_flags`` say, files read: an ``AnswerFormat``."""
-    from cotrain.preflight.answers import AnswerFormat
+    from cotrain.preflight.formats import AnswerFormat
 
     return AnswerFormat(
         answer=arguments.answer,
@@ -188,20 +187,11 @@ def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool
     if not any(getattr(arguments, flag) for flag in ANSWER_FLAGS) and knows_formats(recipe):
         return recipe
     from cotrain.config.override import override
-    from cotrain.preflight.answers import TAGS, choose_answer_settings
-    from cotrain.preflight.probing import AUTO
-    from cotrain.preflight.verdicts import choose_verdict_settings
+    from cotrain.preflight.formats import choose_format_settings
 
-    answer_format, device, reading = answer_format_of(arguments), device_of(arguments.device, here=False), None
-    if dry and answer_format.answer in (None, AUTO):
-        answer_format = replace(answer_format, answer=TAGS if replace(answer_format, answer=None).of_answers else None)
-    if not dry or answer_format.answer is not None:
-        settings, reading = choose_answer_settings(recipe, answer_format, device=device, say=say, look=not dry)
-        recipe = override(recipe, settings)
-    return override(
-        recipe,
-        choose_verdict_settings(recipe, answer_format, answer_reading=reading, device=device, say=say, look=not dry),
-    )
+    device = device_of(arguments.device, here=False)
+    chosen = choose_format_settings(recipe, answer_format_of(arguments), device=device, say=say, look=not dry)
+    return override(recipe, chosen)
 
 
 def prompt_of(path: str | None, flag: str = "--prompt") -> str | None:

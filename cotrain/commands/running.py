@@ -7,7 +7,7 @@ import inspect
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> int:
     set_threads(parsed.threads)
     quiet_libraries()
     from cotrain import api
-    from cotrain.config.by_size import are_small
+    from cotrain.config.by_size import are_small, size_notes
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
     from cotrain.runs.directory import RunDirectory
@@ -85,7 +85,7 @@ def run(argv: Sequence[str]) -> int:
     if not parsed.dry_run:
         RunDirectory(parsed.out).refuse_used()  # before a model is asked
         check_due(recipe)
-    notes = _size_notes(base_recipe, parsed.set, typed)
+    notes = size_notes(base_recipe.origin, parsed.set, typed)
     if backend is None and not are_small(spec.model for spec in recipe.policies.values() if spec.head):
         from cotrain.preflight.machine import fit_to_memory
 
@@ -154,18 +154,6 @@ def _make_recipe(
     return make_recipe(
         target, {**arguments, "tasks": problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient)}
     )
-
-
-def _size_notes(made: Recipe, settings: Sequence[str], typed: Collection[str]) -> list[str]:
-    """What is said of defaults that hang on the size of the model."""
-    from cotrain.config.by_size import size_note, unknown_size_notes
-
-    if made.origin is None:
-        return []
-    chosen = {one.partition("=")[0] for one in settings}
-    by_size = {name: value for name, value in made.origin.by_size.items() if name not in chosen}
-    notes = [size_note(made.origin.arguments, by_size)] if by_size else []
-    return [*notes, *unknown_size_notes(made.origin.arguments, typed)]
 
 
 def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:

@@ -18,8 +18,11 @@ from the best ones of a model, which ``cotrain compare --rates`` finds.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cotrain.config.recipe import Origin
 
 LARGE = 100_000_000  # parameters
 FULL_RATES = ((3_000_000_000, 1e-6), (1_000_000_000, 5e-6), (LARGE, 1e-5))  # from so many parameters on
@@ -30,21 +33,17 @@ LARGE_TASKS, LARGE_MICRO_TOKENS = 8, 1024
 
 def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) -> dict[str, Any]:
     """New values of arguments of a recipe that are not among ``given_names``; {} for small models."""
-    model = arguments.get("model")
-    if not isinstance(model, str):
+    if not isinstance(arguments.get("model"), str):
         return {}
     defaults: dict[str, Any] = {}
-    for name, model_name in _ungiven_rates(arguments, given_names).items():
-        rate = rate_of(_size_or_zero(model_name), bool(arguments.get("lora")), name)
+    for name, model in _ungiven_rates(arguments, given_names).items():
+        rate = rate_of(_known_size(model) or 0, bool(arguments.get("lora")), name)
         if rate is not None and rate < arguments[name]:
             defaults[name] = rate
     tasks = arguments.get("tasks_per_step")
-    if (
-        "tasks_per_step" not in given_names
-        and isinstance(tasks, int)
-        and tasks > LARGE_TASKS
-        and _size_or_zero(model) >= LARGE
-    ):
+    if "tasks_per_step" in given_names or not isinstance(tasks, int) or tasks <= LARGE_TASKS:
+        return defaults
+    if not are_small([arguments["model"]], unknown=True):
         defaults["tasks_per_step"] = LARGE_TASKS
     return defaults
 
@@ -60,7 +59,7 @@ def settings_by_size(policies: Mapping[str, Any]) -> list[str]:
     return [
         f"policies.{name}.micro_tokens={LARGE_MICRO_TOKENS}"
         for name, tokens in usual.items()
-        if policies[name].micro_tokens == tokens and _size_or_zero(policies[name].model) >= LARGE
+        if policies[name].micro_tokens == tokens and not are_small([policies[name].model], unknown=True)
     ]
 
 
@@ -68,54 +67,53 @@ def rate_of(size: int, lora: bool, name: str = "lr") -> float | None:
     """The learning rate for a model of so many parameters; None for a small one, which has its recipe's."""
     if size < LARGE:
         return None
-    return (
-        ADAPTER_RATE
-        if lora and name not in WHOLE_POLICY_RATES
-        else next(rate for least, rate in FULL_RATES if size >= least)
-    )
+    if lora and name not in WHOLE_POLICY_RATES:
+        return ADAPTER_RATE
+    return next(rate for least, rate in FULL_RATES if size >= least)
 
 
-def size_note(arguments: Mapping[str, Any], changed: Mapping[str, Any]) -> str:
-    """What is said as a run begins."""
-    size = _size_or_zero(arguments["model"])
-    plain = {name.rpartition(".")[2]: value for name, value in changed.items()}
-    values_text = ", ".join(f"{name} {value:g}" for name, value in plain.items())
-    flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed if "." not in name)
-    shown = f"{size / 1e9:.1f} billion" if size >= 1e9 else f"{size / 1e6:.0f} million"
-    more = f"; {flags} {'chooses' if ', ' not in flags else 'choose'} otherwise" if flags else ""
-    return f"note: defaults for a model of {shown} parameters: {values_text}{more}"
-
-
-def unknown_size_notes(arguments: Mapping[str, Any], given: Collection[str]) -> list[str]:
-    """What is said as a run begins of models whose size nobody can tell, where their rates were not given."""
-    rates = _ungiven_rates(arguments, given) if isinstance(arguments.get("model"), str) else {}
-    flags: dict[str, list[str]] = {}
-    for name, model in rates.items():
+def size_notes(origin: Origin | None, settings: Sequence[str] = (), given: Collection[str] = ()) -> list[str]:
+    """What is said as a run begins: which defaults hang on the size of its model, but for those of ``settings``, and of
+    models whose size nobody can tell the rates that were not given."""
+    if origin is None:
+        return []
+    notes: list[str] = []
+    arguments, chosen = origin.arguments, {one.partition("=")[0] for one in settings}
+    if changed := {name: value for name, value in origin.by_size.items() if name not in chosen}:
+        size = _known_size(arguments["model"]) or 0
+        values = dict.fromkeys(f"{name.rpartition('.')[2]} {value:g}" for name, value in changed.items())
+        flags = [_flag(name) for name in changed if "." not in name]
+        shown = f"{size / 1e9:.1f} billion" if size >= 1e9 else f"{size / 1e6:.0f} million"
+        more = f"; {', '.join(flags)} {'choose' if flags[1:] else 'chooses'} otherwise" if flags else ""
+        notes.append(f"note: defaults for a model of {shown} parameters: {', '.join(values)}{more}")
+    unknown: dict[str, list[str]] = {}
+    for name, model in _ungiven_rates(arguments, given).items():
         if _known_size(model) is None:
-            flags.setdefault(model, []).append(f"--{name.replace('_', '-')} {arguments[name]:g}")
-    return [
-        f"note: the size of {model} is not known; defaults are those of a small model: {', '.join(mine)}"
-        for model, mine in flags.items()
+            unknown.setdefault(model, []).append(f"{_flag(name)} {arguments[name]:g}")
+    return notes + [
+        f"note: the size of {model} is not known; defaults are those of a small model: {', '.join(rates)}"
+        for model, rates in unknown.items()
     ]
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _ungiven_rates(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, str]:
-    """The learning rates that are not among ``given_names``, and the model of each."""
+    """The learning rates that are not among ``given``, and the model of each."""
     rate_models = {}
-    for name, value in arguments.items():
+    for name, value in arguments.items() if isinstance(arguments.get("model"), str) else ():
         if name not in given and isinstance(value, float) and (name == "lr" or name.endswith("_lr")):
             model_name = arguments.get(f"{name.removesuffix('lr')}model")
             rate_models[name] = model_name if isinstance(model_name, str) else arguments["model"]
     return rate_models
 
 
-def are_small(models: Iterable[str]) -> bool:
-    """Whether all of them are known to be small."""
-    return all((size := _known_size(model)) is not None and size < LARGE for model in models)
-
-
-def _size_or_zero(model: str) -> int:
-    return _known_size(model) or 0
+def are_small(models: Iterable[str], *, unknown: bool = False) -> bool:
+    """Whether all of them are small. ``unknown``: what is said of one whose size nobody can tell."""
+    sizes = [_known_size(model) for model in models]
+    return all(unknown if size is None else size < LARGE for size in sizes)
 
 
 def _known_size(model: str) -> int | None:

@@ -1,5 +1,4 @@
-"""Changes of the samples once their advantages are known, such as dropping some: functions for
-``PolicyGradient.after``.
+"""Further changes of the samples once their advantages are known: functions for ``PolicyGradient.after``.
 
 Each takes samples and hands back those to learn from, with the number that it left out by reason.
 ``methods/mars/subsample.py`` has another one.
@@ -7,7 +6,7 @@ Each takes samples and hands back those to learn from, with the number that it l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -16,16 +15,6 @@ import torch
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
 from cotrain.learn.contract import Given, Sample
-
-After = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
-
-
-def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
-    """Groups in which no token has an advantage teach nothing and would cost a forward pass. The totals of the
-    normaliser then count the others alone, and the KL term does not see them."""
-    alive = {sample.group for sample in samples if bool(sample.advantages.any())}
-    kept = [sample for sample in samples if sample.group in alive]
-    return kept, {"zero_spread": len(samples) - len(kept)} if len(kept) < len(samples) else {}
 
 
 @dataclass(frozen=True, slots=True)

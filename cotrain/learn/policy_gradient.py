@@ -32,7 +32,6 @@ from cotrain.core.signals import TRUTH, Signal
 from cotrain.core.state import State
 from cotrain.functional.credit import ema_baseline, group_mean_std, leave_one_out, pool_is_flat, reward_to_go
 from cotrain.functional.reductions import Normalise
-from cotrain.learn.after import After, drop_flat_groups
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, uses_ratio
 from cotrain.learn.samples import (
@@ -182,6 +181,19 @@ class RunningMean:
             played = [games[i] for i in mine]
             centred[mine], after[key] = ema_baseline(values[mine], played, after.get(key, 0.0), decay=self.decay)
         return centred, after
+
+
+# -- what is done to samples once their advantages are known (and ``after.py``)
+
+After = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
+
+
+def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
+    """Groups in which no token has an advantage teach nothing and would cost a forward pass. The totals of the
+    normaliser then count the others alone, and the KL term does not see them."""
+    alive = {sample.group for sample in samples if bool(sample.advantages.any())}
+    kept = [sample for sample in samples if sample.group in alive]
+    return kept, {"zero_spread": len(samples) - len(kept)} if len(kept) < len(samples) else {}
 
 
 OverBatch = Callable[[torch.Tensor], torch.Tensor]  # [N] → [N], N tokens of the whole batch

@@ -44,7 +44,7 @@ from cotrain import (
     verifying,
 )
 from cotrain.rollout.judges import guarded_fields
-from cotrain.rollout.protocols import show_verdict
+from cotrain.rollout.reviews import show_verdict
 
 PROOF = Signal("proof", meaning="R of the generator, in [0, 1]")
 R_V = Signal("score", meaning="R_V of the verifier, in [0, 1]")

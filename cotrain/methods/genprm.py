@@ -41,7 +41,7 @@ from cotrain import (
 from cotrain import solve_then_verify
 from cotrain.rollout.monte_carlo import GAMMA, Labels, balanced_places, completer_role, majority_contradicts
 from cotrain.rollout.monte_carlo import share_right, step_labels, review_verdicts
-from cotrain.rollout.protocols import Tool
+from cotrain.rollout.reviews import Tool
 from cotrain.grading.isolation import working_cell
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")

@@ -35,7 +35,7 @@ from cotrain.config.recipe import Recipe, check_problems
 from cotrain.core.errors import DataError
 from cotrain.core.types import Task
 from cotrain.models.sizes import ModelSize, model_size
-from cotrain.preflight.probing import probe_tasks
+from cotrain.preflight.formats import probe_tasks
 from cotrain.rollout.role import Role
 from cotrain.text.prompts import fields_of, fill_template
 

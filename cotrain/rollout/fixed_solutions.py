@@ -17,7 +17,7 @@ from cotrain.core.notes import FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.types import Episode, Grade, StepVerdicts, Task, Trace
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.judges import guarded_fields
-from cotrain.rollout.protocols import show_verdict
+from cotrain.rollout.reviews import show_verdict
 from cotrain.tasks.processbench import FixedSolution
 from cotrain.text.parsers import final_answer
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from cotrain.config.policies import Policy, Weights
 from cotrain.config.recipe import Recipe, check_due, check_problems
+from cotrain.models.load import is_embedded
 from cotrain.runs.directory import recipe_json, weights_hash
 
 
@@ -47,6 +48,8 @@ def remember_code(directory: Path, recipe: Recipe) -> None:
 def pin_model_names(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe with lasting names; ``begun``: recipe.json of the run that goes on, whose names stay where they mean
     the same, but for a revision that the user names."""
+    if all(is_embedded(name) for name in model_names(recipe.policies)):
+        return recipe
     from cotrain.models.names import is_hub_model, lasting_name, unpinned_name
 
     held = saved_names(begun["settings"]["policies"]) if begun else set()

@@ -31,7 +31,8 @@ from cotrain.core.verbosity import Pace
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.fixed_solutions import judge_fields
 from cotrain.rollout.judges import judge
-from cotrain.rollout.protocols import examine, fields_for, review
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.reviews import fields_for, review
 from cotrain.rollout.role import Role, Turn
 from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.stages.solutions import CHUNK, in_chunks, lost_suffix, open_player, read_rows, why_lost

@@ -31,9 +31,8 @@ from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import Pace
 from cotrain.grading.pool import AnswerGrader
-from cotrain.preflight.answers import TAGS, SampledAnswer, read_answers
-from cotrain.preflight.probing import STEP as LOOK
-from cotrain.preflight.probing import ask_solver, spread_indices
+from cotrain.preflight.formats import STEP as LOOK
+from cotrain.preflight.formats import SampledText, ask_solver, read_texts, spread_indices
 from cotrain.rollout.common_roles import solver, speaks_short
 from cotrain.rollout.executor import Executor, Roles, grade_outside
 from cotrain.rollout.protocols import examine
@@ -43,7 +42,7 @@ from cotrain.tasks.jsonl import task_of
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
 from cotrain.text.answers import ENDS, READERS, write_answer
-from cotrain.text.parsers import final_answer, write_solution
+from cotrain.text.parsers import TAGS, final_answer, write_solution
 from cotrain.text.prompts import SOLVE_FULL, fill_template
 from cotrain.text.role_prompts import solve_own
 from cotrain.text.steps import steps_in, steps_kind_of, write_steps
@@ -107,9 +106,9 @@ def own_solutions(
                 lost.update(why_lost(episode))
                 for trace in episode.traces:
                     task = chunk[episode.task]
-                    sample = SampledAnswer(task=task, text=trace.text, finish=trace.finish)
-                    (solution,) = read_answers(role.prompt, role.answer, [sample], role.steps).found
-                    if CORRECT.of(trace) and solution is not None:
+                    sample = SampledText(task=task, text=trace.text, finish=trace.finish)
+                    readable = read_texts(role, [sample]).readable
+                    if CORRECT.of(trace) and readable:
                         kept[task.id, trace.text] = _solver_conversation(role, task.prompt, trace.text)
                         solved.add(task.id)
             done = min(start + CHUNK, len(tasks))
@@ -155,7 +154,7 @@ def choose_step_format(
     say: Callable[[str], None],
 ) -> Role:
     """The solver with its solutions cut into steps as the model writes them, as a run cuts them
-    (``preflight/answers.py``). It stays as it is where its steps were chosen, its answers are in tags, or the model is
+    (``preflight/formats.py``). It stays as it is where its steps were chosen, its answers are in tags, or the model is
     one of the package's."""
     if role.steps is not None or role.answer == TAGS or speaks_short(model):
         return role
@@ -164,12 +163,12 @@ def choose_step_format(
         chosen_tasks = [tasks[i] for i in spread_indices(len(tasks))]
         episodes = player.play(ask_solver, chosen_tasks, step=LOOK, group_size=1)
     samples = [
-        SampledAnswer(task=chosen_tasks[e.task], text=trace.text, finish=trace.finish)
+        SampledText(task=chosen_tasks[e.task], text=trace.text, finish=trace.finish)
         for e in episodes
         for trace in e.traces
     ]
-    solutions = read_answers(role.prompt, role.answer, samples).found
-    steps = steps_kind_of([one.text for one, solution in zip(samples, solutions, strict=True) if solution is not None])
+    parsed = read_texts(role, samples).parsed
+    steps = steps_kind_of([one.text for one, found in zip(samples, parsed, strict=True) if found.ok])
     say(f"steps as {steps}, as most of {len(samples)} answers are written; --steps-as chooses otherwise")
     return replace(role, steps=steps)
 

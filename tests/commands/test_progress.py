@@ -12,8 +12,7 @@ from cotrain.lab.attack.play import attack
 from cotrain.lab.attack.xplay import xplay
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.preflight.answers import probe_answers
-from cotrain.preflight.probing import probe_tasks
+from cotrain.preflight.formats import probe_answers, probe_tasks
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2}

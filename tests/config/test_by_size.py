@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.backend.memory import Memory
 from cotrain.cli import main
-from cotrain.config.by_size import settings_by_size, unknown_size_notes
+from cotrain.config.by_size import settings_by_size, size_notes
 from cotrain.config.override import override
 from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, ModelError
@@ -213,4 +213,4 @@ def test_a_size_that_nobody_can_tell_is_told(on_the_hub, tmp_path, monkeypatch, 
         assert main([*words, *more]) == 0
         found = [line for line in capsys.readouterr().out.splitlines() if "is not known" in line]
         assert found == ([f"# {told}"] if told else [])
-    assert unknown_size_notes(tango(model=TINY).origin.arguments, ()) == []
+    assert size_notes(tango(model=TINY).origin) == []

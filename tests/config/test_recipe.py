@@ -19,7 +19,7 @@ from cotrain.learn.losses import Kl
 from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.rollout.protocols import solve_then_verify
+from cotrain.rollout.reviews import solve_then_verify
 from cotrain.runs.directory import RunDirectory, recipe_json, refuse_other, resolved_json
 from tests.helpers import EASY
 

@@ -14,7 +14,7 @@ from cotrain.lab.comparison import asking
 from cotrain.lab.comparison.study_file import read_study
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.preflight.answers import AnswerFormat
+from cotrain.preflight.formats import AnswerFormat
 from cotrain.rollout.common_roles import FORMAT_MARK
 from cotrain.text.prompts import SOLVE
 from tests.helpers import EASY, TINY

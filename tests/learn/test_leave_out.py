@@ -8,9 +8,10 @@ from learn_makers import credit, plain_logprobs, sampled, tiny_model
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME, Signal
-from cotrain.learn.after import LeaveOut, drop_flat_groups
+from cotrain.learn.after import LeaveOut
 from cotrain.learn.algorithms import grpo
 from cotrain.learn.contract import LossTerm
+from cotrain.learn.policy_gradient import drop_flat_groups
 from cotrain.learn.torch_learner import TorchLearner
 
 OWN = Signal("own", per="span")

@@ -9,10 +9,10 @@ from learn_makers import advantages, credit, credit_and_state, outcomes, sampled
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal
-from cotrain.learn.after import TrainWithPromptOf, drop_flat_groups
+from cotrain.learn.after import TrainWithPromptOf
 from cotrain.learn.algorithms import dr_grpo, grpo
 from cotrain.learn.losses import Kl
-from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient
+from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient, drop_flat_groups
 from cotrain.learn.samples import decay, linear
 
 ROOT_HALF = math.sqrt(0.5)

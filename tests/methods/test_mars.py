@@ -7,8 +7,8 @@ import pytest
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
-from cotrain.learn.after import drop_flat_groups
 from cotrain.learn.contract import Batch
+from cotrain.learn.policy_gradient import drop_flat_groups
 from cotrain.learn.samples import sample_of
 from cotrain.methods.mars.recipe import mars, research
 from cotrain.methods.mars.roles_corpus import NOTHING

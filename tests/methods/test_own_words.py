@@ -17,7 +17,7 @@ from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion
 from cotrain.methods import NAMES as SHIPPED
-from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
+from cotrain.preflight.formats import AnswerFormat, choose_answer_settings
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.text.parsers import parse_solution, write_solution

@@ -8,8 +8,8 @@ import pytest
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME
 from cotrain.core.types import Sampling
-from cotrain.learn.after import drop_flat_groups
 from cotrain.learn.contract import Batch
+from cotrain.learn.policy_gradient import drop_flat_groups
 from cotrain.learn.samples import sample_of
 from cotrain.methods.ssrl.recipe import ssrl
 from cotrain.methods.ssrl.self_search import (

@@ -17,14 +17,15 @@ from cotrain.methods.dsm import dsm
 from cotrain.methods.genprm import genprm
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.preflight.answers import (
+from cotrain.preflight.formats import (
     AnswerFormat,
-    SampledAnswer,
+    SampledText,
     answer_lines,
     answers_refusal,
     choose_answer_settings,
-    read_answers,
+    read_texts,
 )
+from cotrain.rollout.common_roles import solver
 from cotrain.text.prompts import SOLVE, SOLVE_FULL
 from cotrain.text.role_prompts import SOLVE_OWN
 from tests.helpers import EASY, TINY
@@ -42,7 +43,11 @@ def chosen(recipe, answer=None, prompt=None, say=silent, steps=None, look=False)
 
 
 def said(*texts, finish="stop"):
-    return [SampledAnswer(task=TASK, text=text, finish=finish) for text in texts]
+    return [SampledText(task=TASK, text=text, finish=finish) for text in texts]
+
+
+def reading_of(answer, texts):
+    return read_texts(replace(solver("generator", TINY), answer=answer), texts)
 
 
 def test_a_model_of_the_package_is_not_asked_and_its_recipe_stays_as_it_is():
@@ -170,25 +175,25 @@ def test_a_context_that_is_too_short_asks_for_a_lower_limit(other, tmp_path, cap
 
 
 def test_a_limit_is_not_to_be_raised_where_the_context_ends(other):
-    reading = read_answers("ask", "phrase", said("I think", "so", finish="length"))
+    reading = reading_of("phrase", said("I think", "so", finish="length"))
     assert "raise their limit" in answers_refusal(reading) and "raise their limit" in answers_refusal(
         replace(reading, room=100)
     )
     full = answers_refusal(replace(reading, room=3))
     assert full.startswith("2 of 2 answers were cut off before they ended, ") and "raise" not in full
-    assert "no problem was there" in answers_refusal(read_answers("ask", "phrase", []))
+    assert "no problem was there" in answers_refusal(reading_of("phrase", []))
 
 
 def test_a_format_is_as_good_as_what_it_reads():
     answers = said(f"The answer is {TASK.answer}.", "So it is 5.", "\\boxed{3}")
-    reading = read_answers(SOLVE_OWN["phrase"], "phrase", answers)
-    assert [None if f is None else f.answer for f in reading.found] == [TASK.answer, None, None]
+    reading = reading_of("phrase", answers)
+    assert [f.answer if f.ok else None for f in reading.parsed] == [TASK.answer, None, None]
     assert ", right" in answer_lines(reading)[0] and "unreadable" in answer_lines(reading)[1]
     assert answers_refusal(reading).startswith(
         "2 of 3 answers cannot be read: …'So it is 5.'; try --answer last-number"
     )
-    cut = replace(reading, said=said("a", "b", finish="length"), found=[None, None])
-    assert read_answers("", "last-number", said("so 12", finish="length")).readable == 0
+    cut = reading_of("phrase", said("a", "b", finish="length"))
+    assert reading_of("last-number", said("so 12", finish="length")).readable == 0
     assert answers_refusal(cut).startswith("2 of 2 answers were cut off")
 
 

@@ -11,18 +11,30 @@ from cotrain import api
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.types import Span
 from cotrain.methods.critique import critique
 from cotrain.methods.grpo import grpo
 from cotrain.methods.judged import judged
 from cotrain.methods.tango import tango
-from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
-from cotrain.preflight.verdicts import MAY_ASK, ReviewReading, choose_verdict_settings, review_lines, reviews_refusal
+from cotrain.preflight.formats import (
+    VERIFIER_FIELDS,
+    AnswerFormat,
+    Reading,
+    SampledText,
+    choose_answer_settings,
+    choose_verdict_settings,
+    review_lines,
+    reviews_refusal,
+)
+from cotrain.rollout.common_roles import verifier
 from cotrain.text.free_verdicts import free_review
+from cotrain.text.parsers import Solution
 from cotrain.text.prompts import SOLVE, fields_of
 from cotrain.text.role_prompts import REVIEW, REVIEW_FULL, REVIEW_OWN
 from cotrain.text.verdicts import Verdict
 from tests.helpers import EASY, TINY
 
+TASK = EASY.get("train", 0)
 FINAL = "<final>(CORRECT|INCORRECT)</final>"  # what the tiny model writes, read by a pattern
 
 
@@ -61,7 +73,7 @@ def test_a_named_form_brings_its_prompt_and_its_reader(other, make, form):
 
 
 def test_prompts_have_the_marks_that_a_verifier_is_told():
-    assert {fields_of(prompt) for prompt in REVIEW_OWN.values()} == {MAY_ASK}
+    assert {fields_of(prompt) for prompt in REVIEW_OWN.values()} == {VERIFIER_FIELDS}
 
 
 def test_a_prompt_of_ones_own_says_whether_steps_are_judged(other):
@@ -141,12 +153,19 @@ def test_reviews_that_cannot_be_read_end_it_before_it_begins_or_are_told(other):
 def test_what_is_shown_of_the_reviews_and_why_they_are_refused():
     texts = ["Step 1: correct\nVerdict: correct", "It all looks fine.", "Verdict: wrong", "Fine!"]
     parsed = [free_review(text, "words", 1) for text in texts]
-    finishes, truths = ["stop"] * 4, [True, False, False, True]
-    reading = ReviewReading(prompt="", verdict="words", texts=texts, finishes=finishes, parsed=parsed, truths=truths)
+    right = Solution(steps=(Span(start=0, end=1, text="1"),), answer=TASK.answer)
+    wrong = replace(right, answer="no number")
+    said = [
+        SampledText(task=TASK, text=text, finish="stop", solution=solution)
+        for text, solution in zip(texts, [right, wrong, wrong, right], strict=True)
+    ]
+    role = replace(verifier("verifier", TINY), verdict="words")
+    reading = Reading(role=role, said=said, parsed=parsed)
     lines = review_lines(reading)
     assert lines[0].endswith("→ right, steps ✓; in truth right") and "unreadable: no final verdict" in lines[1]
     assert lines[-1].startswith("verdicts: words reads 1 of 4 reviews (1 agree with the truth)")
-    unknown = review_lines(replace(reading, truths=[None] * 4, parsed=[Verdict(final=None, score=0.5), *parsed[1:]]))
+    ungraded = [replace(one, solution=None) for one in said]
+    unknown = review_lines(replace(reading, said=ungraded, parsed=[Verdict(final=None, score=0.5), *parsed[1:]]))
     assert unknown[0].endswith("→ no verdict; not graded") and "(0 agree with the truth)" in unknown[-1]
     why = reviews_refusal(reading, others=["words", "boxed"])
     assert why.startswith("3 of 4 reviews cannot be read (most often: no final verdict): …'It all looks fine.'")

@@ -11,7 +11,7 @@ from cotrain import api
 from cotrain.core.notes import FINAL
 from cotrain.core.types import Task
 from cotrain.rollout.executor import Roles
-from cotrain.rollout.protocols import show_verdict
+from cotrain.rollout.reviews import show_verdict
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import tagged_solution
 from cotrain.text.role_parsers import meta_verdict

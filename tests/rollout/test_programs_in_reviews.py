@@ -24,7 +24,8 @@ from cotrain.rollout import judges, python_tool
 from cotrain.rollout.calls import CUT, MAX_OUTPUT, ToolError
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.protocols import examine, review_all, solve_then_verify
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.reviews import review_all, solve_then_verify
 from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks
 from tests.rollout.scripted import Always, Scripted

@@ -8,7 +8,7 @@ from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import DataError
 from cotrain.methods.grpo import grpo
-from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
+from cotrain.preflight.formats import AnswerFormat, choose_answer_settings
 from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
 from cotrain.stages.solutions import choose_step_format, solver_of
 from cotrain.text.role_parsers import step_verdicts

@@ -11,7 +11,7 @@ from cotrain.methods.tango import tango
 from cotrain.metrics.heldout import solving, verifying
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
-from cotrain.rollout.protocols import solve_then_verify
+from cotrain.rollout.reviews import solve_then_verify
 from cotrain.rollout.role import Role
 from cotrain.train.evaluation import measure_protocol
 from cotrain.train.refusals import TooManyFailures

@@ -34,7 +34,8 @@ from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import Pace
 from cotrain.lab.attack.tables import BROKEN, Attempt, AttemptOutcome, attack_tables, review_fields
 from cotrain.rollout.executor import Executor, Roles
-from cotrain.rollout.protocols import examine, show_verdict
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role
 from cotrain.runs.directory import RunDirectory
 from cotrain.text.injections import Injection, injection_corpus, insert_injection

@@ -1,30 +1,24 @@
 """Answer and verdict formats of a comparison, chosen once for each arm before anything is run.
 
 Each run of its own would look at eight answers of a model, and seeds could come out read in different ways. So what
-``--answer``, ``--prompt`` and their like mean (``preflight/answers.py``, ``preflight/verdicts.py``) is found here, arms
-that ask one model alike sharing one look, and goes to every run as settings. It is kept in ``answers.json``, for runs
-that are added later.
+``--answer``, ``--prompt`` and their like mean (``preflight/formats.py``) is found here, arms that ask one model alike
+sharing one look, and goes to every run as settings. It is kept in ``answers.json``, for runs that are added later.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.disk.files import replace_file
-from cotrain.preflight.answers import AnswerFormat, choose_answer_settings
-from cotrain.preflight.verdicts import choose_verdict_settings
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.preflight.formats import AnswerFormat, Say, choose_format_settings, is_package_model
 from cotrain.text.parsers import parse_solution
 
 FILE = "answers.json"
-
-Say = Callable[[str], None]
 
 
 def answer_settings(
@@ -47,29 +41,25 @@ def answer_settings(
         key = _asking_key(recipe)
         try:
             if key not in settings_by_key:
-                settings_by_key[key] = _probe_settings(recipe, how, device, say)
+                chosen = choose_format_settings(recipe, how, device=device, say=say)
+                settings_by_key[key] = chosen + _fixed_settings(override(recipe, chosen), chosen)
         except UserError as error:
             raise ConfigError(f"arm {label!r}: {error}") from error
         settings_by_arm[label] = list(settings_by_key[key])
     return settings_by_arm
 
 
-def _probe_settings(recipe: Recipe, how: AnswerFormat, device: str, say: Say) -> list[str]:
-    answers, probed = choose_answer_settings(recipe, how, device=device, say=say)
-    answered_recipe = override(recipe, answers)
-    verdicts = choose_verdict_settings(answered_recipe, how, answer_reading=probed, device=device, say=say)
-    settings = [*answers, *verdicts]
-    for name, field, plain in (
-        ("solver", "answer", lambda role: role.parse is parse_solution),
-        ("verifier", "verdict", lambda role: bool(role.words)),
-    ):
-        role: Any = recipe.roles.get(name)
-        path = f"roles.{name}.{field}="
-        if role is None or not plain(role) or speaks_short(recipe.policies[role.policy].model):
+def _fixed_settings(recipe: Recipe, chosen: Collection[str]) -> list[str]:
+    """What the look left as it was, as settings, or each run would look again."""
+    fields = {"solver": "answer", "verifier": "verdict"}
+    found = []
+    for name, field in fields.items():
+        role, path = recipe.roles.get(name), f"roles.{name}.{field}="
+        if role is None or is_package_model(recipe, role) or any(one.startswith(path) for one in chosen):
             continue
-        if not any(one.startswith(path) for one in settings):
-            settings.append(path + json.dumps(getattr(role, field)))  # or each run would look again
-    return settings
+        if role.parse is parse_solution if name == "solver" else role.words:
+            found.append(path + json.dumps(getattr(role, field)))
+    return found
 
 
 def _asking_key(recipe: Recipe) -> str:
@@ -89,10 +79,8 @@ def load_answers(out: Path) -> dict[str, list[str]]:
     if not path.exists():
         return {}
     try:
-        return {
-            str(label): [str(one) for one in settings]
-            for label, settings in json.loads(path.read_text("utf-8")).items()
-        }
+        saved = json.loads(path.read_text("utf-8"))
+        return {str(label): [str(one) for one in settings] for label, settings in saved.items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
 

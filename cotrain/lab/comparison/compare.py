@@ -46,7 +46,7 @@ from cotrain.pages.compare_table import comparison_table, runs_of
 from cotrain.pages.compare_words import AXES, EQUAL
 from cotrain.pages.comparison_report import write_comparison_page
 from cotrain.pages.training_svg import training_svg
-from cotrain.preflight.answers import AnswerFormat
+from cotrain.preflight.formats import AnswerFormat
 from cotrain.tasks.sources import problem_source
 
 TEST_PROBLEMS = 256  # of each seed, where nothing else is set

@@ -26,7 +26,8 @@ from cotrain.core.notes import CORRECT, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
 from cotrain.rollout.executor import Roles
-from cotrain.rollout.protocols import examine, review
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.reviews import review
 from cotrain.rollout.role import Turn
 
 Grouping = Literal["turn", "agent", "global"]

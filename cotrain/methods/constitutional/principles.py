@@ -22,7 +22,8 @@ from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.rollout.common_roles import parse_meta, speaks_short
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.judges import guarded_fields
-from cotrain.rollout.protocols import attempts, examine, show_verdict
+from cotrain.rollout.protocols import attempts, examine
+from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role, Turn
 from cotrain.text.parsers import parse_solution
 from cotrain.text.parsers import VERDICT_WORDS

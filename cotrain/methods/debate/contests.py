@@ -43,7 +43,8 @@ from cotrain.methods.debate.debates import (
 )
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.protocols import attempts, examine, fields_for, show_verdict
+from cotrain.rollout.protocols import attempts, examine
+from cotrain.rollout.reviews import fields_for, show_verdict
 from cotrain.rollout.role import Turn
 
 Critic = Literal["opponent", "consultant", "none"]

@@ -30,7 +30,8 @@ from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.proposals import DEPTH, NEW, VALID, hint_of, is_held_out
-from cotrain.rollout.protocols import examine, show_verdict
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.stores import MINTED, PoolProblem, TaskPool
 from cotrain.tasks.words.problem import Problem

@@ -38,7 +38,8 @@ from cotrain.methods.at_grpo.turns import TEAM
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.judges import guarded_fields
-from cotrain.rollout.protocols import examine, review
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.reviews import review
 from cotrain.rollout.role import Turn
 
 Workflow = Literal["debate", "chain", "mixture", "vote"]
