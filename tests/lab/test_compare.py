@@ -3,6 +3,7 @@ trained."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from cotrain.config.evaluation import held_out
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.statistics import over_seeds_and_problems
 from cotrain.lab.comparison import waves
 from cotrain.lab.comparison.arms import make_arm, recipe_of_arm
 from cotrain.lab.comparison.compare import ComparisonPlan, claim_directory, compare
@@ -104,6 +106,21 @@ def test_a_run_goes_on_to_a_budget_and_its_decays_do_not_stretch(tmp_path):
     assert {"--seed=2", "--steps=1000000", "--set=tokens=5000", "--set=horizon=4"} <= set(words)
     assert words[words.index("--operations") :][:3] == ["--operations", "4", "5"]
     assert "--set=evaluation.tasks=256" in words and "--verifier=frozen" in words
+
+
+def test_figures_of_the_end_can_be_computed_again_without_the_runs(tmp_path):
+    made = begun(plan(tmp_path, seeds=3))
+    for arm, figures in {"plain": (0.3, 0.5, 0.4), "judged": (0.5, 0.6, 0.7)}.items():
+        for seed, figure in enumerate(figures):
+            made_run(tmp_path / arm / f"seed-{seed}", {"solver/pass@1": figure})
+    rows = {row["recipe"]: row for row in compare(made)["table"] if row["at"] == "end"}
+    for arm in rows:
+        shutil.rmtree(tmp_path / arm)
+    problems = json.loads(gzip.decompress((tmp_path / "problems.json.gz").read_bytes()))
+    for arm, row in rows.items():
+        seeds = [list(problems[arm][str(seed)]["solver/pass@1"].values()) for seed in range(3)]
+        again = over_seeds_and_problems([(sum(values) / len(values), values) for values in seeds])
+        assert row["after"]["value"] == pytest.approx(again.value) and row["after"]["low"] == pytest.approx(again.low)
 
 
 def test_every_arm_takes_the_rate_that_was_best_on_validation_problems(tmp_path):

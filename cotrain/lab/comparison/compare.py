@@ -23,6 +23,7 @@ validation problems at the same cost (``rates.py``).
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -219,11 +220,15 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
 
 def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str]) -> None:
     """Write a comparison with its table, and ``further`` pictures. The Markdown and the pictures hold no paths of this
-    machine, and compare.json not what each single problem said."""
+    machine. What each test problem says at the end stands in ``problems.json.gz`` (arm → seed → figure → problem →
+    value): from it every figure of the end can be computed again, without the runs."""
     runs = runs_of(result)
-    for arm in result["recipes"].values():
-        for run in arm["seeds"]:
-            run.pop("problems", None)
+    problems = {
+        label: {str(run["seed"]): run.pop("problems", {}) for run in arm["seeds"]}
+        for label, arm in result["recipes"].items()
+    }
+    packed = gzip.compress(json.dumps(problems, separators=(",", ":")).encode(), mtime=0)
+    replace_file(out / "problems.json.gz", packed)
     result["levels"] = [
         level for axis in AXES for level in levels_json(find_levels(runs, axis, result["budgets"].get(axis, math.nan)))
     ]
