@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,15 +50,10 @@ def run(
     this process, on ``device``. ``observer``: who is told of steps and alarms; None: standard output, as the command
     has it. ``lag``: 1 plays the next step beside the update of this one (docs/cluster.md)."""
     _refuse_other_than_recipe(recipe)
-    options: dict[str, Any] = {
-        "checkpoint_every": checkpoint_every,
-        "keep_every": keep_every,
-        "backend": backend,
-        "lag": lag,
-    }
+    begin = partial(loop.start_run, recipe, out, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     try:
         with _observer_for(recipe, observer) as watch:
-            outcome = loop.start_run(recipe, out, **options, device=device, observer=watch)
+            outcome = begin(device=device, backend=backend, observer=watch)
     except Exception as error:
         _report_stopped(Path(out), error)
         raise

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
 from cotrain.backend.handles import Program, ProgramHandle
@@ -19,6 +22,11 @@ from cotrain.core.address import Address, rng_of
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.engine.contract import Engine, Request
 from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.learn.collate import Sequences
+from cotrain.learn.contract import Given
+from cotrain.learn.scorer import Scorer
+from cotrain.metrics.metric import BOTH, HELD_OUT, STEP, Metric, _mark_pattern
+from cotrain.metrics.table import TABLE
 from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.chat_template import Message
@@ -225,3 +233,37 @@ class Saying:
 
     def advance(self) -> bool:
         return False
+
+
+def sequence_scores(
+    model: nn.Module,
+    sequences: Sequences,
+    *,
+    head: str = "lm",
+    micro_tokens: int = 16384,
+    temperature: float = 1.0,
+    autocast: bool = False,
+    activate: Callable[[], object] | None = None,
+    given: Sequence[Given] = (),
+) -> list[torch.Tensor]:
+    """Log-probabilities (or values) of sampled tokens under a model that nobody trains; see ``Scorer.logprobs``.
+
+    ``activate`` is called before the first pass, to select an adapter on a shared base, or none.
+    """
+    if activate is not None:
+        activate()
+    scorer = Scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast)
+    return scorer.logprobs(sequences, temperature=temperature, given=given)
+
+
+@cache
+def _key_pattern(metric: Metric) -> re.Pattern[str]:
+    """Matches keys of ``metrics.jsonl``."""
+    step, owner = _mark_pattern(metric.key).pattern, metric.key[: len(metric.key) - len(metric.name)]
+    held_out = f"eval/{_mark_pattern(owner).pattern}(?:[^/]+/)?{metric.name_pattern.pattern}"
+    return re.compile({STEP: step, HELD_OUT: held_out, BOTH: f"{step}|{held_out}"}[metric.at])
+
+
+def is_documented(key: str) -> bool:
+    """Has this key of ``metrics.jsonl`` a line in the table?"""
+    return any(_key_pattern(metric).fullmatch(key) for metric in TABLE)

@@ -12,18 +12,20 @@ from cotrain.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from cotrain.backend.multi_process import MultiProcessBackend
+    from cotrain.preflight.estimate import RunEstimate
 
 
-def splitter_of(backend: MultiProcessBackend, recipe: Any, cluster: Any) -> Any:
-    """How ``estimate.estimate_run`` divides the run. Raises ConfigError for models that its engines do not run."""
+def estimate_processes(backend: MultiProcessBackend, recipe: Any) -> RunEstimate:
+    """What each process of the run will hold. Raises ConfigError for models that its engines do not run."""
     import torch
 
     from cotrain.backend.local import with_device_defaults
-    from cotrain.preflight.processes import process_splitter
+    from cotrain.preflight.estimate import estimate_run, with_processes
 
-    policies = with_device_defaults(recipe.policies, backend.device)
+    policies, launcher = with_device_defaults(recipe.policies, backend.device), backend.launcher
     places = backend.placing(policies, recipe.seed, backend.device, torch.get_num_threads())
-    return process_splitter(cluster, places, backend.world)
+    estimate = estimate_run(recipe, device=backend.device)
+    return with_processes(estimate, launcher.cluster, places, backend.world)  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -41,13 +43,11 @@ def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
     """See ``cluster_ready``."""
     from cotrain.backend import environments, machines
     from cotrain.backend.joining import check_here
-    from cotrain.preflight.estimate import estimate_run
-    from cotrain.preflight.processes import check_memory, needed_models, object_store_note
+    from cotrain.preflight.estimate import check_memory, object_store_note
 
     launcher: Any = backend.launcher
     cluster = launcher.cluster
-    split = splitter_of(backend, recipe, cluster)
-    estimate = estimate_run(recipe, device=backend.device, checkpoint_every=1, split=split)
+    estimate = estimate_processes(backend, recipe)
     if cluster.address is None:
         check_here(cluster)
         check_memory(estimate.processes, [_this_machine()], backend.device, "this machine")
@@ -61,8 +61,9 @@ def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
     machines.await_gpus(wanted_gpus, f"at {cluster.address}")
     engine = cluster.pythons.get("VllmHost") if backend.kind == "vllm" else None
     hosts = [process for process in estimate.processes if process.memory]
+    models = sorted({str(spec.model) for spec in recipe.policies.values() if spec.head and not spec.outside})
     reports = machines.ask_machines(
-        engine, needed_models(recipe.policies), patience=cluster.deadline, gpus=all(process.gpus for process in hosts)
+        engine, models, patience=cluster.deadline, gpus=all(process.gpus for process in hosts)
     )
     here = environments.inspect_python(sys.executable)
     wrong = [line for machine in reports for line in machines.machine_problems(machine, here, engine)]

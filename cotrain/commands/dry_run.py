@@ -7,9 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cotrain.commands.common import (
-    device_of,
-)
+from cotrain.commands.common import device_of
 from cotrain.core.errors import ConfigError
 
 
@@ -17,15 +15,16 @@ def dry_run(
     recipe: Any, arguments: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
 ) -> int:
     """Open what a run would open, and print what it would be."""
-    from cotrain.commands.cluster_ready import splitter_of
+    from cotrain.commands.cluster_ready import estimate_processes
     from cotrain.config.recipe import check_due
     from cotrain.preflight.estimate import estimate_run
     from cotrain.runs.directory import recipe_json
 
     check_due(recipe)
-    device = device_of(arguments.device, here=backend is None)
-    split = None if backend is None else splitter_of(backend, recipe, backend.launcher.cluster)
-    estimate = estimate_run(recipe, device=device, checkpoint_every=arguments.checkpoint_every, split=split)
+    if backend is None:
+        estimate = estimate_run(recipe, device=device_of(arguments.device))
+    else:
+        estimate = estimate_processes(backend, recipe)
     saved = recipe_json(
         recipe, checkpoint_every=arguments.checkpoint_every, keep_every=arguments.keep_every, lag=arguments.lag
     )

@@ -87,7 +87,7 @@ def run(argv: Sequence[str]) -> int:
         check_due(recipe)
     notes = size_notes(base_recipe.origin, parsed.set, typed)
     if backend is None and not are_small(spec.model for spec in recipe.policies.values() if spec.head):
-        from cotrain.preflight.machine import fit_to_memory
+        from cotrain.preflight.estimate import fit_to_memory
 
         recipe, more = fit_to_memory(recipe, device)
         notes += more

@@ -223,27 +223,6 @@ class Scorer:
         )
 
 
-def sequence_scores(
-    model: nn.Module,
-    sequences: Sequences,
-    *,
-    head: str = "lm",
-    micro_tokens: int = 16384,
-    temperature: float = 1.0,
-    autocast: bool = False,
-    activate: Callable[[], object] | None = None,
-    given: Sequence[Given] = (),
-) -> list[torch.Tensor]:
-    """Log-probabilities (or values) of sampled tokens under a model that nobody trains; see ``Scorer.logprobs``.
-
-    ``activate`` is called before the first pass, to select an adapter on a shared base, or none.
-    """
-    if activate is not None:
-        activate()
-    scorer = Scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast)
-    return scorer.logprobs(sequences, temperature=temperature, given=given)
-
-
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")  # of Cohere, Granite and HyperCLOVA X, Falcon-H1
 
 

@@ -78,7 +78,7 @@ class Share:
 class Mean:
     """The mean of several statistics in [0, 1]; undefined where one of them is."""
 
-    of: Sequence[Share | Mean | Harmonic]
+    of: Sequence[Share | Mean]
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -96,21 +96,8 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
-class Harmonic:
+class Harmonic(Mean):
     """The harmonic mean of two shares; 0 where both are, undefined where one of them is."""
-
-    of: Sequence[Share]
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return 0.0, 1.0
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset().union(*(one.names for one in self.of))
-
-    def __call__(self, sums: Sums) -> Array:
-        return self.combine([one(sums) for one in self.of])
 
     def combine(self, values: Sequence[Array]) -> Array:
         one, other = values
@@ -188,9 +175,7 @@ def _counted_tasks(counts: Counts, statistic: Statistic) -> list[int]:
 def _statistic_interval(table: Mapping[str, Array], statistic: Statistic) -> tuple[float, float]:
     if isinstance(statistic, Share):
         return _share_interval(table, statistic)
-    if isinstance(statistic, Mean | Harmonic) and any(
-        _jackknife_variance(table, part) is None for part in statistic.of
-    ):
+    if isinstance(statistic, Mean) and any(_jackknife_variance(table, part) is None for part in statistic.of):
         parts = [_statistic_interval(table, part) for part in statistic.of]
         ends = [float(statistic.combine([np.asarray(part[side]) for part in parts])) for side in (0, 1)]
         return ends[0], ends[1]

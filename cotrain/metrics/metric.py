@@ -56,13 +56,6 @@ class Metric:
         """Matches names."""
         return _mark_pattern(self.name)
 
-    @cached_property
-    def key_pattern(self) -> re.Pattern[str]:
-        """Matches keys of ``metrics.jsonl``."""
-        step, owner = _mark_pattern(self.key).pattern, self.key[: len(self.key) - len(self.name)]
-        held_out = f"eval/{_mark_pattern(owner).pattern}(?:[^/]+/)?{_mark_pattern(self.name).pattern}"
-        return re.compile({STEP: step, HELD_OUT: held_out, BOTH: f"{step}|{held_out}"}[self.at])
-
     @property
     def is_share(self) -> bool:
         return self.unit == SHARE

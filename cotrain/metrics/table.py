@@ -349,11 +349,6 @@ def metric_with_key(key: str) -> Metric:
     return {m.key: m for m in TABLE}[key]
 
 
-def is_documented(key: str) -> bool:
-    """Has this key of ``metrics.jsonl`` a line?"""
-    return any(m.key_pattern.fullmatch(key) for m in TABLE)
-
-
 @lru_cache(maxsize=4096)
 def metric_named(name: str) -> Metric | None:
     """The line that a metric's name (without whose it is) matches; the most literal one, of those the first."""

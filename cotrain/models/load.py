@@ -182,8 +182,8 @@ def _load_checked(
     trust_remote_code: bool,
 ) -> PreTrainedModel:
     if not trust_remote_code:  # names and shapes alone: what does not belong together is never built
-        _check_fit(_read_model(kind, name, directory, dtype, how, trust_remote_code, device_map="meta"), name)
-    result: PreTrainedModel = _check_fit(_read_model(kind, name, directory, dtype, how, trust_remote_code), name).eval()
+        _read_model(kind, name, directory, dtype, how, device_map="meta")
+    result: PreTrainedModel = _read_model(kind, name, directory, dtype, how, trust_remote_code=trust_remote_code).eval()
     return result
 
 
@@ -191,10 +191,7 @@ def model_without_weights(name: str | os.PathLike[str], directory: Path) -> PreT
     """The model in a directory without its weights. Raises ModelError where they are not those that its configuration
     needs."""
     kind: Any = AutoModelForSequenceClassification if is_classifier(directory) else AutoModelForCausalLM
-    model: PreTrainedModel = _check_fit(
-        _read_model(kind, name, directory, torch.float32, None, False, device_map="meta"), name
-    )
-    return model
+    return _read_model(kind, name, directory, torch.float32, None, device_map="meta")
 
 
 def _read_model(
@@ -203,26 +200,22 @@ def _read_model(
     directory: Path,
     dtype: torch.dtype | str,
     how: str | None,
-    trust_remote_code: bool,
-    **more: Any,
-) -> Any:
-    """The model, and what transformers says of its weights."""
+    *,
+    trust_remote_code: bool = False,
+    device_map: str | None = None,
+) -> PreTrainedModel:
+    """The model, whose weights are all there, and no others."""
     with report_model_errors(f"model {str(name)!r}"), _quiet_logging():
-        return kind.from_pretrained(
+        model, report = kind.from_pretrained(
             directory,
             dtype=dtype,
             attn_implementation=how or _default_attention(directory, trust_remote_code),
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
-            ignore_mismatched_sizes=True,  # told by ``_check_fit``
+            ignore_mismatched_sizes=True,  # told below
             output_loading_info=True,
-            **more,
+            device_map=device_map,
         )
-
-
-def _check_fit(loaded: Any, name: str | os.PathLike[str]) -> Any:
-    """The model, whose weights are all there, and no others."""
-    model, report = loaded
     missing = sorted(report["missing_keys"]) + sorted(str(key[0]) for key in report["mismatched_keys"])
     foreign = sorted(map(str, report["unexpected_keys"]))
     if missing or foreign:
@@ -231,7 +224,8 @@ def _check_fit(loaded: Any, name: str | os.PathLike[str]) -> Any:
             f"model {str(name)!r}: {len(missing or foreign)} weights {what}, such as {(missing or foreign)[0]!r}; "
             "config.json and weights do not belong together"
         )
-    return model
+    result: PreTrainedModel = model
+    return result
 
 
 @contextmanager

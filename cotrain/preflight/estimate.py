@@ -1,4 +1,4 @@
-"""``--dry-run``: an estimate of the memory and disk that a run will need.
+"""The memory and disk that a run will need: an estimate for ``--dry-run``, and to refuse what cannot be.
 
 Models are opened as far as that costs nothing: config.json, the headers of the safetensors files, the tokenizer; data
 as far as a run looks at once. The parts are sums of sizes:
@@ -13,10 +13,20 @@ as far as a run looks at once. The parts are sums of sizes:
     logits       of the sampler, rows × vocabulary; of the learner at most 2²⁶ at once, three times
     checkpoints  weights and moments of each policy that changes, for two of them and the one that is being written
 
-Several processes (``--backend ray``) are estimated by ``processes.py``, each by the same sums.
+and of ``--backend ray``, by the same sums, of each process:
 
-Left out: the ledger, whose size nobody knows before; processes that grade; what an allocator keeps. How near this comes
-stands in docs/memory.md.
+::
+
+    the command   its program; a checkpoint on its way to the disk, where the learners are one process
+    learners      weights, moments, and what an update needs; of N ranks each its share, and one whole model as it
+                  is read
+    engine        copies of the weights that are asked, keys and values, logits; with vLLM ``cache_mb``
+    Ray           its own six processes, and weights on their way, in its object store
+
+A run is refused whose weights and optimisers alone exceed all memory there is, since these cannot be smaller, and one
+by Ray whose processes do. Fewer answers are decoded at a time (``policies.NAME.rows``) where a run then fits and the
+user did not choose. Left out: the ledger, whose size nobody knows before; processes that grade; what an allocator
+keeps; what the object store writes to the disk. How near this comes stands in docs/memory.md.
 """
 
 from __future__ import annotations
@@ -25,28 +35,40 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from cotrain.backend.memory import Memory, memory_of
+from cotrain.config.override import override
 from cotrain.config.policies import FollowerPolicy, Learning, Weights
 from cotrain.config.recipe import Recipe, check_problems
-from cotrain.core.errors import DataError
+from cotrain.core.errors import ConfigError, DataError, UserError
 from cotrain.core.types import Task
 from cotrain.models.sizes import ModelSize, model_size
-from cotrain.preflight.formats import probe_tasks
+from cotrain.preflight.formats import asks_plainly, probe_tasks
 from cotrain.rollout.role import Role
 from cotrain.text.prompts import fields_of, fill_template
 
+if TYPE_CHECKING:
+    from cotrain.backend.cluster_file import Cluster
+    from cotrain.backend.machines import Machine
+    from cotrain.backend.places import EnginePlacement
+
 LOGITS_SLICE = 2**26  # logits of the learner at once
-CHECKPOINTS_HELD = 3  # checkpoints: two that are kept, and one that is being written
-FLOAT_BYTES = 4  # bytes
+CHECKPOINTS_HELD = 3  # two that are kept, and one that is being written
+FLOAT_BYTES = 4
+MEGABYTE = 2**20
+RAY = 320.0 * MEGABYTE  # bytes of Ray's own processes: measured, shared pages counted once
+PROGRAM = "the program itself"
+ROW_CHOICES = (128, 64, 32, 16, 8)  # answers at a time
+USABLE_SHARE = 0.9  # of what is available
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMemory:
-    """What one of several processes holds (``processes.py``). Sizes in bytes."""
+    """What one of several processes holds. Sizes in bytes."""
 
     what: str  # as messages name it
     memory: Mapping[str, float]  # part → bytes, on its device
@@ -55,196 +77,170 @@ class ProcessMemory:
 
     def memory_line(self, device: str) -> str:
         """For people."""
-        where = self.beside if device == "cpu" else {}
-        parts = {**self.memory, **where}
-        parts_text = ", ".join(f"{name} {bytes_text(value)}" for name, value in parts.items())
-        line = f"memory of {self.what}, estimated: {bytes_text(sum(parts.values()))} ({parts_text})"
         if device == "cpu":
-            return line
-        return f"{line} on {device}, {bytes_text(sum(self.beside.values()))} of its machine's"
+            return f"memory of {self.what}, estimated: {_parts_text({**self.memory, **self.beside})}"
+        beside = bytes_text(sum(self.beside.values()))
+        return f"memory of {self.what}, estimated: {_parts_text(self.memory)} on {device}, {beside} of its machine's"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "what": self.what,
             "gpus": self.gpus,
-            "memory": {name: round(value) for name, value in self.memory.items()},
-            "beside": {name: round(value) for name, value in self.beside.items()},
+            "memory": _rounded_parts(self.memory),
+            "beside": _rounded_parts(self.beside),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEstimate:
-    """What was seen of models and data. Sizes in bytes."""
+    """What was seen of models and data, and its sums. Sizes in bytes."""
 
+    recipe: Recipe
     device: str
-    memory: Mapping[str, float]  # part → bytes
-    checkpoint: float  # one
-    models: Mapping[str, str]  # policy → what it is
-    problems: str  # what the data holds
-    prompts: Mapping[
-        str, int
-    ]  # role → tokens of the longest prompt that was looked at, with what other roles may write in it
     shapes: Mapping[str, ModelSize]  # name of a model → what its files say
+    prompts: Mapping[str, int]  # role → tokens of the longest prompt, with what other roles may write in it
+    program: float  # what this process holds, with its libraries
     processes: tuple[ProcessMemory, ...] = ()  # of --backend ray, which then hold all of it
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """Part → bytes, of one process that does it all."""
+        parts = self.policy_memory(self.recipe.policies)
+        return parts | ({PROGRAM: self.program} if self.device == "cpu" else {})
 
     @property
     def total_memory(self) -> float:
         return sum(self.memory.values())
 
     @property
-    def largest_model(self) -> int:
-        """Parameters of the largest model."""
-        return max((shape.parameters for shape in self.shapes.values()), default=0)
-
-    def with_settings_of(self, recipe: Recipe) -> RunEstimate:
-        """The same models and data with other settings of memory; nothing is opened."""
-        return replace(self, memory=_memory_parts(recipe, self.shapes, self.prompts, self.device))
+    def checkpoint(self) -> float:
+        """One."""
+        size = 0.0
+        for spec in self.recipe.policies.values():
+            if isinstance(spec, Learning):
+                size += 3 * FLOAT_BYTES * _trained_parameters(spec, self.shapes[spec.model])
+            elif isinstance(spec, FollowerPolicy):
+                size += FLOAT_BYTES * self.shapes[spec.model].parameters * getattr(spec, "keep", 1)
+        return size
 
     def summary_lines(self) -> list[str]:
         """For people."""
-        lines = [f"problems: {self.problems}", *(f"policy {name}: {what}" for name, what in self.models.items())]
+        tasks = self.recipe.tasks
+        sizes = {split: tasks.size(split) for split in ("train", "validation", "test")}
+        counts = ", ".join(f"{'no end of' if n is None else f'{n:,}'} {split}" for split, n in sizes.items())
+        lines = [f"problems: {tasks.name} ({counts})"]
+        for name, spec in self.recipe.policies.items():
+            shape = self.shapes.get(spec.model)
+            size = f", {shape.parameters:,} parameters" if shape else ""
+            lines.append(f"policy {name}: {spec.kind}, {spec.model}{size}")
         lines += [f"role {name}: prompts of up to {length} tokens" for name, length in self.prompts.items()]
-        if self.processes:
-            lines += [process.memory_line(self.device) for process in self.processes]
-        else:
-            parts = ", ".join(f"{name} {bytes_text(value)}" for name, value in self.memory.items())
-            lines.append(f"memory on {self.device}, estimated: {bytes_text(self.total_memory)} ({parts})")
-        lines.append(
-            f"disk, estimated: {bytes_text(CHECKPOINTS_HELD * self.checkpoint)} for checkpoints of "
-            f"{bytes_text(self.checkpoint)} each"
-        )
-        return lines
+        lines += [process.memory_line(self.device) for process in self.processes]
+        if not self.processes:
+            lines.append(f"memory on {self.device}, estimated: {_parts_text(self.memory)}")
+        disk, one = bytes_text(CHECKPOINTS_HELD * self.checkpoint), bytes_text(self.checkpoint)
+        return [*lines, f"disk, estimated: {disk} for checkpoints of {one} each"]
 
     def to_json(self) -> dict[str, Any]:
         return {
             "device": self.device,
-            "memory": {name: round(value) for name, value in self.memory.items()} | {"total": round(self.total_memory)},
+            "memory": _rounded_parts(self.memory) | {"total": round(self.total_memory)},
             **({"processes": [process.to_json() for process in self.processes]} if self.processes else {}),
             "checkpoint": round(self.checkpoint),
         }
 
+    def policy_memory(
+        self, names: Iterable[str], *, learns: bool = True, samples: bool = True, world: int = 1
+    ) -> dict[str, float]:
+        """Bytes of what some of the policies hold in one process, by part. ``learns``: with what an update needs, else
+        copies that are asked alone; ``samples``: with what the engine needs; ``world``: ranks that hold the learners in
+        shards, of which this is one (each reads whole models before it keeps its share)."""
+        weights: dict[tuple[Any, ...], float] = {}
+        moments = update = cache = logits = 0.0
+        for name in names:
+            spec = self.recipe.policies[name]
+            if not isinstance(spec, Weights):
+                continue
+            shape, each = self.shapes[spec.model], 2 if spec.dtype == "bfloat16" else FLOAT_BYTES
+            follows = isinstance(spec, FollowerPolicy)
+            copies, share = getattr(spec, "keep", 1) + 1 if follows and learns else 1, 1 if follows else world
+            base = (spec.model, "" if spec.shares_base else name, each)
+            weights[base] = float(shape.parameters * each * copies) / share
+            if isinstance(spec, Learning):
+                trained = _trained_parameters(spec, shape)
+                if spec.lora is not None:
+                    weights[(spec.model, name, "adapter")] = float(trained * FLOAT_BYTES) / share
+                moments += 2 * FLOAT_BYTES * trained / world
+                update = max(update, FLOAT_BYTES * trained / world + _activation_bytes(spec, shape))
+            if world > 1:
+                update = max(update, float(shape.parameters * each))
+            if spec.speaks:
+                used, heads = self._cache_bytes(name, spec, shape)
+                cache, logits = cache + used, max(logits, heads)
+        parts = {"weights": sum(weights.values())}
+        if learns:
+            parts["optimiser"] = moments
+        if samples:
+            parts |= {"cache": cache, "logits of the sampler": logits}
+        if learns:
+            parts["gradients, activations and logits of an update"] = update
+        return parts
 
-ProcessSplitter = Callable[[Recipe, Mapping[str, ModelSize], Mapping[str, int]], tuple[ProcessMemory, ...]]
+    def _cache_bytes(self, policy: str, spec: Weights, shape: ModelSize) -> tuple[float, float]:
+        """Bytes of keys and values, and of the logits of one decode step, at the widest play of a policy."""
+        recipe, held_out, size = self.recipe, self.recipe.evaluation, self.recipe.tasks.size("test")
+        plays = [
+            (p.tasks or recipe.tasks_per_step, p.group_size or recipe.group_size, p.options)
+            for p in recipe.schedule.phases
+        ]
+        held_out_tasks = held_out.tasks if size is None else min(size, held_out.tasks)
+        plays.append((held_out_tasks, held_out.group_size, held_out.options))
+        column = 2 * shape.layers * shape.keys * (2 if spec.autocast else FLOAT_BYTES)
+        keys_values = heads = 0.0
+        for name, role in recipe.roles.items():
+            for tasks, members, options in plays if role.policy == policy else ():
+                numbers = [v for v in options.values() if isinstance(v, int) and not isinstance(v, bool)]
+                calls = 1 if asks_plainly(role) else max([1, *numbers])
+                rows = min(spec.rows, tasks * members * calls)
+                shared = min(8, members if asks_plainly(role) else calls)
+                allocated = 1 << max(4, math.ceil(math.log2(rows)))
+                columns = allocated * role.sampling.max_tokens * 1.5 + rows / shared * self.prompts[name]
+                keys_values = max(keys_values, columns * column)
+                heads = max(heads, 2.0 * FLOAT_BYTES * rows * shape.vocabulary)
+        return keys_values, heads
 
 
-def estimate_run(
-    recipe: Recipe, *, device: str, checkpoint_every: int, split: ProcessSplitter | None = None
-) -> RunEstimate:
-    """Open models and data, and sum up. Raises ModelError, DataError as the run would. ``split``: into which
-    processes (``processes.py``); None: there is one."""
+def estimate_run(recipe: Recipe, *, device: str) -> RunEstimate:
+    """Open models and data. Raises ModelError, DataError as the run would."""
     check_problems(recipe)
     shapes: dict[str, ModelSize] = {}
     for spec in recipe.policies.values():
         if isinstance(spec, Weights) and spec.model not in shapes:
             shapes[spec.model] = model_size(spec.model, trust_remote_code=spec.trust_remote_code)
-    tasks = probe_tasks(recipe)
-    prompts = {
-        name: n
-        for name, role in recipe.roles.items()
-        if (n := _longest_prompt(recipe, role, shapes, tasks)) is not None
-    }
-    for name, length in prompts.items():
-        shape = shapes[recipe.policies[recipe.roles[name].policy].model]
-        max_tokens = recipe.roles[name].sampling.max_tokens
-        if fields_of(recipe.roles[name].prompt) == {"problem"} and length + max_tokens > shape.context:
-            raise DataError(
-                f"role {name!r}: a prompt of {length} tokens and max_tokens {max_tokens} exceed the context of "
-                f"{shape.context} of its model; lower it with --set roles.{name}.sampling.max_tokens=N, or take a "
-                "model with a longer context"
-            )
-    return RunEstimate(
-        device=device,
-        memory=_memory_parts(recipe, shapes, prompts, device),
-        checkpoint=checkpoint_bytes(recipe, shapes),
-        models={name: _policy_text(spec, shapes) for name, spec in recipe.policies.items()},
-        problems=_problem_counts(recipe),
-        prompts=prompts,
-        shapes=shapes,
-        processes=split(recipe, shapes, prompts) if split else (),
-    )
-
-
-def _policy_text(spec: Any, shapes: Mapping[str, ModelSize]) -> str:
-    shape = shapes.get(spec.model)
-    return f"{spec.kind}, {spec.model}" + (f", {shape.parameters:,} parameters" if shape else "")
-
-
-def _problem_counts(recipe: Recipe) -> str:
-    sizes = {split: recipe.tasks.size(split) for split in ("train", "validation", "test")}
-    counts = ", ".join(f"{'no end of' if n is None else f'{n:,}'} {split}" for split, n in sizes.items())
-    return f"{recipe.tasks.name} ({counts})"
-
-
-def _longest_prompt(recipe: Recipe, role: Role, shapes: Mapping[str, ModelSize], tasks: list[Task]) -> int | None:
-    """Tokens of the longest prompt of a role; what other roles write into it counts as long as they may write."""
-    shape = shapes.get(recipe.policies[role.policy].model)
-    if shape is None:
-        return None
-    fields = fields_of(role.prompt)
-    others = [one.sampling.max_tokens for one in recipe.roles.values() if fields_of(one.prompt) == {"problem"}]
-    others_tokens = max(others, default=role.sampling.max_tokens) * len(fields - {"problem", "question", "count"})
-    longest = 0
-    for task in tasks:
-        text = fill_template(
-            role.prompt, **{name: task.prompt if name in ("problem", "question") else "" for name in fields}
-        )
-        longest = max(longest, len(shape.tokenizer(text)["input_ids"]) + shape.around)
-    return longest + others_tokens
-
-
-def _memory_parts(
-    recipe: Recipe, shapes: Mapping[str, ModelSize], prompts: Mapping[str, int], device: str
-) -> dict[str, float]:
-    parts = policy_memory(recipe, shapes, prompts, recipe.policies)
-    if device == "cpu":
-        parts["the program itself"] = resident_bytes()
-    return parts
-
-
-def policy_memory(
-    recipe: Recipe,
-    shapes: Mapping[str, ModelSize],
-    prompts: Mapping[str, int],
-    names: Iterable[str],
-    *,
-    learns: bool = True,
-    samples: bool = True,
-    world: int = 1,
-) -> dict[str, float]:
-    """Bytes of what some of the policies hold in one process, by part. ``learns``: with what an update needs, else
-    copies that are asked alone; ``samples``: with what the engine needs; ``world``: ranks that hold the learners in
-    shards, of which this is one (each reads whole models before it keeps its share)."""
-    weights: dict[tuple[Any, ...], float] = {}
-    moments = update = cache = logits = 0.0
-    for name in names:
-        spec = recipe.policies[name]
-        if not isinstance(spec, Weights) or (shape := shapes.get(spec.model)) is None:
+    tasks, prompts = probe_tasks(recipe), {}
+    for name, role in recipe.roles.items():
+        shape = shapes.get(recipe.policies[role.policy].model)
+        if shape is None:
             continue
-        each = 2 if spec.dtype == "bfloat16" else FLOAT_BYTES
-        alone = not spec.shares_base
-        follows = isinstance(spec, FollowerPolicy)
-        copies = getattr(spec, "keep", 1) + 1 if follows and learns else 1
-        share = 1 if follows else world
-        weights[(spec.model, name if alone else "", each)] = float(shape.parameters * each * copies) / share
-        if isinstance(spec, Learning):
-            trained = _trained_parameters(spec, shape)
-            if spec.lora is not None:
-                weights[(spec.model, name, "adapter")] = float(trained * FLOAT_BYTES) / share
-            moments += 2 * FLOAT_BYTES * trained / world
-            update = max(update, FLOAT_BYTES * trained / world + _activation_bytes(spec, shape))
-        if world > 1:
-            update = max(update, float(shape.parameters * each))
-        if spec.speaks:
-            used, heads = _cache_bytes(recipe, name, spec, shape, prompts)
-            cache, logits = cache + used, max(logits, heads)
-    parts = {"weights": sum(weights.values())}
-    if learns:
-        parts["optimiser"] = moments
-    if samples:
-        parts |= {"cache": cache, "logits of the sampler": logits}
-    if learns:
-        parts["gradients, activations and logits of an update"] = update
-    return parts
+        prompts[name] = length = _longest_prompt(recipe, role, shape, tasks)
+        if asks_plainly(role) and length + role.sampling.max_tokens > shape.context:
+            raise DataError(
+                f"role {name!r}: a prompt of {length} tokens and max_tokens {role.sampling.max_tokens} exceed the "
+                f"context of {shape.context} of its model; lower it with --set roles.{name}.sampling.max_tokens=N, or "
+                "take a model with a longer context"
+            )
+    return RunEstimate(recipe=recipe, device=device, shapes=shapes, prompts=prompts, program=resident_bytes())
+
+
+def _longest_prompt(recipe: Recipe, role: Role, shape: ModelSize, tasks: Sequence[Task]) -> int:
+    """Tokens of the longest prompt of a role; what other roles write into it counts as long as they may write."""
+    fields = fields_of(role.prompt)
+    others = [one.sampling.max_tokens for one in recipe.roles.values() if asks_plainly(one)]
+    others_tokens = max(others, default=role.sampling.max_tokens) * len(fields - {"problem", "question", "count"})
+    texts = [
+        fill_template(role.prompt, **{name: task.prompt if name in ("problem", "question") else "" for name in fields})
+        for task in tasks
+    ]
+    return max((len(shape.tokenizer(text)["input_ids"]) + shape.around for text in texts), default=0) + others_tokens
 
 
 def _trained_parameters(spec: Learning, shape: ModelSize) -> int:
@@ -259,64 +255,153 @@ def _activation_bytes(spec: Learning, shape: ModelSize) -> float:
     return float(shape.layers * spec.micro_tokens * layer * each + logits)
 
 
-def _cache_bytes(
-    recipe: Recipe, policy: str, spec: Weights, shape: ModelSize, prompts: Mapping[str, int]
-) -> tuple[float, float]:
-    """Bytes of keys and values, and of the logits of one decode step, at the widest play of a policy."""
-    each = 2 if spec.autocast else FLOAT_BYTES
-    column = 2 * shape.layers * shape.keys * each
-    keys_values = heads = 0.0
-    for name, role in recipe.roles.items():
-        if role.policy != policy or name not in prompts:
-            continue
-        problem_only = fields_of(role.prompt) == {"problem"}
-        plays = [
-            ((p.tasks or recipe.tasks_per_step), (p.group_size or recipe.group_size), p.options)
-            for p in recipe.schedule.phases
-        ]
-        size = recipe.tasks.size("test")
-        held_out_tasks = recipe.evaluation.tasks if size is None else min(size, recipe.evaluation.tasks)
-        plays.append((held_out_tasks, recipe.evaluation.group_size, recipe.evaluation.options))
-        for tasks, members, options in plays:
-            numbers = [v for v in options.values() if isinstance(v, int) and not isinstance(v, bool)]
-            calls = 1 if problem_only else max([1, *numbers])
-            rows = min(spec.rows, tasks * members * calls)
-            shared = min(8, members if problem_only else calls)
-            allocated = 1 << max(4, math.ceil(math.log2(rows)))
-            columns = allocated * role.sampling.max_tokens * 1.5 + rows / shared * prompts[name]
-            keys_values, heads = (
-                max(keys_values, columns * column),
-                max(heads, 2.0 * FLOAT_BYTES * rows * shape.vocabulary),
-            )
-    return keys_values, heads
-
-
-def checkpoint_bytes(recipe: Recipe, shapes: Mapping[str, ModelSize]) -> float:
-    size = 0.0
-    for spec in recipe.policies.values():
-        shape = shapes.get(spec.model)
-        if shape is None:
-            continue
-        if isinstance(spec, Learning):
-            size += 3 * FLOAT_BYTES * _trained_parameters(spec, shape)
-        elif isinstance(spec, FollowerPolicy):
-            size += FLOAT_BYTES * shape.parameters * getattr(spec, "keep", 1)
-    return size
-
-
 def resident_bytes() -> float:
     """Bytes that this process holds now, with its libraries; the most it has held where the system does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return float(pages * os.sysconf("SC_PAGE_SIZE"))
-    except (OSError, ValueError, IndexError):
+    except OSError:
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return float(used if sys.platform == "darwin" else used * 1024)
 
 
 def bytes_text(count: float) -> str:
     """Bytes for people."""
-    for unit, power in (("GiB", 30), ("MiB", 20)):
-        if count >= 2**power:
-            return f"{count / 2**power:.2f} {unit}" if unit == "GiB" else f"{count / 2**power:.0f} {unit}"
-    return f"{count / 1024:.0f} KiB"
+    if count >= 2**30:
+        return f"{count / 2**30:.2f} GiB"
+    return f"{count / MEGABYTE:.0f} MiB" if count >= MEGABYTE else f"{count / 1024:.0f} KiB"
+
+
+def _parts_text(parts: Mapping[str, float]) -> str:
+    listed = ", ".join(f"{name} {bytes_text(value)}" for name, value in parts.items())
+    return f"{bytes_text(sum(parts.values()))} ({listed})"
+
+
+def _rounded_parts(parts: Mapping[str, float]) -> dict[str, int]:
+    return {name: round(value) for name, value in parts.items()}
+
+
+# -- one process, and the memory of this machine
+
+
+def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> tuple[Recipe, list[str]]:
+    """The recipe with as many rows as fit, and what is to be said of that. ``memory``: by default the machine's. Raises
+    ConfigError for a run that certainly does not fit; whatever else is wrong with models and data the run says."""
+    try:
+        estimate = estimate_run(recipe, device=device)
+    except UserError:
+        return recipe, []
+    if (memory := memory or memory_of(device)) is None:
+        return recipe, []
+    parts, available = estimate.memory, bytes_text(memory.available)
+    if (least := parts["weights"] + parts["optimiser"]) > memory.total:
+        raise ConfigError(
+            f"weights and optimisers alone take {bytes_text(least)}, and {device} has {bytes_text(memory.total)}; "
+            "train adapters on one frozen base with --lora 16, or take a smaller model"
+        )
+    usable = USABLE_SHARE * memory.available
+    for rows in ROW_CHOICES if estimate.total_memory > usable else ():
+        fewer = override(recipe, _row_settings(recipe, rows))
+        if replace(estimate, recipe=fewer).total_memory <= usable:
+            note = f"note: at most {rows} answers at a time, as {available} are available; "
+            return fewer, [f"{note}--set policies.NAME.rows=N chooses otherwise"]
+    if estimate.total_memory <= memory.available:
+        return recipe, []
+    most = max(parts, key=lambda name: parts[name])
+    return recipe, [
+        f"note: this run is estimated to take {bytes_text(estimate.total_memory)}, and {available} are available on "
+        f"{device}; most of it is {most}: {_memory_advice(most)}"
+    ]
+
+
+def _row_settings(recipe: Recipe, rows: int) -> list[str]:
+    """Settings of policies that speak, have more rows, and whose rows the user did not choose."""
+    chosen = {one.partition("=")[0] for one in (recipe.origin.settings if recipe.origin else ())}
+    speaking = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Weights) and spec.speaks}
+    paths = {f"policies.{name}.rows": spec.rows for name, spec in speaking.items()}
+    return [f"{path}={rows}" for path, has in paths.items() if has > rows and path not in chosen]
+
+
+def _memory_advice(part: str) -> str:
+    """The flags that make a part smaller."""
+    if part in ("weights", "optimiser"):
+        return "--lora 16 trains adapters on one base, or take a smaller model"
+    if part.startswith("gradients"):
+        return "--lora 16, --set policies.NAME.micro_tokens=512 or --set policies.NAME.gradient_checkpointing=true"
+    if part == PROGRAM:
+        return "end other programs, or take a machine with more memory"
+    return (
+        "fewer answers at a time with --set policies.NAME.rows=8, shorter ones with --set "
+        "roles.NAME.sampling.max_tokens=N, or --set policies.NAME.autocast=true"
+    )
+
+
+# -- several processes, and the memory of their machines
+
+
+def with_processes(
+    estimate: RunEstimate, cluster: Cluster, places: Sequence[EnginePlacement], world: int
+) -> RunEstimate:
+    """The same with what each process of ``--backend ray`` holds. ``places``: the engines of the run; ``world``: its
+    ranks."""
+    policies, program, saved = estimate.recipe.policies, {PROGRAM: estimate.program}, estimate.checkpoint
+    changing = [s for s in policies.values() if not s.is_constant and s.model in estimate.shapes]
+    published = max((4.0 * estimate.shapes[spec.model].parameters for spec in changing), default=0.0)
+    store = min(float(cluster.object_store_mb * MEGABYTE), published + saved)
+    command = program | ({"a checkpoint": saved} if world == 1 else {})
+    processes = [ProcessMemory(what="the command", memory={}, beside=command)]
+    learning = [name for name, spec in policies.items() if spec.head]
+    parts = estimate.policy_memory(learning, samples=False, world=world)
+    gpus = cluster.gpus.get("RankHost" if world > 1 else "LearnerHost", 0.0)
+    for rank in range(world):
+        what = "the learners" if world == 1 else f"the learners (rank {rank} of {world})"
+        processes.append(ProcessMemory(what=what, memory=parts, beside=program, gpus=gpus))
+    for place in places:
+        asked = [name for name in place.policies if policies[name].head]
+        parts, kind = estimate.policy_memory(asked, learns=False), place.host.__name__
+        if kind == "VllmHost":
+            parts["cache"] = float(cluster.vllm.cache_mb * MEGABYTE)
+        gpus = cluster.gpus.get(kind, 0.0)
+        processes.append(ProcessMemory(what=place.what, memory=parts, beside=program, gpus=gpus))
+    processes.append(ProcessMemory(what="Ray", memory={}, beside={"its own processes": RAY, "its object store": store}))
+    return replace(estimate, processes=tuple(processes))
+
+
+def check_memory(processes: Sequence[ProcessMemory], machines: Sequence[Machine], device: str, where: str) -> None:
+    """Raise ConfigError, one line, where the processes need more than the machines have: one of them more than the
+    largest machine, or all of them more than all machines, whoever uses it now. ``machines``: those that may run them,
+    the command's if it is the only one; ``where``: as messages name them."""
+    on_gpu = device.startswith("cuda")
+    needs = {p.what: sum(p.beside.values()) + (0.0 if on_gpu else sum(p.memory.values())) for p in processes}
+    sizes = [float(machine["memory"]) for machine in machines if "error" not in machine]
+    _refuse_too_large(needs, sizes, "memory", where)
+    cards = [float(size) for machine in machines for _, size in machine.get("gpus", ()) if on_gpu]
+    needs = {p.what: sum(p.memory.values()) for p in processes if p.memory}
+    _refuse_too_large(needs, cards, "GPU memory", where)
+
+
+def _refuse_too_large(needs: Mapping[str, float], sizes: Sequence[float], kind: str, where: str) -> None:
+    """``sizes``: of what there is; nothing is refused where nobody knows."""
+    if not sizes:
+        return
+    largest, most, whole = max(needs, key=lambda what: needs[what]), max(sizes), sum(sizes)
+    todo = "take smaller models or --lora N, lower micro_tokens, rows or max_tokens, or see --dry-run"
+    if needs[largest] > most:
+        raise ConfigError(
+            f"{kind} of {largest}: about {bytes_text(needs[largest])}, and {where} has {bytes_text(most)}; {todo}"
+        )
+    if sum(needs.values()) > whole:
+        raise ConfigError(
+            f"{kind} of all processes: about {_parts_text(needs)}, and {where} has {bytes_text(whole)}; {todo}"
+        )
+
+
+def object_store_note(processes: Sequence[ProcessMemory], cluster: Cluster) -> str | None:
+    """Where weights do not fit into the object store that Ray begins with here: it writes them to the disk then."""
+    moved = max(process.memory.get("weights", 0.0) for process in processes)
+    if cluster.address is not None or moved <= cluster.object_store_mb * MEGABYTE:
+        return None
+    return (
+        f"note: weights of up to {bytes_text(moved)} pass through an object store of {cluster.object_store_mb} MB, and "
+        "Ray writes to the disk what does not fit; raise object_store_mb in the --cluster file"
+    )

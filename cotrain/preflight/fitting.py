@@ -33,10 +33,10 @@ def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
         if role.policy in trainer.policies.renderers and trainer.policies[role.policy].spec.head
     }
     for split in dict.fromkeys(["train", "test", "validation", *trainer.recipe.evaluation.splits]):
-        size = tasks.size(split) if has_split(tasks, split) else None
+        size = (tasks.size(split) if has_split(tasks, split) else None) or 0
         misfits: dict[str, dict[str, int]] = {name: {} for name in contexts}  # role → problem → tokens of its prompt
         looked = 0
-        while looked < (size or 0) and time.monotonic() < until:
+        while looked < size and time.monotonic() < until:
             task = tasks.get(split, looked)
             looked += 1
             for name, context in contexts.items():

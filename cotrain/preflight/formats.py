@@ -163,7 +163,7 @@ def choose_answer_settings(
     fixed = prompt is not None or is_given(recipe, "roles.solver.prompt")
     if named is not None and prompt is None and role.prompt == SOLVE_FULL and (named, steps or TAGS) != (TAGS, TAGS):
         prompt = solve_own(named, steps)
-    alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and _asks_plainly(one)]
+    alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and asks_plainly(one)]
     settings = role_settings(alike, prompt=prompt, answer=named, steps=steps)
     if named is not None or steps is not None:
         settings += _other_role_settings(recipe, named or role.answer, steps)
@@ -188,10 +188,10 @@ def _other_role_settings(recipe: Recipe, answer: str, steps: str | None) -> list
 
 
 def _asks_for_tags(role: Role) -> bool:
-    return role.parse is parse_solution and not _asks_plainly(role) and IN_TAGS in role.prompt
+    return role.parse is parse_solution and not asks_plainly(role) and IN_TAGS in role.prompt
 
 
-def _asks_plainly(role: Role) -> bool:
+def asks_plainly(role: Role) -> bool:
     """Whether it is told the problem and nothing else."""
     return fields_of(role.prompt) == {"problem"}
 
@@ -206,7 +206,7 @@ def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, 
         check_answer(answer)
     for name, role in recipe.roles.items():
         spoken = isinstance(recipe.policies[role.policy], Program) and role.parse is parse_solution
-        if answer not in (None, AUTO, *ENDS) and (_asks_for_tags(role) or (spoken and _asks_plainly(role))):
+        if answer not in (None, AUTO, *ENDS) and (_asks_for_tags(role) or (spoken and asks_plainly(role))):
             raise ConfigError(
                 f"--answer {answer}: recipe {recipe.name!r} has solutions written in the role {name!r} too, and a "
                 f"pattern does not say how; expected one of {', '.join(ENDS)}"
@@ -400,7 +400,7 @@ def _probe_reviews(
     solver = recipe.roles.get("solver")
     policies = {ways[0].policy} | ({solver.policy} if solver is not None and answer_reading is None else set())
     player = player_factory(recipe, policies, what="texts", device=device, say=say)
-    if answer_reading is None and solver is not None and _asks_plainly(solver):
+    if answer_reading is None and solver is not None and asks_plainly(solver):
         problems = probe_tasks(recipe)
         episodes = player({"solver": solver}).play(ask_solver, problems, step=STEP, group_size=1)
         drawn = [SampledText(task=problems[e.task], text=t.text, finish="stop") for e in episodes for t in e.traces]

@@ -11,7 +11,7 @@ over cutting a stream. Left out: reordering further than one batch, which would 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -131,12 +131,6 @@ def pack_documents(documents: Sequence[Document], rows: int, length: int, pad_id
         if whole == count:
             return taken, arrange_rows(pieces, placed, length, pad_id)
         limit = whole
-
-
-def pack_one_per_row(documents: Iterable[Document], length: int, pad_id: int) -> PackedBatch:
-    """One document per row, the slow reference of ``pack_documents``; documents are cut at ``length`` just the same."""
-    pieces = [piece for document in documents for piece in cut_document(document, length)]
-    return arrange_rows(pieces, [[i] for i in range(len(pieces))], length, pad_id)
 
 
 def block_mask(segments: torch.Tensor) -> torch.Tensor:

@@ -17,8 +17,7 @@ from cotrain.backend.machines import await_gpus, check_gpus, machine_differences
 from cotrain.backend.on_ray import _error_text
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
-from cotrain.preflight.estimate import ProcessMemory
-from cotrain.preflight.processes import check_memory, object_store_note
+from cotrain.preflight.estimate import ProcessMemory, check_memory, object_store_note
 from tests.helpers import TINY
 
 GIB = 2**30

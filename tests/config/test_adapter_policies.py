@@ -10,11 +10,10 @@ from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.contract import LossTerm, Sample
 from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.learn.scorer import sequence_scores
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.models.load import load_model
-from tests.helpers import cast_of
+from tests.helpers import cast_of, sequence_scores
 
 PAIRS = [((1, 40, 41, 42), (50, 51, 52)), ((1, 40, 41, 42), (60, 61)), ((1, 9), (7, 8, 9, 10))]
 POLICIES = {

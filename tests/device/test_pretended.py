@@ -5,10 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from cotrain.config.override import override
-from cotrain.learn.scorer import sequence_scores
 from tests.device.beside import DEVICE, rows_on, small
 from tests.device.pretended import counted
-from tests.helpers import tiny_model
+from tests.helpers import sequence_scores, tiny_model
 
 pytestmark = pytest.mark.whole
 

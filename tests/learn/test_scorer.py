@@ -9,7 +9,8 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaModel
 
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.learn.collate import collate
-from cotrain.learn.scorer import Scorer, sequence_scores
+from cotrain.learn.scorer import Scorer
+from tests.helpers import sequence_scores
 
 
 @pytest.mark.parametrize("tie", [True, False])

@@ -15,7 +15,8 @@ from cotrain.learn.algorithms import reinforce_pp
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import Batch, Sample, sampled_only, with_context
 from cotrain.learn.samples import sample_of
-from cotrain.learn.scorer import Scorer, sequence_scores
+from cotrain.learn.scorer import Scorer
+from tests.helpers import sequence_scores
 
 
 def parts(*spans):

@@ -11,13 +11,13 @@ from cotrain.metrics.page import page_text
 from cotrain.metrics.steps import RATES
 from cotrain.metrics.table import (
     TABLE,
-    is_documented,
     is_headline,
     labelled_metric,
     metric_named,
     metric_with_key,
     table_rank,
 )
+from tests.helpers import is_documented
 
 
 def test_the_page_is_up_to_date():

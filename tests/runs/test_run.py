@@ -42,12 +42,11 @@ from cotrain.methods.ssp.recipe import ssp
 from cotrain.methods.ssrl.recipe import ssrl
 from cotrain.methods.tango import tango
 from cotrain.methods.two_agents_split import two_agents_split
-from cotrain.metrics.table import is_documented
 from cotrain.rollout.protocols import solve
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
 from cotrain.train.trainer import CoTrainer
-from tests.helpers import EASY, TINY, RandomLatency
+from tests.helpers import EASY, TINY, RandomLatency, is_documented
 
 pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}

@@ -11,14 +11,13 @@ import torch
 from cotrain.disk import files as disk
 from cotrain.disk.files import DiskError
 from cotrain.methods.grpo import grpo
-from cotrain.metrics.table import is_documented
 from cotrain.runs import run as loop
 from cotrain.runs import shortage
 from cotrain.runs.log import SilentObserver
 from cotrain.runs.shortage import DiskRetry, memory_notes
 from cotrain.train.guard import Interrupted
 from cotrain.train.trainer import CoTrainer
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, is_documented
 from tests.runs.test_run import digest
 
 

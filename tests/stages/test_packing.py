@@ -10,7 +10,6 @@ from cotrain.stages.packing import (
     cut_document,
     longest_prefix,
     pack_documents,
-    pack_one_per_row,
     segment_lengths,
 )
 
@@ -94,8 +93,3 @@ def test_mask_by_hand():
 
 def test_lengths_by_hand():
     assert segment_lengths(torch.tensor([[0, 0, 1, PADDING], [0, 0, 0, 0], [0, 1, 1, 2]])) == [2, 1, 1, 4, 1, 2, 1]
-
-
-def test_unpacked_is_a_row_each():
-    batch = pack_one_per_row([document(1, 2, 3), document(4)], length=2, pad_id=0)
-    assert batch.ids.tolist() == [[1, 2], [3, 0], [4, 0]]

@@ -13,7 +13,7 @@ from cotrain.models.config import new_model
 from cotrain.models.optim import adamw
 from cotrain.stages.corpora import procedural_corpus, split_corpus
 from cotrain.stages.documents import all_documents, document_reader
-from cotrain.stages.packing import pack_documents, pack_one_per_row
+from cotrain.stages.packing import arrange_rows, cut_document, pack_documents
 from cotrain.stages.trainer import NonFiniteLoss, TrainingPlan, evaluate, token_losses, train, update
 
 PLAN = TrainingPlan(
@@ -47,7 +47,8 @@ def held(conversations, tokenizer):
 def test_packing_is_only_an_arrangement(model, read):
     items = read(0, 12)
     taken, packed = pack_documents(items, 3, 60, pad_id=0)
-    alone = pack_one_per_row(items[:taken], 60, pad_id=0)
+    pieces = [piece for item in items[:taken] for piece in cut_document(item, 60)]
+    alone = arrange_rows(pieces, [[i] for i in range(len(pieces))], 60, pad_id=0)
     assert taken >= 6
     expected = token_losses(model, alone)[alone.learn[:, 1:]].sort().values
     assert torch.allclose(token_losses(model, packed)[packed.learn[:, 1:]].sort().values, expected, atol=1e-5)

@@ -8,9 +8,8 @@ import torch
 from cotrain.backend.vllm_host import saved_name
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
-from cotrain.learn.scorer import sequence_scores
 from cotrain.models.adapters import AdapterBase
-from tests.helpers import request
+from tests.helpers import request, sequence_scores
 
 RANK = 4
 POLICIES = {"generator": RANK, "start": None, "verifier": RANK}

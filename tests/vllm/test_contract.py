@@ -10,9 +10,8 @@ import torch
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling
 from cotrain.engine.reference import complete_request
-from cotrain.learn.scorer import sequence_scores
 from cotrain.models.load import load_model
-from tests.helpers import request
+from tests.helpers import request, sequence_scores
 from tests.vllm import inside
 
 

@@ -28,7 +28,6 @@ from cotrain.tasks.words.oracle import grade_steps
 from cotrain.tasks.words.problem import Fact, Problem, compute, solution_text
 
 FEWER_FAMILY = "plain"  # the wording whose "fewer ... than" triggers the habit "fewer"
-SYSTEMATIC = ("carry", "fewer")
 TRIES = 20  # the first half of the kind asked for, then slips
 
 
