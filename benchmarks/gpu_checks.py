@@ -21,7 +21,7 @@ from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete_request
 from cotrain.learn.contract import LossTerm
 from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.learn.scorer import sequence_scores
+from cotrain.learn.scorer import Scorer
 from cotrain.methods.grpo import grpo
 from cotrain.train.trainer import CoTrainer
 
@@ -71,7 +71,7 @@ def against_the_reference(model: PreTrainedModel, work: Work, device: str) -> It
     said = completions_of(engine, plain)
     texts = [(r.prompt_ids, a.token_ids) for r, a in zip(plain, said, strict=True)]
     exact, rounded = (
-        torch.cat(sequence_scores(model, texts, autocast=autocast)).tolist() for autocast in (False, True)
+        torch.cat(Scorer(model, autocast=autocast).logprobs(texts)).tolist() for autocast in (False, True)
     )
     mine = [value for a in said for value in a.logprobs]
     off, limit = (mean(abs(p - q) for p, q in zip(x, exact, strict=True)) for x in (mine, rounded))

@@ -11,9 +11,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
-from cotrain.backend.handles import Program, ProgramHandle
+from cotrain.backend.handles import Program, ProgramHandle, RoutingEngine
 from cotrain.backend.local import LocalBackend
-from cotrain.backend.routing_engine import RoutingEngine
 from cotrain.config.policies import Policy, program
 from cotrain.core.address import Address, rng_of
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from cotrain.backend.handles import ModelHandle, PolicyHandle
+from cotrain.backend.handles import ModelHandle
 from cotrain.config.policies import Average, Snapshot
 from cotrain.core.address import seed_of
 from cotrain.core.errors import StateError
 from cotrain.core.state import State, take_fields
+from cotrain.learn.contract import PolicyVerbs
 from cotrain.text.render import Rendering
 
 PLAYED = "model."  # prefix of the weights that speak; those of the pool begin with "pool<n>."
@@ -104,7 +105,7 @@ class FollowerHandle(ModelHandle):
     def version(self) -> int:
         return self.follower.version
 
-    def follow(self, source: PolicyHandle, planned: int) -> bool:
+    def follow(self, source: PolicyVerbs, planned: int) -> bool:
         return self.follower.follow(dict(source.weights()), source.version, planned)
 
     def state(self) -> State:
