@@ -77,6 +77,7 @@ def with_context(token_ids: tuple[int, ...], given: Given) -> tuple[tuple[int, .
         ids.append(token)
     return tuple(ids), places
 
+
 Ids = tuple[int, ...]
 Sequences = Sequence[tuple[Ids, Ids]]  # (prompt_ids [P], token_ids [T])
 
