@@ -14,9 +14,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
-from cotrain.backend.handles import Program, ProgramHandle
+from cotrain.backend.handles import Program, ProgramHandle, RoutingEngine
 from cotrain.backend.local import LocalBackend
-from cotrain.backend.routing_engine import RoutingEngine
 from cotrain.config.policies import Policy, program
 from cotrain.core.address import Address, rng_of
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task

@@ -2,12 +2,11 @@
 
 import sys
 
-from cotrain.backend import environments
-from cotrain.backend.machines import inspect_machine, machine_differences
+from cotrain.backend.machines import inspect_machine, inspect_python, machine_differences
 from cotrain.backend.publishing import PublishCheck
 from cotrain.preflight.cluster_doctor import arrivals_text, print_machine
 
-HERE = environments.inspect_python(sys.executable)
+HERE = inspect_python(sys.executable)
 
 
 def test_a_machine_that_has_everything(capsys):

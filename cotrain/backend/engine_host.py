@@ -1,21 +1,24 @@
-"""An engine in a process of its own, for requests that come from another one. Knows no Ray: ``on_ray.py`` makes it an
-actor.
+"""An engine in a process of its own, the embedded one or vLLM's, for requests that come from another process
+(``hosted_engines.py``). Knows no Ray: ``on_ray.py`` makes it an actor.
 
 ``advance`` is the engine's own, with the requests that were made since the last call and what has finished. Requests
 enter in the order in which they were made there, and the engine forms a batch only when all of them have entered: so
 batches, and with them the bits, are those of an engine in the caller's process.
 
 The models here are copies. ``publish`` brings the weights that have changed, by name, into the very tensors that the
-engine computes with.
+engine computes with. What arrives are the learners' parameters, by their names in transformers; vLLM knows a model's
+weights by the names of its directory, which are the same for the models that it was tried with, and an adapter's by
+those of PEFT.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,10 +27,14 @@ from torch import nn
 from cotrain.backend.handles import ModelHandle, PolicySpec
 from cotrain.backend.local import PolicyFactory, make_embedded_engine
 from cotrain.core.address import Address
+from cotrain.core.errors import ModelError
 from cotrain.core.types import Completion
 from cotrain.engine.contract import ContextLimitedEngine, MemoryLimitedEngine, Request, as_serving_engine
+from cotrain.engine.vllm_engine import VllmEngine, VllmSettings
+from cotrain.models.load import load_tokenizer, model_directory
+from cotrain.models.lora import Lora
 from cotrain.rollout.idle_loop import IdleLoop
-from cotrain.text.render import Rendering
+from cotrain.text.render import Renderer, Rendering
 
 Weights = Mapping[str, Any]  # parameter → numpy array
 
@@ -72,9 +79,6 @@ class BaseEngineHost:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._finished: list[HostResult] = []
 
-    def pid(self) -> int:
-        return os.getpid()
-
     def context(self) -> dict[str, int]:
         """Of each policy: see ``ServingEngine.context``."""
         return {name: self._engine.context(name) for name in self._renderers}
@@ -117,8 +121,7 @@ class BaseEngineHost:
     def counts(self) -> dict[str, float]:
         return self._engine.counts()
 
-    def limit(self, limits: Mapping[str, int]) -> None:
-        """See ``MemoryLimitedEngine``."""
+    def set_limits(self, limits: Mapping[str, int]) -> None:
         if isinstance(self._engine, MemoryLimitedEngine):
             self._engine.set_limits(limits)
 
@@ -186,7 +189,7 @@ class EngineHost(BaseEngineHost):
     """The policies of a run that are asked, and an embedded engine over them."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str, threads: int) -> None:
-        """``policies``: all that the engine has, as the backend has settled them; ``threads``: of the CPU."""
+        """``policies``: all that the engine has, with what the device decides; ``threads``: of the CPU."""
         torch.set_num_threads(threads)
         factory = EnginePolicyFactory(policies, seed, device)
         handles = {name: factory.get_handle(name) for name, spec in policies.items() if spec.speaks or spec.scores}
@@ -210,3 +213,52 @@ class EnginePolicyFactory(PolicyFactory):
     def build_adapter(self, name: str, spec: Any) -> Any:
         model, renderer, activate, _ = self.adapter_module(name, spec)
         return ModelHandle(name, spec, renderer, model, activate=activate)
+
+
+class VllmHost(BaseEngineHost):
+    """The policies of a run that speak with one set of weights, or with adapters on it, and an engine of vLLM, in the
+    Python of an environment that has it."""
+
+    def __init__(self, policies: Mapping[str, Any], settings: VllmSettings, device: str, threads: int) -> None:
+        """``policies``: with what the device decides, all on one model; ``threads``: of the CPU."""
+        torch.set_num_threads(threads)
+        self._adapters = {name: _adapter_config(spec.lora) for name, spec in policies.items() if spec.lora is not None}
+        first_spec = next(iter(policies.values()))
+        narrow = first_spec.autocast or first_spec.dtype == "bfloat16"
+        engine = VllmEngine(
+            model_directory(first_spec.model, trust_remote_code=first_spec.trust_remote_code),
+            {name: self._adapters[name]["r"] if name in self._adapters else None for name in policies},
+            dtype="bfloat16" if narrow else "float32",
+            settings=settings,
+            device=device,
+            trust_remote_code=first_spec.trust_remote_code,
+        )
+        renderer = Renderer(load_tokenizer(first_spec.model, trust_remote_code=first_spec.trust_remote_code))
+        super().__init__(engine, dict.fromkeys(policies, renderer))
+        self._vllm = engine
+
+    def load_weights(self, policy: str, weights: Weights) -> None:
+        named = [(name, torch.from_numpy(array.copy())) for name, array in weights.items()]
+        if policy not in self._adapters:
+            self._vllm.load_weights(policy, named)
+            return
+        saved = [(saved_name(name, policy), tensor) for name, tensor in named]
+        targets = sorted({name.split(".lora_")[0].rpartition(".")[2] for name, _ in saved})
+        self._vllm.load_weights(policy, saved, {**self._adapters[policy], "target_modules": targets})
+
+
+def saved_name(name: str, policy: str) -> str:
+    """A weight's name in an adapter's directory, of that in the module (``models/adapters.py``)."""
+    return "base_model.model." + name.replace(f".policy-{policy}.", ".")
+
+
+def _adapter_config(lora: Lora) -> dict[str, Any]:
+    """What vLLM has to know of an adapter, as PEFT writes it."""
+    rank, alpha = lora.rank, lora.alpha
+    if lora.path is not None:
+        try:
+            saved = json.loads((Path(lora.path) / "adapter_config.json").read_text(encoding="utf-8"))
+            rank, alpha = int(saved["r"]), int(saved["lora_alpha"])
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(f"adapter {lora.path}: no rank in its adapter_config.json ({error})") from error
+    return {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": alpha, "bias": "none"}

@@ -3,28 +3,30 @@ process.
 
 A handle is what the trainer, the server and the export have of a policy. Each kind answers what it can; recipes are
 held against what their policies may be asked before anything is built, so the refusals here are for code that goes
-around that.
+around that. What a policy is asked where its model is stands in ``learn/contract.py: PolicyVerbs``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from cotrain.backend.shapes import ComputeShape, compute_shape
+from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
-from cotrain.core.state import State, take_fields
 from cotrain.core.types import Completion, Trace
 from cotrain.disk.parts import TensorParts
-from cotrain.engine.contract import Engine, Request, SpeakerError
-from cotrain.learn.contract import Given, Learner, LossTerm, UpdateReport
+from cotrain.engine.contract import Engine, MemoryLimitedEngine, Request, SpeakerError, as_serving_engine
+from cotrain.learn.contract import Given, PolicyVerbs, Sequences, verbs_of
 from cotrain.learn.scorer import Scorer
+from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.load import load_model, save_model
 from cotrain.text.render import Renderer, Rendering
 
@@ -32,11 +34,33 @@ if TYPE_CHECKING:
     from cotrain.models.adapters import AdapterBase
     from cotrain.models.lora import Lora
 
-Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # (prompt_ids [P], token_ids [T])
 RankedTokens = list[tuple[float, list[tuple[int, float]]]]  # per token: its log-probability, the likeliest with theirs
 Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
 SCORING_SHORT = "scoring_out_of_memory"  # how often a pass that scores was halved
 _SLICE = 2**24  # logits that are normalised at a time
+
+
+class Forwarder(Protocol):
+    """Who stands between those that ask a verb and the one that does it."""
+
+    def ask_verb(self, verb: str, *arguments: Any, **options: Any) -> Any:
+        """The answer of whoever does it."""
+        ...
+
+
+Forwarding = TypeVar("Forwarding", bound=Forwarder)
+
+
+def forward_verbs(*verbs: str) -> Callable[[type[Forwarding]], type[Forwarding]]:
+    """Class decorator: ``policy.update(terms)`` asks ``policy.ask_verb("update", terms)``, and so does each of these
+    verbs. Their types are those of the class's base, ``PolicyVerbs``."""
+
+    def add_verbs(kind: type[Forwarding]) -> type[Forwarding]:
+        for verb in verbs:
+            setattr(kind, verb, partialmethod(kind.ask_verb, verb))
+        return kind
+
+    return add_verbs
 
 
 class PolicySpec(Protocol):
@@ -88,56 +112,21 @@ class ModelSpec(PolicySpec, Protocol):
     def load_options(self) -> dict[str, Any]: ...  # arguments of ``load_model``
 
 
-class PolicyHandle:
+class PolicyHandle(PolicyVerbs):
     """One policy. ``spec`` is what the recipe says of it, ``renderer`` None for one that is never asked (a critic)."""
 
+    engine: Engine | None = None  # who samples from it; set by the backend
     changes = False  # its weights change in the run, so it has state and versions
     sharded = False  # no process has all of its weights
 
     def __init__(self, name: str, spec: PolicySpec, renderer: Rendering | None) -> None:
         self.name, self.spec, self.renderer = name, spec, renderer
 
-    @property
-    def version(self) -> int:
-        """Of the weights: how often they have changed."""
-        return 0
-
     async def sample(self, request: Request) -> Completion:
         """What it says to a request. Errors: see ``Engine.sample``."""
-        raise self._unsupported_error("is not asked anything")
-
-    def logprobs(
-        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
-    ) -> list[torch.Tensor]:
-        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities, or values of a critic.
-        ``given``: what stands between the tokens of each."""
-        raise self._unsupported_error("has no probabilities")
-
-    def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
-        """At most one optimiser step."""
-        raise self._unsupported_error("is not trained")
-
-    def renew(self) -> None:
-        """Begin anew with the optimiser, see ``Learner.renew``."""
-
-    def restart(self) -> bool:
-        """Go back to the weights of the start where an iteration of it is over; whether it did."""
-        return False
-
-    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, tensor) of the weights that may have changed, for an engine that holds its own."""
-        return iter(())
-
-    def follow(self, source: PolicyHandle, planned: int) -> bool:
-        """Called after each update of the policy that it follows; whether its weights changed."""
-        raise self._unsupported_error("follows nobody")
-
-    def state(self) -> State:
-        """What a checkpoint must hold beside ``tensors``; of policies that change."""
-        return {}
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return {}
+        if self.engine is None:
+            raise self._unsupported_error("is not asked anything")
+        return await self.engine.sample(request)
 
     def checkpoint_tensors(self) -> Mapping[str, torch.Tensor] | TensorParts:
         """``tensors`` for a checkpoint, or who writes them."""
@@ -145,11 +134,6 @@ class PolicyHandle:
 
     def check_folder(self, folder: Path) -> None:
         """Raise ConfigError where whoever saves it cannot write there."""
-
-    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Exactly what ``state`` and ``tensors`` gave; raises StateError for anything else."""
-        take_fields(f"policy {self.name!r}", state)
-        take_fields(f"tensors of policy {self.name!r}", tensors)
 
     def save(self, directory: Path, *, merged: bool = False) -> None:
         """Write it as a model directory that plain transformers (or PEFT) load."""
@@ -161,13 +145,6 @@ class PolicyHandle:
 
     def cache_answers(self, traces: Sequence[Trace]) -> None:
         """See ``Backend.cache_remote_answers``; only who answers from outside has something to remember."""
-
-    def scoring_limit(self) -> int | None:
-        """Tokens of a pass that scores, where they are fewer since memory ran out, and ``state`` does not hold them."""
-        return None
-
-    def set_scoring_limit(self, tokens: int | None) -> None:
-        """What ``scoring_limit`` gave; None: as many as at the start."""
 
     def counts(self) -> dict[str, float]:
         """Work done for it that the engine does not count."""
@@ -184,7 +161,6 @@ class ModelHandle(PolicyHandle):
     """A policy whose model this process holds."""
 
     spec: ModelSpec
-    engine: Engine  # who samples from it; set by the backend
 
     def __init__(
         self,
@@ -202,9 +178,6 @@ class ModelHandle(PolicyHandle):
         self.make_scorer: Callable[..., Scorer] = Scorer
         self.micro_tokens = self.most = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
         self._shortages = 0
-
-    async def sample(self, request: Request) -> Completion:
-        return await self.engine.sample(request)
 
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
@@ -250,7 +223,7 @@ class ModelHandle(PolicyHandle):
     def shape(self) -> ComputeShape | None:
         return compute_shape(self.name, self.spec, self.model)
 
-    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
         return ((name, parameter.detach()) for name, parameter in self.model.named_parameters())
 
     def save(self, directory: Path, *, merged: bool = False) -> None:
@@ -272,6 +245,7 @@ class ModelHandle(PolicyHandle):
         save_model(model, renderer.tokenizer, directory)
 
 
+@forward_verbs(*verbs_of(TorchLearner))
 class LearnerHandle(ModelHandle):
     """A policy with an optimiser."""
 
@@ -283,7 +257,7 @@ class LearnerHandle(ModelHandle):
         spec: ModelSpec,
         renderer: Rendering | None,
         model: nn.Module,
-        learner: Learner,
+        learner: TorchLearner,
         *,
         activate: Callable[[], object] | None = None,
         base: AdapterBase | None = None,
@@ -294,33 +268,10 @@ class LearnerHandle(ModelHandle):
 
     @property
     def version(self) -> int:
-        return self.learner.updates
+        return self.learner.version
 
-    def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
-        return self.learner.update(terms)
-
-    def renew(self) -> None:
-        self.learner.renew()
-
-    def restart(self) -> bool:
-        return self.learner.restart()
-
-    def logprobs(
-        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
-    ) -> list[torch.Tensor]:
-        return self.learner.logprobs(sequences, temperature=temperature, given=given)
-
-    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return self.learner.weights()
-
-    def state(self) -> State:
-        return self.learner.state()
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return self.learner.tensors()
-
-    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
-        self.learner.load(state, tensors)
+    def ask_verb(self, verb: str, *arguments: Any, **options: Any) -> Any:
+        return getattr(self.learner, verb)(*arguments, **options)
 
     def save(self, directory: Path, *, merged: bool = False) -> None:
         if self.base is None:
@@ -351,3 +302,79 @@ class ProgramHandle(PolicyHandle):
             raise SpeakerError(f"program {self.name!r} at {request.address}: {error}") from error
         zeros = (0.0,) * len(token_ids)
         return Completion(token_ids=token_ids, logprobs=zeros, finish="stop", policy=self.name, version=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeShape:
+    """A model, as far as its price goes."""
+
+    body: int  # weights that multiply every token
+    head: int  # weights of the output layer
+    pair: int  # operations of one (query, key) pair: 4 · layers · heads · head size
+    trained: int = 0  # weights of body and head that get a gradient
+
+
+def compute_shape(name: str, spec: PolicySpec, model: nn.Module) -> ComputeShape:
+    """The shape of a policy's model; of the adapters on a shared base only its own counts."""
+    full_model: Any = model
+    core = full_model if spec.head == "lm" else full_model.body
+    config = core.config.get_text_config()
+    own = {p for path, p in model.named_parameters() if ".lora_" not in path or f".policy-{name}." in path}
+    embedding = core.get_input_embeddings().weight
+    head = core.get_output_embeddings().weight if spec.head == "lm" else full_model.head.weight
+    body = sum(p.numel() for p in own) - embedding.numel() - (0 if head is embedding else head.numel())
+    adapter = sum(p.numel() for path, p in model.named_parameters() if f".policy-{name}." in path)
+    heads = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
+    size = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)
+    return ComputeShape(
+        body=body,
+        head=head.numel(),
+        pair=4 * config.num_hidden_layers * heads * size,
+        trained=adapter if spec.lora else body + head.numel() if spec.trained else 0,
+    )
+
+
+class RoutingEngine:
+    """All policies of a run as one engine: each request goes to the handle of its policy, batches form in the engine
+    below, which answers for whoever has no handle, and refuses whom it does not know. Implements ``ServingEngine`` and
+    ``MemoryLimitedEngine``."""
+
+    def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
+        self._handles, self.engine = handles, engine
+
+    async def sample(self, request: Request) -> Completion:
+        player = self._handles.get(request.policy, self.engine)
+        return await player.sample(request)
+
+    def advance(self) -> bool:
+        return self.engine.advance()
+
+    def publish(self, policy: str, version: int) -> None:
+        self.engine.publish(policy, version)
+
+    def counts(self) -> dict[str, float]:
+        own = self.engine.counts()
+        for handle in self._handles.values():
+            own |= handle.counts()
+        return own
+
+    def limits(self) -> dict[str, int]:
+        return self.engine.limits() if isinstance(self.engine, MemoryLimitedEngine) else {}
+
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        if isinstance(self.engine, MemoryLimitedEngine):
+            self.engine.set_limits(limits)
+
+    # -- what a server needs
+
+    def step(self) -> bool:
+        return as_serving_engine(self.engine).step()
+
+    def running_tokens(self) -> dict[Address, list[int]]:
+        return as_serving_engine(self.engine).running_tokens()
+
+    def check(self, request: Request) -> None:
+        as_serving_engine(self.engine).check(request)
+
+    def context(self, policy: str) -> int:
+        return as_serving_engine(self.engine).context(policy)

@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicyHandle, PolicySpec, ProgramHandle
+from cotrain.backend.handles import (
+    LearnerHandle,
+    ModelHandle,
+    PolicyHandle,
+    PolicySpec,
+    ProgramHandle,
+    RoutingEngine,
+)
 from cotrain.backend.process_stats import ProcessStats
-from cotrain.backend.routing_engine import RoutingEngine
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Trace
@@ -152,13 +158,16 @@ class PolicyFactory:
     def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
         """All weights of a module, with an optimiser."""
         model = model.to(self.device).requires_grad_(True)
-        return LearnerHandle(name, spec, renderer, model, TorchLearner(model, **spec.learner_options))
+        return LearnerHandle(name, spec, renderer, model, self.make_learner(model, spec))
 
     def build_adapter(self, name: str, spec: Any) -> LearnerHandle:
         """The adapter of this policy on the base that it shares, with an optimiser."""
         model, renderer, activate, base = self.adapter_module(name, spec)
-        learner = TorchLearner(model, **spec.learner_options, activate=activate)
+        learner = self.make_learner(model, spec, activate)
         return LearnerHandle(name, spec, renderer, model, learner, activate=activate, base=base)
+
+    def make_learner(self, model: nn.Module, spec: Any, activate: Callable[[], object] | None = None) -> TorchLearner:
+        return TorchLearner(model, **spec.learner_options, activate=activate)
 
     def adapter_module(self, name: str, spec: Any) -> tuple[nn.Module, Rendering, Callable[[], object], AdapterBase]:
         """The module in which an adapter lies, its renderer, what selects the adapter, and the base."""
@@ -175,10 +184,13 @@ class PolicyFactory:
         return ModelHandle(name, spec, renderer, model, activate=partial(base.activate, None) if base else None)
 
     def build_program(self, name: str, spec: Any) -> ProgramHandle:
-        teller = None if spec.tokens_of is None else self.get_handle(spec.tokens_of).renderer
         from cotrain.text.plain import ByteRenderer
 
+        teller = None if spec.tokens_of is None else self.renderer_of(spec.tokens_of)
         return ProgramHandle(name, spec, teller or ByteRenderer(), spec.speak)
+
+    def renderer_of(self, name: str) -> Rendering | None:
+        return self.get_handle(name).renderer
 
 
 def _adapter_bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[str, AdapterBase]:

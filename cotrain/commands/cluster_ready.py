@@ -41,7 +41,7 @@ def cluster_ready(backend: MultiProcessBackend, recipe: Any) -> Iterator[list[st
 
 def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
     """See ``cluster_ready``."""
-    from cotrain.backend import environments, machines
+    from cotrain.backend import machines
     from cotrain.backend.joining import check_here
     from cotrain.preflight.estimate import check_memory, object_store_note
 
@@ -65,7 +65,7 @@ def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
     reports = machines.ask_machines(
         engine, models, patience=cluster.deadline, gpus=all(process.gpus for process in hosts)
     )
-    here = environments.inspect_python(sys.executable)
+    here = machines.inspect_python(sys.executable)
     wrong = [line for machine in reports for line in machines.machine_problems(machine, here, engine)]
     wrong += machines.machine_differences(reports)
     if wrong:

@@ -18,50 +18,57 @@ from typing import Any
 import torch
 from torch import nn
 
-from cotrain.backend.handles import ModelHandle, PolicyHandle
+from cotrain.backend.handles import ModelHandle
 from cotrain.config.policies import Average, Snapshot
 from cotrain.core.address import seed_of
 from cotrain.core.errors import StateError
 from cotrain.core.state import State, take_fields
+from cotrain.learn.contract import PolicyVerbs
 from cotrain.text.render import Rendering
 
 PLAYED = "model."  # prefix of the weights that speak; those of the pool begin with "pool<n>."
 
 
-class FollowerWeights:
-    """The weights of one following policy, and their history as far as it is needed."""
+class FollowerHandle(ModelHandle):
+    """A following policy of a run, and the history of its weights as far as it is needed."""
 
-    def __init__(self, rule: Average | Snapshot, module: nn.Module, seed: int) -> None:
-        """``module`` is changed in place, so an engine that shares it has the new weights at once."""
-        self.rule, self.seed, self.version = rule, seed, 0
-        self._played = dict(module.named_parameters())
+    changes = True
+    version = 0
+    spec: Average | Snapshot
+
+    def __init__(
+        self, name: str, spec: Average | Snapshot, renderer: Rendering | None, model: nn.Module, seed: int
+    ) -> None:
+        """``model`` is changed in place, so an engine that shares it has the new weights at once."""
+        super().__init__(name, spec, renderer, model)
+        self._seed = seed
+        self._played = dict(model.named_parameters())
         self._pool: list[tuple[int, dict[str, torch.Tensor]]] = []  # (updates of the source, its weights), oldest first
-        if isinstance(rule, Snapshot):
+        if isinstance(spec, Snapshot):
             self._pool.append((0, _copy_weights(self._played)))
 
     @torch.no_grad()
-    def follow(self, weights: Mapping[str, torch.Tensor], updates: int, planned: int) -> bool:
-        """Called with the source's weights after each of its updates, the ``updates``-th of ``planned``; returns
-        whether weights changed here."""
-        if isinstance(self.rule, Average):
-            rate = rate_at(self.rule, updates, planned)
+    def follow(self, source: PolicyVerbs, planned: int) -> bool:
+        weights, updates = dict(source.weights()), source.version
+        if isinstance(self.spec, Average):
+            rate = rate_at(self.spec, updates, planned)
             for name, parameter in self._played.items():
                 parameter.lerp_(weights[name].to(parameter.dtype), rate)
         else:
-            since = updates - self.rule.first
-            if since < 0 or since % self.rule.every:
+            since = updates - self.spec.first
+            if since < 0 or since % self.spec.every:
                 return False
-            self._pool = [*self._pool, (updates, _copy_weights(weights))][-self.rule.keep :]
+            self._pool = [*self._pool, (updates, _copy_weights(weights))][-self.spec.keep :]
             for name, saved in self._pool[self._pick_index(updates)][1].items():
                 self._played[name].copy_(saved)
         self.version += 1
         return True
 
     def _pick_index(self, updates: int) -> int:
-        assert isinstance(self.rule, Snapshot)
-        if self.rule.pick == "random":
-            return seed_of(self.seed, "snapshot", updates) % len(self._pool)
-        return 0 if self.rule.pick == "oldest" else -1
+        assert isinstance(self.spec, Snapshot)
+        if self.spec.pick == "random":
+            return seed_of(self._seed, "snapshot", updates) % len(self._pool)
+        return 0 if self.spec.pick == "oldest" else -1
 
     def state(self) -> State:
         return {"version": self.version, "pool": [updates for updates, _ in self._pool]}
@@ -88,33 +95,6 @@ class FollowerWeights:
             for n, updates in enumerate(pool)
         ]
         self.version = int(version)
-
-
-class FollowerHandle(ModelHandle):
-    """A following policy of a run."""
-
-    changes = True
-    spec: Average | Snapshot
-
-    def __init__(self, name: str, spec: Average | Snapshot, renderer: Rendering, model: nn.Module, seed: int) -> None:
-        super().__init__(name, spec, renderer, model)
-        self.follower = FollowerWeights(spec, model, seed)
-
-    @property
-    def version(self) -> int:
-        return self.follower.version
-
-    def follow(self, source: PolicyHandle, planned: int) -> bool:
-        return self.follower.follow(dict(source.weights()), source.version, planned)
-
-    def state(self) -> State:
-        return self.follower.state()
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return self.follower.tensors()
-
-    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
-        self.follower.load(state, tensors)
 
 
 def rate_at(rule: Average, updates: int, planned: int) -> float:

@@ -22,12 +22,10 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import COLDEST
-from cotrain.learn.contract import Given, LossTerm, MicroBatch, Normaliser, Sample, with_context
+from cotrain.learn.contract import Given, Ids, LossTerm, MicroBatch, Normaliser, Sample, Sequences, with_context
 from cotrain.learn.losses import bounds_of
 from cotrain.models.shared_prefix import Branches, branches_of
 
-Ids = tuple[int, ...]
-Sequences = Sequence[tuple[Ids, Ids]]  # (prompt_ids [P], token_ids [T])
 Carrier = TypeVar("Carrier", "ForwardInput", MicroBatch)
 RECTANGLE = 4  # shared layout: sequences × longest, which attention pads to, over the budget of tokens
 

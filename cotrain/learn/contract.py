@@ -1,9 +1,9 @@
-"""The contracts of an algorithm, which turns rewards into a loss, and of a learner, which holds the model and its
-optimiser.
+"""The contracts of an algorithm, which turns rewards into a loss, and of a policy, which is asked where its model is.
 
 An *algorithm* knows mathematics: which signals it reads, how they become per-token credit, and what its loss is. It is
-synchronous, keeps no state and touches neither an engine nor a model. A *learner* knows one policy: its weights and its
-optimiser. It packs samples, runs forward and backward, and asks the algorithm for the loss of each micro-batch.
+synchronous, keeps no state and touches neither an engine nor a model. A *policy* answers ``PolicyVerbs``, wherever its
+model is. A *learner* (``torch_learner.py``) answers those of one policy with its weights and its optimiser: it packs
+samples, runs forward and backward, and asks the algorithm for the loss of each micro-batch.
 
 Several objectives may train one policy: their terms are summed into one optimiser step, each normalised by its own
 count, so that a role with long answers does not drown a role with short ones.
@@ -11,15 +11,17 @@ count, so that a role with long answers does not drown a role with short ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import isfunction
 from itertools import accumulate
 from typing import Protocol
 
 import torch
 
+from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
-from cotrain.core.state import State
+from cotrain.core.state import State, take_fields
 from cotrain.core.types import Reward, Trace
 
 # -- What of a trace can be learned: the tokens that the policy sampled. What was given between its turns is context.
@@ -74,6 +76,10 @@ def with_context(token_ids: tuple[int, ...], given: Given) -> tuple[tuple[int, .
         places.append(len(ids))
         ids.append(token)
     return tuple(ids), places
+
+
+Ids = tuple[int, ...]
+Sequences = Sequence[tuple[Ids, Ids]]  # (prompt_ids [P], token_ids [T])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,50 +228,71 @@ class UpdateReport:
     metrics: Mapping[str, float]  # "{objective}/loss", "{objective}/entropy", "grad_norm", "lr", "tokens", "seconds" …
 
 
-class Learner(Protocol):
-    """One policy, one optimiser."""
+class PolicyVerbs:
+    """What is asked of a policy where its model is: each verb stands here once, and once where it is done
+    (``torch_learner.py``, ``backend/handles.py``, ``config/followers.py``). Whoever stands between forwards ``VERBS``
+    by name. Here are the answers of a policy that never changes."""
 
     @property
-    def updates(self) -> int:
-        """Optimiser steps made so far; refused ones do not count."""
-        ...
+    def version(self) -> int:
+        """Of the weights: how often they have changed; of a learner its optimiser steps, refused ones not counted."""
+        return 0
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
         """At most one optimiser step, on the sum of all terms, each divided by its own totals over the whole update."""
-        ...
+        raise self._unsupported_error("is not trained")
 
     def renew(self) -> None:
         """Between updates: the next one is made, and its learning rate warmed up, as by a new optimiser. Twice is as
         once."""
-        ...
 
     def restart(self) -> bool:
         """Between updates: the weights of the start again, where an iteration is over and the policy asks for that;
         whether it did."""
-        ...
-
-    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What is trained, by name, for an engine that holds weights of its own and pulls the new ones."""
-        ...
+        return False
 
     def logprobs(
-        self,
-        samples: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
-        *,
-        temperature: float = 1.0,
-        given: Sequence[Given] = (),
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
     ) -> list[torch.Tensor]:
-        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities (or values) without gradient.
+        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities, or values of a critic, without
+        gradient. ``given``: what stands between the tokens of each; () for nothing anywhere."""
+        raise self._unsupported_error("has no probabilities")
 
-        ``given``: what stands between the tokens of each; () for nothing anywhere."""
-        ...
+    def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """(name, tensor) of the weights that may have changed, for an engine that holds its own."""
+        return ()
 
-    def state(self) -> State: ...
+    def follow(self, source: PolicyVerbs, planned: int) -> bool:
+        """After each of ``planned`` updates of the policy that it follows; whether its weights changed."""
+        raise self._unsupported_error("follows nobody")
+
+    def state(self) -> State:
+        """What a checkpoint must hold beside ``tensors``; of policies that change."""
+        return {}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything to be saved: weights under ``model.``, optimiser moments under ``optimizer.``."""
-        ...
+        return {}
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; missing and unknown names raise StateError."""
-        ...
+        take_fields("a policy that does not change", state)
+        take_fields("tensors of a policy that does not change", tensors)
+
+    def scoring_limit(self) -> int | None:
+        """Tokens of a pass that scores, where they are fewer since memory ran out, and ``state`` does not hold them."""
+        return None
+
+    def set_scoring_limit(self, tokens: int | None) -> None:
+        """What ``scoring_limit`` gave; None: as many as at the start."""
+
+    def _unsupported_error(self, why: str) -> ConfigError:
+        return ConfigError(f"{type(self).__name__} {why}; let another policy do that")
+
+
+VERBS = tuple(name for name, verb in vars(PolicyVerbs).items() if isfunction(verb) and name[0] != "_")
+
+
+def verbs_of(kind: type[PolicyVerbs]) -> tuple[str, ...]:
+    """The verbs that a kind of policy answers itself."""
+    return tuple(verb for verb in VERBS if getattr(kind, verb) is not getattr(PolicyVerbs, verb))

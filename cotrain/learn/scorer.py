@@ -16,7 +16,7 @@ of experts are balanced in pretraining; they are no part of log π.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -26,8 +26,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.learn.collate import ForwardInput, Sequences, batches_of, forward_input_of, move_to
-from cotrain.learn.contract import Given, with_context
+from cotrain.learn.collate import ForwardInput, batches_of, forward_input_of, move_to
+from cotrain.learn.contract import Given, Sequences, with_context
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
 from cotrain.models.shared_prefix import can_branch, use_branches
 
@@ -135,23 +135,40 @@ class Scorer:
         """None where memory ran out."""
         between = given or [()] * len(sequences)
         plan = self.plan_batches([(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)])
-        results: list[torch.Tensor] = [torch.empty(0)] * len(sequences)
+        results = [torch.zeros(len(token_ids)) for _, token_ids in sequences]
         self.model.eval()
         try:
-            with torch.no_grad():
-                for indices in plan:
+            with self.without_gradient():
+                for indices, counts in self.local_batches(plan):
                     batch_sequences, batch_given = [sequences[i] for i in indices], [between[i] for i in indices]
                     rows = forward_input_of(
                         batch_sequences, [temperature] * len(batch_sequences), given=batch_given, shared=self.shared
                     )
                     predictions = self.predict(move_to(rows, self.device))[0].float().cpu()
-                    for b, i in enumerate(indices):
+                    for b, i in enumerate(indices if counts else ()):
                         results[i] = predictions[b, : len(sequences[i][1])].clone()
-            return results
         except MEMORY_ERRORS as error:
             self.halve_batches([[sequences[i] for i in indices] for indices in plan], error)
+        else:
+            return self.complete_logprobs(results)
         release_gpu_cache(self.device)
         return None
+
+    # -- what a scorer overrides whose model is in shards
+
+    def without_gradient(self) -> AbstractContextManager[object]:
+        """Around passes that no backward pass follows."""
+        return torch.no_grad()
+
+    def local_batches(self, plan: Sequence[tuple[int, ...]]) -> Iterable[tuple[tuple[int, ...], bool]]:
+        """The batches to run here, and whether each counts."""
+        return ((indices, True) for indices in plan)
+
+    def complete_logprobs(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Those of all batches, from those run here; the others are zeros."""
+        return results
+
+    # -- the forward pass
 
     def _recomputing(self, module: torch.nn.Module) -> AbstractContextManager[None]:
         if not self.recompute:

@@ -12,7 +12,18 @@ whole update already.
 
 Where one rank has too little memory for a pass, the others wait for it within theirs. So it raises RankShort, with the
 smaller micro-batches that all are to have, which are those of one process; whoever asked the ranks begins all of them
-again with these (``learner_group.py``).
+again with these (``backend/ranks.py``).
+
+::
+
+    plan of micro-batches ──deal──▶ passes of this rank ──sum──▶ this rank's share of the whole gradient
+                                                                 norm, clip, finite check: of the whole, on every rank
+                                                                 optimiser step on shards
+
+Whatever is decided is decided from sums over all ranks, so that all decide alike. On one rank the bits are those of
+``TorchLearner``; on several, sums over micro-batches are taken in another order, and differ by rounding. Each rank
+gives its rows of what is saved (``share``); what is loaded is whole, so that any number of ranks, one process too, goes
+on from it.
 
 Left out: loading a model in shards (each rank loads all of it, then keeps its share), and tensor parallelism.
 """
@@ -20,7 +31,7 @@ Left out: loading a model in shards (each rank loads all of it, then keeps its s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -34,10 +45,11 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cotrain.core.errors import ModelError, RankShort
-from cotrain.learn.collate import ForwardInput, Sequences, forward_input_of, move_to
-from cotrain.learn.contract import Given, with_context
+from cotrain.core.state import State
+from cotrain.learn.collate import ForwardInput
+from cotrain.learn.contract import Sequences
 from cotrain.learn.scorer import Scorer
-from cotrain.models.memory import MEMORY_ERRORS
+from cotrain.learn.torch_learner import MODEL, OPTIMIZER, Gradients, TorchLearner, inner_products
 
 Made = TypeVar("Made")
 
@@ -76,16 +88,10 @@ class Sharded(nn.Module):
         made: Made = self(work)
         return made
 
-    @contextmanager
-    def without_backward(self) -> Iterator[None]:
-        """Around calls without a backward pass, in which FSDP would forget what it keeps of each."""
-        yield
-        self._fsdp_module.reset_iter_state()
-
-    @property
-    def _fsdp_module(self) -> FSDPModule:
+    def forget_passes(self) -> None:
+        """After calls without a backward pass, in which FSDP would forget what it keeps of each."""
         assert isinstance(self, FSDPModule)  # ``fully_shard`` has made it one
-        return self
+        self.reset_iter_state()
 
     def deal_batches(self, count: int) -> list[tuple[int, bool]]:
         """Of ``count`` micro-batches those of this rank, and whether they count here: ranks that have one less make
@@ -147,32 +153,86 @@ class ShardedScorer(Scorer):
         raise RankShort(self.sharded.rank, self.sharded.world, self.micro_tokens) from error
 
     def _find_layers(self) -> None:
-        with torch.no_grad(), self.sharded.without_backward():
+        with self.without_gradient():
             self.sharded.run_sharded(super()._find_layers)
 
-    def _logprobs_of(self, sequences: Sequences, temperature: float, given: Sequence[Given]) -> list[torch.Tensor]:
-        between = given or [()] * len(sequences)
-        plan = self.plan_batches([(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)])
-        ends = torch.tensor([0, *(len(t) for _, t in sequences)]).cumsum(0).tolist()
-        flat_logprobs = torch.zeros(ends[-1])
-        self.model.eval()
-        with torch.no_grad(), self.sharded.without_backward():
-            try:
-                for batch_index, counts in self.sharded.deal_batches(len(plan)):
-                    indices = plan[batch_index]
-                    batch_given = [between[i] for i in indices]
-                    rows = forward_input_of(
-                        [sequences[i] for i in indices],
-                        [temperature] * len(indices),
-                        given=batch_given,
-                        shared=self.shared,
-                    )
-                    predictions = self.predict(move_to(rows, self.device))[0].float().cpu()
-                    for b, i in enumerate(indices if counts else ()):
-                        flat_logprobs[ends[i] : ends[i + 1]] = predictions[b, : ends[i + 1] - ends[i]]
-            except MEMORY_ERRORS as error:
-                self.halve_batches([[sequences[i] for i in indices] for indices in plan], error)
-        bits = self.sharded.sum_over_ranks(
-            flat_logprobs.view(torch.int32)
-        ).cpu()  # each place is set on one rank: as numbers −0 would be 0
-        return [part.clone() for part in bits.view(torch.float32).split(torch.tensor(ends).diff().tolist())]
+    @contextmanager
+    def without_gradient(self) -> Iterator[None]:
+        """FSDP forgets what it keeps of each pass for a backward pass."""
+        with torch.no_grad():
+            yield
+        self.sharded.forget_passes()
+
+    def local_batches(self, plan: Sequence[tuple[int, ...]]) -> Iterable[tuple[tuple[int, ...], bool]]:
+        return ((plan[place], counts) for place, counts in self.sharded.deal_batches(len(plan)))
+
+    def complete_logprobs(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Each is set on one rank. Their bits are added: as numbers −0 would be 0."""
+        bits = torch.cat([torch.zeros(0), *results]).view(torch.int32)
+        flat = self.sharded.sum_over_ranks(bits).cpu().view(torch.float32)
+        return [part.clone() for part in flat.split([len(result) for result in results])]
+
+
+class ShardedLearner(TorchLearner):
+    """One policy and its optimiser, in shards."""
+
+    def __init__(self, sharded: Sharded, **settings: Any) -> None:
+        """``settings``: of ``TorchLearner``."""
+        self.sharded = sharded
+        self._most: int | None = None  # tokens of a pass, where a rank has had too little memory for more
+        super().__init__(sharded.model, scorer=partial(ShardedScorer, sharded=sharded), **settings)
+
+    def total_sums(self, sums: dict[str, float]) -> dict[str, float]:
+        names = sorted(sums)
+        values = self.sharded.sum_over_ranks(torch.tensor([sums[name] for name in names], dtype=torch.float64)).tolist()
+        whole = dict(zip(names, values, strict=True))
+        return {name: whole[name] for name in sums}
+
+    def clip_gradients(self, most: float) -> float:
+        gradients = [local_shard(p.grad) for p in self._trained.values() if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if self.sharded.world > 1:
+            norm = self.sharded.sum_over_ranks(norm.square()).sqrt()
+        scale = (most / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(scale)
+        return float(norm)
+
+    def gradient_products(self, sums: Sequence[Gradients]) -> torch.Tensor:
+        stages = [*sums, [p.grad for p in self._trained.values()]]
+        mine = [[None if gradient is None else local_shard(gradient) for gradient in stage] for stage in stages]
+        return self.sharded.sum_over_ranks(inner_products(mine, self.scorer.device))
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Whole, one after the other; every rank must take them all."""
+        return self.sharded.gather_whole(dict(super().weights()))
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Whole on the first rank, in its memory beside the CPU; the others have none."""
+        found = self.sharded.gather_whole(super().tensors())
+        return {name: tensor.cpu() for name, tensor in found if self.sharded.rank == 0}
+
+    def share(self) -> dict[str, torch.Tensor]:
+        """This rank's rows of ``tensors``, beside the CPU; what is not cut is the first rank's. In the order of ranks
+        the rows are the whole tensor."""
+        first = self.sharded.rank == 0
+        found = {name: (local_shard(tensor), is_row_sharded(tensor)) for name, tensor in super().tensors().items()}
+        return {name: own.cpu() for name, (own, rows) in found.items() if first or (rows and own.numel())}
+
+    def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().load(state, {name: self._rank_part(name, tensor) for name, tensor in tensors.items()})
+        if self._most is not None:
+            self.limit(self._most)
+
+    def limit(self, micro_tokens: int) -> None:
+        """No pass has more tokens from here on, whatever is loaded."""
+        self._most = micro_tokens
+        self.scorer.micro_tokens = min(self.scorer.micro_tokens, micro_tokens)
+
+    def _rank_part(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a saved tensor."""
+        parameter = name.removeprefix(MODEL)
+        if name.startswith(OPTIMIZER):
+            parameter = name.removeprefix(OPTIMIZER).rpartition(":")[0]
+        like = self._trained.get(parameter)
+        return tensor if like is None else self.sharded.shard_like(tensor, like)

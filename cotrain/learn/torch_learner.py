@@ -8,7 +8,7 @@ Weights are changed in place, so an embedded engine that shares them has them at
 tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
 thread count). Only trainable weights are saved: those below an adapter are found where they came from.
 
-Learners whose ranks hold shards: ``sharded_learner.py``. Left out: learning-rate decay (a run ends at its planned rate)
+Learners whose ranks hold shards: ``sharded.py``. Left out: learning-rate decay (a run ends at its planned rate)
 and gradient scaling (bfloat16 needs none). On a GPU the split of seconds into forward and backward is the time of
 launching, not of computing.
 """
@@ -27,8 +27,17 @@ from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.state import State, take_fields
-from cotrain.learn.collate import PlannedTerm, Sequences, collate, move_to, plan_update
-from cotrain.learn.contract import Given, Loss, LossTerm, Normaliser, UpdateReport, with_context
+from cotrain.learn.collate import PlannedTerm, collate, move_to, plan_update
+from cotrain.learn.contract import (
+    Given,
+    Loss,
+    LossTerm,
+    Normaliser,
+    PolicyVerbs,
+    Sequences,
+    UpdateReport,
+    with_context,
+)
 from cotrain.learn.scorer import Scorer
 from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
@@ -39,8 +48,8 @@ MOST_APART = 16  # terms of an update whose gradients are compared: each is a co
 Gradients = Sequence[torch.Tensor | None]  # of each trained parameter
 
 
-class TorchLearner:
-    """One policy and its optimiser. Implements ``contract.Learner``."""
+class TorchLearner(PolicyVerbs):
+    """One policy and its optimiser."""
 
     def __init__(
         self,
@@ -108,8 +117,7 @@ class TorchLearner:
         self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
 
     @property
-    def updates(self) -> int:
-        """Optimiser steps made so far; refused ones do not count."""
+    def version(self) -> int:
         return self._updates
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
@@ -189,10 +197,6 @@ class TorchLearner:
 
     # -- what a learner overrides that has only a part of it all
 
-    def local_batches(self, planned: PlannedTerm) -> Iterator[tuple[tuple[int, ...], bool]]:
-        """The micro-batches to run here, and whether each counts."""
-        return ((indices, True) for indices in planned.batches)
-
     def total_sums(self, sums: dict[str, float]) -> dict[str, float]:
         """Sums over all micro-batches of a term, from those over the ones run here."""
         return sums
@@ -209,12 +213,11 @@ class TorchLearner:
         return inner_products([*sums, [p.grad for p in self._trained.values()]], self.scorer.device)
 
     def renew(self) -> None:
-        """See ``Learner.renew``; an iteration begins too."""
+        """An iteration begins too."""
         self._optimizer.clear_moments()
         self._renewed = self._updates
 
     def restart(self) -> bool:
-        """Called between updates: put the weights of the start back where an iteration is over; whether it did."""
         if not self._start or self._updates == self._restarted or (self._updates - self._renewed) % self._every:
             return False
         with torch.no_grad():
@@ -224,16 +227,14 @@ class TorchLearner:
         return True
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The trained weights by name, as they are: an engine that holds none of its own memory with them pulls them
-        here."""
+        """The trained weights as they are, not copied."""
         return ((name, parameter.detach()) for name, parameter in self._trained.items())
 
     def logprobs(
-        self, samples: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
+        self, sequences: Sequences, *, temperature: float = 1.0, given: Sequence[Given] = ()
     ) -> list[torch.Tensor]:
-        """See ``Scorer.logprobs``: float32 ``[T]`` for each sequence, without gradient."""
         self._activate()
-        return self.scorer.logprobs(samples, temperature=temperature, given=given)
+        return self.scorer.logprobs(sequences, temperature=temperature, given=given)
 
     def state(self) -> State:
         fewer = self.scorer.micro_tokens  # kept, so that a resumed run adds in the same order
@@ -279,7 +280,7 @@ class TorchLearner:
         zero = torch.zeros((), dtype=torch.float64, device=self.scorer.device)  # so that nobody waits before the end
         sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
         forward = backward = 0.0
-        for indices, counts in self.local_batches(planned):
+        for indices, counts in self.scorer.local_batches(planned.batches):
             began = perf_counter()
             rows, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
             predictions, entropies = self.scorer.predict(move_to(rows, self.scorer.device), entropy=entropy)

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cotrain.backend import environments
 from cotrain.backend.cluster_file import Cluster, check_world, read_cluster_file
 from cotrain.backend.machines import (
     PATIENCE,
     Machine,
     ask_machines,
+    inspect_python,
     machine_differences,
     machine_problems,
     versions_line,
@@ -39,7 +39,7 @@ def examine_cluster(target: str, model: str, device: str) -> int:
     launcher = RayLauncher(cluster)
     where = cluster.address or f"Ray begins here, with {cluster.cpus} cores to deal out"
     print(f"cluster       {where}; engine {'vllm, by ' + engine if engine else 'embedded'}")
-    here = environments.inspect_python(sys.executable)
+    here = inspect_python(sys.executable)
     try:
         launcher.start()
         machines = ask_machines(engine, [model], patience=PATIENCE)

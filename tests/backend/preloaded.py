@@ -2,7 +2,7 @@
 
 import torch
 
-import cotrain.backend.rank_host
+import cotrain.backend.ranks
 import cotrain.learn.algorithms
 import cotrain.models.adapters  # noqa: F401
 

@@ -26,7 +26,7 @@ from cotrain.runs import run as loop
 
 
 class Here:
-    """Implements ``several.Launcher``. ``losses``: (what, method, which of such questions) with which it is lost, the
+    """Implements ``contract.Launcher``. ``losses``: (what, method, which of such questions) with which it is lost, the
     answer too."""
 
     def __init__(self, losses: Iterable[tuple[str, str, int]] = ()) -> None:
@@ -47,7 +47,7 @@ class Here:
 
 
 class One:
-    """Implements ``hosted.Process``."""
+    """Implements ``contract.Process``."""
 
     def __init__(self, launcher: Here, what: str, host: Any) -> None:
         self._launcher, self.what, self._host = launcher, what, host
@@ -99,7 +99,7 @@ def carried(value: Any) -> Any:
 
 class Apart:
     """Hosts in processes of their own, begun by a server that has torch loaded already. Implements
-    ``several.Launcher`` for hosts that wait for each other. ``kills``: (which rank, or what, method, which of such
+    ``contract.Launcher`` for hosts that wait for each other. ``kills``: (which rank, or what, method, which of such
     questions), which it no longer hears; -1 is who is no rank. ``amid``: likewise, killed when it has been asked."""
 
     here, deadline = True, 600.0
@@ -126,7 +126,7 @@ class Apart:
 
 
 class Other:
-    """Implements ``learner_group.Rank``."""
+    """Implements ``contract.WatchedProcess``."""
 
     def __init__(self, launcher: Apart, what: str, host: type, settings: tuple[Any, ...]) -> None:
         from ray import cloudpickle

@@ -8,15 +8,14 @@ from dataclasses import replace
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from cotrain.backend.rank_host import RankHost
+from cotrain.backend.ranks import RankHost
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.algorithms import grpo
 from cotrain.learn.contract import LossTerm
 from cotrain.learn.losses import Clipped, Kl, ScoreFunction
 from cotrain.learn.ppo import ValueRegression
 from cotrain.learn.sft import Sft
-from cotrain.learn.sharded import Sharded
-from cotrain.learn.sharded_learner import ShardedLearner
+from cotrain.learn.sharded import Sharded, ShardedLearner
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.adapters import AdapterBase
 from cotrain.models.heads import ValueModel

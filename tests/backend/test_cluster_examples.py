@@ -24,6 +24,7 @@ STANDINS = {
     "hostname": "echo 10.0.0.1 10.0.0.2",
     "ray": 'echo "$@" >> "$SAID/ray.said"; echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN" >> "$SAID/token.said"',
     "cotrain": 'echo "$@" >> "$SAID/cotrain.said"; mkdir -p "$RUN"; touch "$RUN/recipe.json"; '
+    'until [ "$(cat "$SAID/token.said" | wc -l)" -ge $((2 * $(wc -l < "$SAID/cotrain.said"))) ]; do sleep 0.02; done; '
     '[ -e "$SAID/short" ] && exit 0; '
     "trap 'sleep 0.2; exit 143' TERM; touch \"$SAID/began\"; while true; do sleep 0.05; done",
 }

@@ -14,12 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cotrain.backend import learner_group
-from cotrain.backend.learner_group import RankGroup, RankGroupPolicy
-from cotrain.backend.learner_host import PolicyInfo
+from cotrain.backend import ranks
+from cotrain.backend.hosted_policies import PolicyInfo
 from cotrain.backend.multi_process import ENGINE, MultiProcessBackend
 from cotrain.backend.process_stats import ProcessStats
-from cotrain.backend.rank_host import RankHost, ShareSize, WriteFailure
+from cotrain.backend.ranks import RankGroup, RankGroupPolicy, RankHost, ShareSize, WriteFailure
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.config.policies import trainable
@@ -215,7 +214,7 @@ def test_a_rank_that_dies_while_parts_are_written_leaves_the_checkpoint_before(d
     """Once: the run goes back to it. Three times: it ends, and the one before is the newest that verifies."""
     undisturbed = digest(on_two("adapters")[0])
     (tmp_path / "left").write_text(str(deaths))
-    monkeypatch.setattr(learner_group, "RankHost", Dying)
+    monkeypatch.setattr(ranks, "RankHost", Dying)
     out = tmp_path / "run"
     with nullcontext() if deaths == 1 else pytest.raises(Diverged, match=r"lost during write; 3 times in a row"):
         made("adapters", out)
@@ -272,8 +271,8 @@ class Odd:
     ],
 )
 def test_one_rank_alone_ends_the_group(what, deadline, error, said, monkeypatch):
-    monkeypatch.setattr(learner_group, "RankHost", Odd)
-    monkeypatch.setattr(learner_group, "LOSS", 0.1)
+    monkeypatch.setattr(ranks, "RankHost", Odd)
+    monkeypatch.setattr(ranks, "LOSS", 0.1)
     launcher = Apart()
     group = RankGroup("the learners", launcher, (), {}, [ProcessStats(policies=()) for _ in range(2)])
     assert group.ask("answer") == "answer"
@@ -286,7 +285,7 @@ def test_one_rank_alone_ends_the_group(what, deadline, error, said, monkeypatch)
 def test_what_ranks_say_of_a_checkpoint(tmp_path, monkeypatch):
     """A disk that is full for one of them ends no group; weights that are not finite are seen before anything is
     written; a folder that one does not see is refused."""
-    monkeypatch.setattr(learner_group, "RankHost", Odd)
+    monkeypatch.setattr(ranks, "RankHost", Odd)
     launcher = Apart()
     group = RankGroup("the learners", launcher, (), {}, [ProcessStats(policies=()) for _ in range(2)])
 

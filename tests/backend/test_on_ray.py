@@ -57,7 +57,7 @@ class _Watched:
         killing = self._killing
         killing.asked += 1
         due = killing.asked in killing.at
-        pid = self._process.ask("pid") if due else 0
+        pid = pid_of(self._process) if due else 0
         reference = self._process.send(method, *arguments)
         if due:
             killing.killed += 1
@@ -122,19 +122,22 @@ def test_gpus_that_a_ray_does_not_have_are_not_waited_for(ray_here, monkeypatch)
 
 def test_a_silent_process_is_killed_at_its_deadline(ray_here):
     class Sleeper:
-        def pid(self):
-            return os.getpid()
-
         def sleep(self):
             time.sleep(600)
 
     process = RayLauncher(Cluster(deadline=30.0)).begin("the sleeper", Sleeper, ())
-    pid = process.ask("pid")
+    pid = pid_of(process)
     process._deadline = 1.0
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(ProcessLost, match="the sleeper did not answer sleep within 1 seconds and was killed"):
         process.ask("sleep")
     assert gone(pid)
+
+
+def pid_of(process: RayProcess) -> int:
+    import ray
+
+    return ray.get(process.actor.pid.remote())
 
 
 def gone(pid: int) -> bool:

@@ -17,7 +17,7 @@ ENGINES = (  # before, amid
 )
 LEARNERS = (
     ([(-1, "describe_policies", 1), (-1, "update", 2), (-1, "state", 6)], [(-1, "logprobs", 1), (-1, "tensors", 4)]),
-    ([(-1, "weights", 2), (-1, "logprobs", 3)], [(-1, "update", 1), (-1, "tensors", 1), (-1, "update", 5)]),
+    ([(-1, "weights_to_publish", 2), (-1, "logprobs", 3)], [(-1, "update", 1), (-1, "tensors", 1), (-1, "update", 5)]),
 )
 
 

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from cotrain.backend import learner_group
-from cotrain.backend.learner_group import RankGroup
+from cotrain.backend import ranks
 from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.backend.process_stats import ProcessStats
-from cotrain.backend.rank_host import RankHost
+from cotrain.backend.ranks import RankGroup, RankHost
 from cotrain.config.override import override
 from cotrain.core.errors import RankShort
 from cotrain.disk import transaction
@@ -55,7 +54,7 @@ class Told:
 
 
 def on_two(recipe, out, host, monkeypatch):
-    monkeypatch.setattr(learner_group, "RankHost", host)
+    monkeypatch.setattr(ranks, "RankHost", host)
     launcher, told = Mixed(), Told()
     try:
         loop.start_run(recipe, out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=2), observer=told)
@@ -108,7 +107,7 @@ class Odd:
 
 
 def test_the_group_ends_and_the_next_one_knows(monkeypatch):
-    monkeypatch.setattr(learner_group, "RankHost", Odd)
+    monkeypatch.setattr(ranks, "RankHost", Odd)
     launcher, limits = Apart(), {}
     group = RankGroup("the learners", launcher, (), limits, [ProcessStats(policies=()) for _ in range(2)])
     with pytest.raises(RankShort, match="rank 1 of 2 had too little memory for a pass of policy 'generator'"):

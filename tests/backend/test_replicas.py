@@ -99,7 +99,7 @@ def test_all_replicas_are_told_of_new_weights_and_limits_and_counted():
     told = [backend._engine.engines_of("generator")[i].counts()["generator/requests"] for i in (0, 1)]
     assert told[0] - told[1] == 1  # 3 of 5 to the first
     backend.engine.set_limits({"generator": 2})
-    assert launcher.asked[ONE, "limit"] == launcher.asked[TWO, "limit"] == 1
+    assert launcher.asked[ONE, "set_limits"] == launcher.asked[TWO, "set_limits"] == 1
     assert backend.describe()["replicas"] == 2
     asyncio.run(backend.close())
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cotrain.backend.environments import inspect_python, python_problem
+from cotrain.backend.machines import inspect_python, python_problem
 from cotrain.cli import main
 
 HERE = inspect_python(sys.executable)

@@ -10,10 +10,11 @@ from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.contract import LossTerm, Sample
 from cotrain.learn.policy_gradient import PolicyGradient
+from cotrain.learn.scorer import Scorer
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.models.load import load_model
-from tests.helpers import cast_of, sequence_scores
+from tests.helpers import cast_of
 
 PAIRS = [((1, 40, 41, 42), (50, 51, 52)), ((1, 40, 41, 42), (60, 61)), ((1, 9), (7, 8, 9, 10))]
 POLICIES = {
@@ -59,7 +60,7 @@ def test_who_shares_a_module(cast):
 
 
 def test_all_begin_alike_and_learn_apart(cast):
-    plain = sequence_scores(load_model("embedded")[0], PAIRS)
+    plain = Scorer(load_model("embedded")[0]).logprobs(PAIRS)
     assert all(same(cast[name].logprobs(PAIRS), plain) for name in ("start", "generator", "apart", "verifier"))
     for name in ("generator", "apart", "verifier", "generator"):
         others = [other for other in POLICIES if other != name]

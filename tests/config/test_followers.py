@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from cotrain.config.followers import FollowerWeights, rate_at
+from cotrain.config.followers import FollowerHandle, rate_at
 from cotrain.config.policies import adapter, ema, frozen, snapshot, trainable
 from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.learn.contract import PolicyVerbs
 from cotrain.methods.grpo import grpo
 
 
@@ -18,19 +19,31 @@ def module(value: float) -> nn.Linear:
     return made
 
 
-def at(value: float) -> dict[str, torch.Tensor]:
-    return dict(module(value).named_parameters())
+class Source(PolicyVerbs):
+    """Has these weights after so many updates."""
+
+    version = 0
+
+    def __init__(self, value: float, updates: int) -> None:
+        self.value, self.version = value, updates
+
+    def weights(self):
+        return module(self.value).named_parameters()
 
 
-def value(follower: FollowerWeights) -> float:
+def made_by(rule, module: nn.Module, seed: int) -> FollowerHandle:
+    return FollowerHandle("f", rule, None, module, seed)
+
+
+def value(follower: FollowerHandle) -> float:
     return follower.tensors()["model.weight"][0, 0].item()
 
 
 def test_an_average_moves_by_its_rate():
     mine = module(0.0)
-    follower = FollowerWeights(ema("m", of="p", rate=0.25), mine, seed=0)
-    assert follower.follow(at(8.0), 1, 10) and value(follower) == 2.0
-    follower.follow(at(0.0), 2, 10)
+    follower = made_by(ema("m", of="p", rate=0.25), mine, seed=0)
+    assert follower.follow(Source(8.0, 1), 10) and value(follower) == 2.0
+    follower.follow(Source(0.0, 2), 10)
     assert value(follower) == 1.5 == mine.weight[0, 0].item() and follower.version == 2
 
 
@@ -46,10 +59,10 @@ def test_a_rate_falls_as_half_a_cosine():
     ("pick", "expected"), [("newest", [0, 2, 2, 4, 4, 6]), ("oldest", [0, 0, 0, 2, 2, 4]), ("random", None)]
 )
 def test_a_pool_of_two_every_second_update(pick, expected):
-    follower = FollowerWeights(snapshot("m", of="p", every=2, keep=2, pick=pick), module(0.0), seed=3)
+    follower = made_by(snapshot("m", of="p", every=2, keep=2, pick=pick), module(0.0), seed=3)
     played = []
     for updates in range(1, 7):
-        changed = follower.follow(at(float(updates)), updates, 6)
+        changed = follower.follow(Source(float(updates), updates), 6)
         assert changed is (updates % 2 == 0)
         played.append(value(follower))
     assert follower.state()["pool"] == [4, 6]
@@ -60,21 +73,21 @@ def test_a_pool_of_two_every_second_update(pick, expected):
 
 
 def test_a_warm_up_of_three_ends_with_a_snapshot_and_every_second_update_follows():
-    follower, played = FollowerWeights(snapshot("m", of="p", every=2, first=3), module(0.0), seed=3), []
+    follower, played = made_by(snapshot("m", of="p", every=2, first=3), module(0.0), seed=3), []
     for updates in range(1, 8):
-        follower.follow(at(float(updates)), updates, 7)
+        follower.follow(Source(float(updates), updates), 7)
         played.append(value(follower))
     assert played == [0, 0, 3, 3, 5, 5, 7]
 
 
 @pytest.mark.parametrize("rule", [ema("m", of="p", rate=0.5), snapshot("m", of="p", every=1, keep=3, pick="random")])
 def test_what_was_saved_goes_on_the_same(rule):
-    one, other = (FollowerWeights(rule, module(0.0), seed=1) for _ in range(2))
+    one, other = (made_by(rule, module(0.0), seed=1) for _ in range(2))
     for updates in (1, 2, 3, 4):
-        one.follow(at(updates**2), updates, 9)
+        one.follow(Source(updates**2, updates), 9)
     other.load(one.state(), one.tensors())
     for follower in (one, other):
-        follower.follow(at(50.0), 5, 9)
+        follower.follow(Source(50.0, 5), 9)
     assert one.state() == other.state()
     mine, theirs = one.tensors(), other.tensors()
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)

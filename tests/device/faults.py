@@ -81,9 +81,9 @@ FAULTS = (
     ),
     Fault(
         "numpy() of a tensor of the device",
-        "backend/learner_host.py",
-        "tensor.detach().cpu().numpy()",
-        "tensor.detach().numpy()",
+        "backend/hosted_policies.py",
+        "value.detach().cpu().numpy()",
+        "value.detach().numpy()",
         "test_runs.py::test_engine_and_learners_apart_have_the_rows_of_one_process_on_the_cpu",
         "to numpy",
     ),

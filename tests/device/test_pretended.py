@@ -5,9 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from cotrain.config.override import override
+from cotrain.learn.scorer import Scorer
 from tests.device.beside import DEVICE, rows_on, small
 from tests.device.pretended import counted
-from tests.helpers import sequence_scores, tiny_model
+from tests.helpers import tiny_model
 
 pytestmark = pytest.mark.whole
 
@@ -85,8 +86,8 @@ def test_autocast_follows_the_rules_of_cuda():
 
 def test_scores_in_half_precision_are_near_and_not_equal():
     texts = [((1, 2, 3), (4, 5, 6, 7)), ((9, 8), (7, 6))]
-    exact = torch.cat(sequence_scores(tiny_model(), texts))
-    same, half = (torch.cat(sequence_scores(tiny_model().to(DEVICE), texts, autocast=a)) for a in (False, True))
+    exact = torch.cat(Scorer(tiny_model()).logprobs(texts))
+    same, half = (torch.cat(Scorer(tiny_model().to(DEVICE), autocast=a).logprobs(texts)) for a in (False, True))
     assert (same - exact).abs().max() < 1e-5
     assert 1e-4 < (half - exact).abs().mean() < 0.1
 

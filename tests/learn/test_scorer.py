@@ -1,5 +1,4 @@
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaModel
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.learn.collate import collate
 from cotrain.learn.scorer import Scorer
-from tests.helpers import sequence_scores
 
 
 @pytest.mark.parametrize("tie", [True, False])
@@ -81,7 +79,7 @@ def test_scores_come_back_in_the_order_given():
     model, samples = tiny_model(), random_samples(9)
     pairs = [(s.prompt_ids, s.token_ids) for s in samples]
     for micro_tokens in (1, 30, 10_000):
-        scores = sequence_scores(model, pairs, micro_tokens=micro_tokens, temperature=0.5)
+        scores = Scorer(model, micro_tokens=micro_tokens).logprobs(pairs, temperature=0.5)
         for score, sample in zip(scores, samples, strict=True):
             ids = torch.tensor([sample.prompt_ids + sample.token_ids])
             table = (model(input_ids=ids).logits[0] / 0.5).log_softmax(-1)[len(sample.prompt_ids) - 1 : -1]
@@ -89,7 +87,7 @@ def test_scores_come_back_in_the_order_given():
             assert score.dtype == torch.float32
             assert not score.requires_grad
             torch.testing.assert_close(score, expected.float(), rtol=1e-6, atol=1e-6)
-    assert sequence_scores(model, []) == []
+    assert Scorer(model).logprobs([]) == []
 
 
 def test_sharing_prompts_changes_neither_scores_nor_gradients():
@@ -135,8 +133,9 @@ def test_adapters_score_as_in_a_plain_forward_with_shared_prompts_and_without(in
     inner = model.get_base_model() if inside else model
     found = {}
     for name in ("one", "two"):
-        found[name] = sequence_scores(inner, pairs, activate=partial(model.set_adapter, name))
+        model.set_adapter(name)
         scorer = Scorer(inner)
+        found[name] = scorer.logprobs(pairs)
         assert scorer.shared
         rows = collate(samples)[0]
         padded = scorer.predict(rows)[0]

@@ -80,7 +80,7 @@ def test_an_update_whose_memory_runs_out_at_any_pass_equals_the_undivided_one(wa
         learner = learner_of(model)
         Short(model, way, n, error=ERRORS[n % 3])
         report = learner.update(terms())
-        assert report.stepped and learner.updates == 1
+        assert report.stepped and learner.version == 1
         assert (report.metrics["out_of_memory"], report.metrics["micro_tokens"]) == (1.0, 12.0)
         assert (weights(model) - weights(whole)).abs().max() < 1e-6, n
         assert "out_of_memory" not in learner.update(terms(5)).metrics  # the smaller size is kept, and told once
@@ -122,7 +122,7 @@ def test_one_sequence_that_does_not_fit_is_said_and_nothing_has_changed():
         ConfigError, match=r"memory of cpu does not hold one sequence of \d+ tokens; set gradient_checkpoint"
     ):
         learner.update(terms())
-    assert torch.equal(weights(model), before) and learner.updates == 0
+    assert torch.equal(weights(model), before) and learner.version == 0
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 

@@ -16,7 +16,6 @@ from cotrain.learn.collate import collate
 from cotrain.learn.contract import Batch, Sample, sampled_only, with_context
 from cotrain.learn.samples import sample_of
 from cotrain.learn.scorer import Scorer
-from tests.helpers import sequence_scores
 
 
 def parts(*spans):
@@ -93,7 +92,7 @@ def test_log_probabilities_and_gradients_equal_a_forward_pass_over_everything(sh
     pairs, given = [(s.prompt_ids, s.token_ids) for s in samples], [s.given for s in samples]
     for micro_tokens in (1, 40, 10_000):
         for found, values in zip(
-            sequence_scores(model, pairs, micro_tokens=micro_tokens, given=given), expected, strict=True
+            Scorer(model, micro_tokens=micro_tokens).logprobs(pairs, given=given), expected, strict=True
         ):
             torch.testing.assert_close(found.double(), values.detach(), rtol=1e-5, atol=1e-5)
 

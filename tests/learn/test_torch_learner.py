@@ -192,7 +192,7 @@ def test_a_forward_that_fails_leaves_no_gradient_behind():
     with pytest.raises(ConfigError, match="'start'"):
         learner.update([term(batch(1), Sft(), "gold"), term((bad,))])
     assert all(p.grad is None for p in model.parameters())
-    assert learner.updates == 0
+    assert learner.version == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -209,7 +209,7 @@ def test_resumed_learner_goes_on_bit_by_bit(dtype):
     assert run(first, range(2)) == reports[:2]
     second = TorchLearner(tiny_model(dtype, seed=9), lr=1e-2, warmup=3, micro_tokens=40)
     second.load(first.state(), first.tensors())
-    assert second.state() == first.state() and second.updates == 2
+    assert second.state() == first.state() and second.version == 2
     assert run(second, range(2, 4)) == reports[2:]
     one, two = whole.tensors(), second.tensors()
     assert set(one) == set(two)
@@ -240,7 +240,7 @@ def test_load_takes_all_or_nothing():
     after = fresh.tensors()
     assert set(after) == set(untouched)
     assert all(torch.equal(after[k], untouched[k]) for k in after)
-    assert fresh.updates == 0
+    assert fresh.version == 0
 
 
 def test_only_the_adapter_learns_and_is_saved():

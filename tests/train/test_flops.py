@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from cotrain.backend.shapes import ComputeShape, compute_shape
+from cotrain.backend.handles import ComputeShape, compute_shape
 from cotrain.config.policies import adapter, critic, frozen, reward_model, trainable
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Trace

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cotrain.backend.vllm_host import saved_name
+from cotrain.backend.engine_host import saved_name
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
+from cotrain.learn.scorer import Scorer
 from cotrain.models.adapters import AdapterBase
-from tests.helpers import request, sequence_scores
+from tests.helpers import request
 
 RANK = 4
 POLICIES = {"generator": RANK, "start": None, "verifier": RANK}
@@ -60,7 +61,7 @@ def gaps(base, said):
     found = {}
     for request_, one in zip(asked(), said, strict=True):
         base.activate(None if one.policy == "start" else one.policy)
-        expected = sequence_scores(base.module, [(request_.prompt_ids, one.token_ids)])[0]
+        expected = Scorer(base.module).logprobs([(request_.prompt_ids, one.token_ids)])[0]
         gap = float((expected - torch.tensor(one.logprobs)).abs().max())
         found[one.policy] = max(gap, found.get(one.policy, 0.0))
     return found

@@ -10,8 +10,9 @@ import torch
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Sampling
 from cotrain.engine.reference import complete_request
+from cotrain.learn.scorer import Scorer
 from cotrain.models.load import load_model
-from tests.helpers import request, sequence_scores
+from tests.helpers import request
 from tests.vllm import inside
 
 
@@ -44,7 +45,7 @@ def test_log_probabilities_are_those_of_the_model(engine, learner):
     requests = mixed()
     for asked, said in zip(requests, engine.answers(requests), strict=True):
         temperature = asked.sampling.temperature or 1.0
-        expected = sequence_scores(learner, [(asked.prompt_ids, said.token_ids)], temperature=temperature)[0]
+        expected = Scorer(learner).logprobs([(asked.prompt_ids, said.token_ids)], temperature=temperature)[0]
         assert said.logprobs == pytest.approx(expected.tolist(), abs=2e-4)
         assert said.policy == asked.policy and said.version == 0
         stopped = said.token_ids[-1] in asked.stop_ids
@@ -97,7 +98,7 @@ def test_requests_that_enter_later_repeat_too(engine, learner):
     for chain, said in zip(chains, found, strict=True):
         pairs = [(asked.prompt_ids, one.token_ids) for asked, one in zip(chain, said, strict=True)]
         for asked, one, pair in zip(chain, said, pairs, strict=True):
-            believed = sequence_scores(learner, [pair], temperature=asked.sampling.temperature or 1.0)[0]
+            believed = Scorer(learner).logprobs([pair], temperature=asked.sampling.temperature or 1.0)[0]
             assert one.logprobs == pytest.approx(believed.tolist(), abs=2e-4)
 
 
