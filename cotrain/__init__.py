@@ -68,7 +68,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test holds 
     from cotrain.learn.algorithms import reinforce_pp as reinforce_pp
     from cotrain.learn.algorithms import rloo as rloo
     from cotrain.learn.policy_gradient import ClassBalance as ClassBalance
-    from cotrain.learn.policy_gradient import PolicyGradient as PolicyGradient
     from cotrain.learn.samples import decay as decay
     from cotrain.learn.ppo import Ppo as Ppo
     from cotrain.learn.ppo import ValueRegression as ValueRegression
@@ -129,7 +128,7 @@ NAMES = {  # module → the names that it has here
     "lab": "compare",
     "learn.after": "After TrainWithPromptOf drop_flat_groups",
     "learn.algorithms": "BY_NAME Clipped Kl dr_grpo grpo maxrl pull_to reinforce reinforce_pp rloo",
-    "learn.policy_gradient": "ClassBalance PolicyGradient",
+    "learn.policy_gradient": "ClassBalance",
     "learn.samples": "decay",
     "learn.ppo": "Ppo ValueRegression",
     "learn.sft": "Sft",
