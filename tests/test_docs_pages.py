@@ -83,7 +83,7 @@ def parse(monkeypatch):
     """Give words to the command line up to its parser: which parser, and what it read."""
     strict = Parser.parse_strictly
 
-    def stop(parser, words):
+    def stop(parser, words, *_):
         raise Parsed(parser, strict(parser, words))
 
     def command(words):

@@ -59,7 +59,7 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
     add_device_flag(parser)
     parser.add_argument("--workers", type=whole_number(1), metavar="N", help="runs at a time (default: one a core)")
-    arguments = parser.parse_strictly(argv)
+    arguments = parser.parse_strictly(argv, _setting_meant)
     quiet_libraries()
     from cotrain import lab
 
@@ -96,6 +96,17 @@ def compare(argv: Sequence[str]) -> int:
         )
 
     return _run_and_print(run_comparison, Path(arguments.out))
+
+
+def _setting_meant(flag: str, value: str) -> str:
+    """How a comparison is given a setting that is a flag of `cotrain run`."""
+    from cotrain.config.settings import SETTING_NAMES
+    from cotrain.lab.comparison.arms import SET_BY_COMPARISON
+
+    name = flag.removeprefix("--").replace("-", "_")
+    if name in SET_BY_COMPARISON:
+        return f"give {SET_BY_COMPARISON[name]}"
+    return f"give it to an arm, as in RECIPE:{name}={value or '…'}" if name in SETTING_NAMES else ""
 
 
 def study(argv: Sequence[str]) -> int:

@@ -62,7 +62,8 @@ def run(argv: Sequence[str]) -> int:
     build = find_recipe(target)
     parser, names = parser_of(target, build)
     words = [*(config_words(*config, parser) if config else ()), *argv]
-    parsed, typed = parser.parse_strictly(words), typed_flags(words, parser)
+    parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
+    typed = typed_flags(words, parser)
     if parsed.json and not parsed.dry_run:
         parser.error("--json goes with --dry-run; add it")
     set_threads(parsed.threads)
@@ -107,6 +108,14 @@ def run(argv: Sequence[str]) -> int:
             trackers=_checked_trackers(parsed.tracker),
             notes=[*notes, *cluster_notes, *([IN_TURN] if parsed.lag and backend is None else [])],
         )
+
+
+def _variant_meant(target: str, value: str) -> str:
+    """Which recipe was meant by a flag that ``target`` does not have: ``debate --game solve`` is `debate_solve`."""
+    from cotrain.config.registry import recipe_names
+
+    variant = f"{target}_{value}"
+    return f"that is the recipe `{variant}`: `cotrain run {variant}`" if variant in recipe_names() else ""
 
 
 def cluster_notes_of(backend: Any, recipe: Any) -> AbstractContextManager[list[str]]:

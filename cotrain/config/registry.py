@@ -44,12 +44,16 @@ def find_recipe(target: str) -> Callable[..., Recipe]:
             raise ConfigError(f"recipe {target!r}: {found!r} is none; a recipe is a function decorated with @recipe")
         return found
     path, _, function = target.rpartition(":")
-    if not function or target.endswith(".py"):
-        raise ConfigError(f"recipe {target!r}: name the function too, as in {target.rstrip(':')}:my_method")
+    unnamed = not function or target.endswith(".py")
+    path = target.rstrip(":") if unnamed else path
     from cotrain.core.user_code import load_file
 
     module = load_file(path, f"recipe {target!r}")
     recipes = [name for name, value in vars(module).items() if callable(value) and hasattr(value, "recipe")]
+    if unnamed:
+        own = [name for name in recipes if vars(module)[name].__module__ == module.__name__]
+        named = " or ".join(f"{path}:{name}" for name in own) or f"{path}:my_method"
+        raise ConfigError(f"recipe {target!r}: name the function too, as in {named}")
     if function not in recipes:
         raise ConfigError(
             f"recipe {target!r}: {unknown_message('function', function, recipes)}; a recipe is a function decorated "

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from cotrain.core.address import permuted_index, seed_of
-from cotrain.core.arguments import bound_function, bound_options
-from cotrain.core.errors import ConfigError
+from cotrain.core.arguments import bound_function, bound_options, option_names
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Task, TaskSource
 
 Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → None; a partial where it takes options
@@ -120,10 +120,27 @@ def rebind_options(protocol: Protocol, options: Mapping[str, Any]) -> Protocol:
     return partial(bound_function(protocol), **options)
 
 
-def single(protocol: Protocol, *objectives: str, name: str = "train", group_size: int | None = None) -> Schedule:
-    """The same phase at every step; ``group_size`` as in ``Phase``."""
+def single(
+    protocol: Protocol, *objectives: str, name: str = "train", group_size: int | None = None, **misplaced: Any
+) -> Schedule:
+    """The same phase at every step; ``group_size`` as in ``Phase``. Options of the protocol are ``misplaced`` here, and
+    refused: they are bound to it."""
+    if misplaced:
+        _refuse_misplaced(protocol, next(iter(misplaced)))
     phase = Phase(name=name, protocol=protocol, objectives=objectives, group_size=group_size)
     return Schedule(phases=(phase,), cycle=(name,))
+
+
+def _refuse_misplaced(protocol: Protocol, keyword: str) -> NoReturn:
+    """Raise UnknownName for a keyword that neither ``single`` nor the protocol has; ConfigError for an option of the
+    protocol, which is to be bound."""
+    function = bound_function(protocol)
+    label, options = getattr(function, "__name__", str(function)), option_names(function)
+    if keyword not in options:
+        raise UnknownName(f"argument of single(), or option of {label},", keyword, ["name", "group_size", *options])
+    raise ConfigError(
+        f"single: {keyword} is an option of {label}; bind it, as in single(partial({label}, {keyword}=…), …)"
+    )
 
 
 def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] | None = None) -> Schedule:

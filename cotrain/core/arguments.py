@@ -64,6 +64,15 @@ def bound_options(function: Callable[..., Any]) -> dict[str, Any]:
     return {**bound_options(function.func), **function.keywords} if isinstance(function, partial) else {}
 
 
+def option_names(function: Callable[..., Any]) -> list[str]:
+    """What a protocol takes by name behind ``task`` and ``roles``; nothing of a callable that does not say."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return []
+    return [one.name for one in parameters[2:] if one.kind in _BY_NAME]
+
+
 def check_protocol(
     where: str, protocol: Callable[..., Any], stores: Mapping[str, Any] | None = None, *, held_out: bool = False
 ) -> None:

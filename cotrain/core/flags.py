@@ -66,14 +66,19 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`")
 
-    def parse_strictly(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse all of ``words``; an unknown flag names the nearest known one."""
+    def parse_strictly(
+        self, words: Sequence[str], elsewhere: Callable[[str, str], str] = lambda flag, value: ""
+    ) -> argparse.Namespace:
+        """Parse all of ``words``; an unknown flag names the nearest known one, or what ``elsewhere`` says of it and its
+        value, such as which command has it."""
         values, unknown = self.parse_known_args(words)
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
             word = unknown[0].split("=")[0]
             near = nearest_name(word, flags) if word.startswith("-") else None
-            self.error(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near}?" if near else ""))
+            value = unknown[0].partition("=")[2] or "".join(unknown[1:2])
+            hint = elsewhere(word, value) or (f"did you mean {near}?" if near else "")
+            self.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
         set_level(values.log_level)
         return values
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import sysconfig
 import traceback
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from cotrain.core.errors import ConfigError, CotrainError, error_text, unknown_message
+from cotrain.core.errors import SHOWN, ConfigError, CotrainError, error_text, nearest_name, unknown_message
 from cotrain.core.input_files import MOST_BY_HAND, content_of_file
 from cotrain.core.trust import admit_file, admit_module
 
@@ -63,15 +64,73 @@ def failure_in(file: Path, error: BaseException) -> str:
     through."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file.resolve()]
     place = f"{file}, line {lines[-1]}" if lines else str(file)
-    return f"{place}: {error_text(error)}"
+    return f"{place}: {error_text(error)}{_names_meant(error)}"
 
 
 def failure_of(error: BaseException) -> str:
     """``mine.py, line 7: ValueError: what it says``: the place where the error is in somebody's own code, if it is."""
-    place, message = user_line_of(error), error_text(error)
+    place, message = user_line_of(error), error_text(error) + _names_meant(error)
     if "'coroutine'" in message:
         message += "; a call to a role is to be awaited"
     return f"{place}: {message}" if place else message
+
+
+def _names_meant(error: BaseException) -> str:
+    """``; did you mean 'Sft'? (there are: …)``, where an error is about a name that something of cotrain's does not
+    have: an import, an attribute, or a keyword of a call. "" for any other error."""
+    if isinstance(error, ImportError) and error.name and (found := _NOT_IMPORTED.match(error.msg)):
+        return _hint(found[1], _public_names(sys.modules.get(error.name)), listed=False)
+    if isinstance(error, AttributeError):
+        return _hint(str(error.name), _public_names(error.obj), listed=not isinstance(error.obj, ModuleType))
+    if isinstance(error, TypeError) and (found := _WRONG_CALL.match(str(error))):
+        return _hint(found["unknown"] or "", _keywords_of(found["called"], error), listed=True)
+    return ""
+
+
+_NOT_IMPORTED = re.compile(r"cannot import name '(\w+)'")
+_WRONG_CALL = re.compile(
+    r"(?P<called>\w+)(\.__init__)?\(\) (got an unexpected keyword argument '(?P<unknown>\w+)'|missing )"
+)
+
+
+def _hint(name: str, known: Iterable[str], *, listed: bool) -> str:
+    names = sorted(set(known))
+    near = nearest_name(name, names) if name else None
+    hint = f"; did you mean {near!r}?" if near else ""
+    return f"{hint} (there are: {', '.join(names)})" if listed and 0 < len(names) <= SHOWN else hint
+
+
+def _public_names(thing: Any) -> list[str]:
+    """The names that a module, class or value of cotrain's offers; none of anybody else's."""
+    if isinstance(thing, ModuleType):
+        home, names = thing.__name__, dir(thing)
+    else:
+        kind = thing if isinstance(thing, type) else type(thing)
+        home, names = kind.__module__, dir(kind)
+    ours = home.partition(".")[0] == "cotrain"
+    return [name for name in names if not name.startswith("_")] if ours else []
+
+
+def _keywords_of(called: str, error: BaseException) -> list[str]:
+    """The keywords of the function or class of cotrain's that the line where an error arose calls by this name."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    names = {**frame.tb_frame.f_globals, **frame.tb_frame.f_locals} if frame is not None else {}
+    found = [
+        value
+        for value in list(names.values())
+        if getattr(value, "__name__", "") == called and str(getattr(value, "__module__", "")).startswith("cotrain.")
+    ]
+    if not found or not callable(found[0]):
+        return []
+    try:
+        parameters = inspect.signature(found[0]).parameters.values()
+    except (TypeError, ValueError):  # one that does not say
+        return []
+    return [
+        one.name for one in parameters if one.kind not in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
 
 
 def user_line_of(error: BaseException) -> str:

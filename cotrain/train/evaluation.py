@@ -17,7 +17,7 @@ from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.rollout.executor import TOO_LONG, Executor
-from cotrain.train.refusals import refuse_idleness, refuse_unmeasured
+from cotrain.train.refusals import refuse_idleness, refuse_unmeasured, refuse_untold
 
 GREEDY_NAMES = {
     "pass@1": "greedy",
@@ -38,7 +38,7 @@ def measure_protocol(
 ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
     """Play and measure. Returns the figures and the sampled episodes they were taken from. Episodes that broke off are
     left out and counted. Raises TooManyFailures where most of them did, TooLong where no problem fits, ConfigError for
-    a protocol that asks nobody."""
+    a protocol that asks nobody, or notes of no answer whether it is right."""
 
     def play_held_out(player: Executor, members: int) -> tuple[Episode, ...]:
         protocol, where = evaluation.protocol, f"held-out problems of {split}"
@@ -55,6 +55,7 @@ def measure_protocol(
     found: dict[str, Estimate] = {}
     for measure in evaluation.measures:
         found |= measure(played)
+    refuse_untold(f"held-out problems of {split}", played, found)
     found |= broken_off_share(played)
     if greedy and evaluation.greedy:
         single = play_held_out(executor.greedy_copy(), 1)

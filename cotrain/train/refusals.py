@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cotrain.backend.handles import PolicyHandle
 from cotrain.config.schedule import Phase, Protocol
 from cotrain.core.errors import ConfigError, CotrainError, TooLong
+from cotrain.core.notes import CORRECT
 from cotrain.core.types import Episode, Trace
 from cotrain.rollout.executor import TOO_LONG, Executor, protocol_name
 
@@ -70,6 +71,18 @@ def refuse_idleness(where: str, protocol: Protocol, episodes: Sequence[Episode],
         )
 
 
+def refuse_untold(where: str, episodes: Sequence[Episode], figures: Iterable[str]) -> None:
+    """A solver that is measured, and of whose answers nobody noted whether they are right: its 0 would be no figure."""
+    for role in [name.removesuffix("/pass@1") for name in figures if name.endswith("/pass@1")]:
+        answers = [trace for e in episodes for trace in e.traces if trace.role == role and not trace.failure]
+        if answers and all(CORRECT.of(trace) is None for trace in answers):
+            raise ConfigError(
+                f"{where}: solving({role!r}) counts right answers, but the protocol notes of none of {len(answers)} "
+                f"whether it is right; let it call `await examine(task, roles, turn)`, or give `evaluate` a protocol "
+                "that does, such as cotrain.solve"
+            )
+
+
 def refuse_mixed(
     name: str, objective: Objective, episodes: Sequence[Episode], asked_fields: Mapping[str, Mapping[str, str]]
 ) -> None:
@@ -107,5 +120,6 @@ def refuse_lonely(name: str, objective: Objective, traces: Sequence[Trace], epis
     if largest < least:
         raise ConfigError(
             f"objective {name!r} uses {type(objective.by).__name__}, which compares at least {least} traces of "
-            f"one group, but role {objective.on!r} had {largest} in each; raise the group size"
+            f"one group, but role {objective.on!r} had {largest} in each; raise the group size, "
+            "or let the protocol give turns that are to be compared one `group`"
         )

@@ -22,7 +22,7 @@ def known(capsys):
 
 
 def parser_of(monkeypatch, words):
-    def stop(parser, words):
+    def stop(parser, words, *_):
         raise Made(parser)
 
     with monkeypatch.context() as patch:

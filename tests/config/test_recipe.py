@@ -152,7 +152,8 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
     )
     assert find_recipe(f"{mine}:mine")().steps == 3
     refuse(lambda: find_recipe(f"{mine}:mien"), "did you mean 'mine'")
-    refuse(lambda: find_recipe(f"{mine}"), "name the function too")
+    for unnamed in (f"{mine}", f"{mine}:"):
+        refuse(lambda unnamed=unnamed: find_recipe(unnamed), f"name the function too, as in {mine}:mine")
     refuse(lambda: find_recipe(f"{tmp_path}/no.py:mine"), "there is no file")
     mine.write_text("def mine(:\n")
     refuse(lambda: find_recipe(f"{mine}:mine"), "line 1, column")

@@ -1,7 +1,9 @@
+from functools import partial
+
 import pytest
 
 from cotrain.config.schedule import LEADING, Phase, alternate, single
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.methods.grpo import grpo
 from cotrain.methods.stepwiser import stepwiser
 from cotrain.methods.tango import tango
@@ -33,6 +35,21 @@ def test_a_warmup_may_be_one_step_or_none_and_not_fewer():
         assert [made.phase_at(step).name for step in range(3)] == ["b"] * length + ["a", "b", "a"][: 3 - length]
     with pytest.raises(ConfigError, match="warmup of phase 'b' is -1, expected at least 0 steps"):
         alternate(*phases, ratio=(1, 1), warmup={"b": -1})
+
+
+async def bold(task, roles, *, bonus=0.5):
+    """A protocol with an option."""
+
+
+def test_an_option_of_the_protocol_is_bound_and_not_given_to_single():
+    with pytest.raises(
+        ConfigError, match=r"bonus is an option of bold; bind it, as in single\(partial\(bold, bonus=…\)"
+    ):
+        single(bold, "gen", bonus=1.0)
+    with pytest.raises(UnknownName, match="option of bold, 'bonsu'; did you mean 'bonus'"):
+        single(partial(bold, bonus=0.1), "gen", bonsu=1.0)
+    with pytest.raises(UnknownName, match="'group_sizes'; did you mean 'group_size'"):
+        single(bold, "gen", group_sizes=4)
 
 
 def test_who_goes_over_to_other_objectives_begins_anew_and_nobody_else():

@@ -11,7 +11,7 @@ import pytest
 
 from cotrain import api
 from cotrain.config.schedule import single
-from cotrain.core.errors import RunDirectoryError
+from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.methods.grpo import grpo
 from cotrain.metrics.heldout import solving
 from cotrain.pages.run_report import report_documents
@@ -55,6 +55,15 @@ def test_a_start_that_cannot_be_measured_ends_the_run_and_leaves_nothing(tmp_pat
         TooManyFailures, match=r"held-out problems of test: 4 of 4 episodes failed, the first with: .*vo"
     ):
         api.run(brief(evaluate=breaks), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_answers_of_which_nobody_says_whether_they_are_right_are_not_measured_as_wrong(tmp_path):
+    async def asks(task, roles):
+        await roles.solver(problem=task.prompt)
+
+    with pytest.raises(ConfigError, match=r"held-out problems of test: solving\('solver'\) .* of none of 4 .* examine"):
+        api.run(brief(evaluate=asks), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
