@@ -17,7 +17,7 @@ from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.rollout.executor import TOO_LONG, Executor
-from cotrain.train.refusals import refuse_idleness, refuse_unmeasured, refuse_untold
+from cotrain.train.refusals import refuse_idleness, refuse_unmeasured, refuse_unmarked_answers
 
 GREEDY_NAMES = {
     "pass@1": "greedy",
@@ -55,7 +55,7 @@ def measure_protocol(
     found: dict[str, Estimate] = {}
     for measure in evaluation.measures:
         found |= measure(played)
-    refuse_untold(f"held-out problems of {split}", played, found)
+    refuse_unmarked_answers(f"held-out problems of {split}", played, found)
     found |= broken_off_share(played)
     if greedy and evaluation.greedy:
         single = play_held_out(executor.greedy_copy(), 1)

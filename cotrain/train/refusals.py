@@ -71,7 +71,7 @@ def refuse_idleness(where: str, protocol: Protocol, episodes: Sequence[Episode],
         )
 
 
-def refuse_untold(where: str, episodes: Sequence[Episode], figures: Iterable[str]) -> None:
+def refuse_unmarked_answers(where: str, episodes: Sequence[Episode], figures: Iterable[str]) -> None:
     """A solver that is measured, and of whose answers nobody noted whether they are right: its 0 would be no figure."""
     for role in [name.removesuffix("/pass@1") for name in figures if name.endswith("/pass@1")]:
         answers = [trace for e in episodes for trace in e.traces if trace.role == role and not trace.failure]
