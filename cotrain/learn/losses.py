@@ -237,6 +237,36 @@ def policy_loss(
     return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolicyLoss:
+    """Settings of ``policy_loss``, of an algorithm that learns by it."""
+
+    loss: TokenLoss = CLIPPED
+    normalise: Normalise = "token"
+    constant: float | None = None  # tokens per sequence, with normalise="constant"
+    kl: Kl | None = None
+    entropy: float = 0.0  # coefficient of the bonus
+
+    def check_loss(self) -> None:
+        """Raise ConfigError unless these belong together."""
+        check_loss(self.loss, self.normalise, self.constant)
+
+    def loss_of(
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+    ) -> Loss:
+        return policy_loss(
+            predictions,
+            entropy,
+            batch,
+            normaliser,
+            loss=self.loss,
+            normalise=self.normalise,
+            constant=self.constant,
+            kl=self.kl,
+            bonus=self.entropy,
+        )
+
+
 # -- An engine that holds weights of its own computes log-probabilities a little other than the learner, or, when
 # something is wrong, very much so. What is made of that difference:
 #

@@ -31,9 +31,8 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import TRUTH, Signal
 from cotrain.core.state import State
 from cotrain.functional.credit import ema_baseline, group_mean_std, leave_one_out, pool_is_flat, reward_to_go
-from cotrain.functional.reductions import Normalise
-from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, uses_ratio
+from cotrain.learn.contract import Batch, Credit, Needs, Sample
+from cotrain.learn.losses import PolicyLoss, uses_ratio
 from cotrain.learn.samples import (
     PlacedRewards,
     RewardWeights,
@@ -201,7 +200,7 @@ MERGED = "merged"  # name of the channel that holds the sum of all per-answer re
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyGradient:
+class PolicyGradient(PolicyLoss):
     """Settings. What is remembered between updates, baselines and class counts, is the state that credit hands back."""
 
     rewards: RewardWeights  # signal → weight of its advantages
@@ -213,18 +212,13 @@ class PolicyGradient:
     over_batch: OverBatch | None = None  # rescales the advantages of a channel, over all of its tokens
     after: tuple[After, ...] = (drop_flat_groups,)  # done to the samples, in turn
     balance: ClassBalance | None = None
-    loss: TokenLoss = CLIPPED
-    normalise: Normalise = "token"
-    constant: float | None = None  # tokens per sequence, with normalise="constant"
-    kl: Kl | None = None
-    entropy: float = 0.0
     beside: tuple[str, ...] = ()  # roles that answers are only compared with, whoever plays them
 
     def __post_init__(self) -> None:
         name = type(self).__name__
         check_rewards(name, self.rewards)
         check_step_scale(self.step_scale)
-        check_loss(self.loss, self.normalise, self.constant)
+        self.check_loss()
         if self.advantage is not None and not callable(self.advantage):
             raise ConfigError(f"{name}: advantage is {self.advantage!r}, expected a function such as z_score, or None")
         if self.blend not in ("convex", "add"):
@@ -340,21 +334,6 @@ class PolicyGradient:
             for i, part in zip(valued_indices, rescaled, strict=True):
                 tokens[i] = part
         return tokens, baselines
-
-    def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
-    ) -> Loss:
-        return policy_loss(
-            predictions,
-            entropy,
-            batch,
-            normaliser,
-            loss=self.loss,
-            normalise=self.normalise,
-            constant=self.constant,
-            kl=self.kl,
-            bonus=self.entropy,
-        )
 
 
 def _mean_size(tokens: Sequence[torch.Tensor]) -> float:

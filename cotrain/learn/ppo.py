@@ -22,7 +22,7 @@ from cotrain.functional.credit import whiten
 from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.functional.values import gae, value_loss
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss, uses_ratio
+from cotrain.learn.losses import PolicyLoss, uses_ratio
 from cotrain.learn.samples import (
     RewardWeights,
     StepScale,
@@ -36,7 +36,7 @@ from cotrain.learn.samples import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ppo:
+class Ppo(PolicyLoss):
     """The policy's side. ``values`` names the critic's policy."""
 
     rewards: RewardWeights
@@ -45,15 +45,10 @@ class Ppo:
     gamma: float = 1.0
     lam: float = 0.95
     whiten: bool = True  # advantages over all tokens of the batch
-    loss: TokenLoss = CLIPPED
-    normalise: Normalise = "token"
-    constant: float | None = None
-    kl: Kl | None = None
-    entropy: float = 0.0
 
     def __post_init__(self) -> None:
         _check_settings(type(self).__name__, self.rewards, self.step_scale, self.gamma, self.lam)
-        check_loss(self.loss, self.normalise, self.constant)
+        self.check_loss()
 
     def needs(self) -> Needs:
         reference = self.kl.reference if self.kl else None
@@ -82,21 +77,6 @@ class Ppo:
             for sample, mine in zip(samples, advantages, strict=True)
         )
         return Credit(samples=learned, metrics=metrics, dropped=dropped), state
-
-    def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
-    ) -> Loss:
-        return policy_loss(
-            predictions,
-            entropy,
-            batch,
-            normaliser,
-            loss=self.loss,
-            normalise=self.normalise,
-            constant=self.constant,
-            kl=self.kl,
-            bonus=self.entropy,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
