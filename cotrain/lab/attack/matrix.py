@@ -4,9 +4,12 @@ characters."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from cotrain import __version__
 from cotrain.core.statistics import Estimate
+from cotrain.runs.directory import RunDirectory
 
 WIDTH = 80  # characters of a line
 COLUMN = 8  # of one figure
@@ -18,6 +21,14 @@ MatrixCells = Mapping[tuple[int, int], Mapping[str, Any] | None]  # of (row, col
 def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
     """A figure of a pair; None where the pair gave none."""
     return None if found is None else found.to_json()
+
+
+def write_figures(out: Path | str, file: str, version: int, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """What was found, written to a file of a run, with the versions of its format and of the package."""
+    result, folder = {"format": version, "cotrain": __version__, **figures}, RunDirectory(out)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.write(file, result)
+    return result
 
 
 def point_names(points: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

@@ -17,20 +17,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain import __version__, api
+from cotrain import api
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, GOLD, PROBLEM
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
-from cotrain.core.verbosity import Pace
 from cotrain.disk.ledger import Ledger
-from cotrain.lab.attack.matrix import MatrixCells, matrix_lines
-from cotrain.lab.attack.play import judge_attempts, judging_role
+from cotrain.lab.attack.matrix import MatrixCells, matrix_lines, write_figures
+from cotrain.lab.attack.play import judging_role
 from cotrain.lab.attack.tables import Attempt
-from cotrain.lab.attack.xplay import DrawnSolutions, RunPoint, Say, pair_figures, points_of, solved_share
-from cotrain.runs.directory import RunDirectory
+from cotrain.lab.attack.xplay import DrawnSolutions, RunPoint, Say, judged_cells, points_of, solved_share
 from cotrain.text.parsers import Solution, tagged_solution
-from cotrain.train.evaluation import evaluation_seed
 
 FILE, FORMAT = "reviewed.json", 1
 SHOWN = ("balanced_accuracy", "mcc", "precision", "recall", "f1", "false_positive_rate")
@@ -72,21 +69,9 @@ def review_rollouts(
         raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver whose truth is known")
     for step, drawn in samples:
         say(f"step {step + 1}: {len(drawn.right)} solutions, {sum(drawn.right)} are right")
-    cells = []
-    pace = Pace(len(points) * sum(len(drawn.attempts) for _, drawn in samples), "{} solutions reviewed", say)
-    for place, point in enumerate(points):
-        trainer = api.load_trainer(directory, recipe=recipe, step=point.step, device=device)
-        player = trainer.make_executor(evaluation_seed(recipe.seed))
-        for i, (_, drawn) in enumerate(samples):
-            outcomes = judge_attempts(player, role, tasks, drawn.attempts, split=f"reviewed/{i}", pace=pace)
-            figures = pair_figures(drawn, outcomes, SHOWN)
-            cells.append({"generator": i, "verifier": place, **figures, "n": len(drawn.right)})
-        say(f"verifier after step {point.step} has reviewed {sum(len(drawn.right) for _, drawn in samples)} solutions")
-        trainer.close()
-    cells.sort(key=lambda one: (one["generator"], one["verifier"]))
-    result = {
-        "format": FORMAT,
-        "cotrain": __version__,
+    judges, all_drawn = [(point, recipe) for point in points], [drawn for _, drawn in samples]
+    cells = judged_cells(judges, all_drawn, tasks, "reviewed/{}", role, SHOWN, device, say)
+    figures = {
         "every": every,
         "role": role,
         "rollouts": rollouts,
@@ -101,12 +86,9 @@ def review_rollouts(
             for step, drawn in samples
         ],
         "verifiers": [point.json() for point in points],
-        "cells": cells,
+        "cells": [{**cell, "n": len(all_drawn[cell["generator"]].right)} for cell in cells],
     }
-    folder = RunDirectory(out or directory)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.write(FILE, result)
-    return result
+    return write_figures(out or directory, FILE, FORMAT, figures)
 
 
 def played_steps(directory: Path | str, points: Sequence[RunPoint]) -> list[int]:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cotrain import __version__, api
+from cotrain import api
 from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import Policy
@@ -31,8 +31,8 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import declared_by
 from cotrain.core.types import Episode
-from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names
-from cotrain.lab.attack.xplay import RunPoint, Say, points_of
+from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
+from cotrain.lab.attack.xplay import RunPoint, Say, points_of, refuse_other_problems
 from cotrain.metrics.clusters import Array, Bounded, Figure, Sums, make_figure, ratio
 from cotrain.metrics.heldout import traces_by_task, verifying
 from cotrain.runs import seal
@@ -72,8 +72,7 @@ def play_seats(
                 raise UnknownName(f"role of {run} (--seats)", role, recipe.roles)
             if not recipe.policies[recipe.roles[role].policy].trained:
                 raise ConfigError(f"xplay: role {role!r} of {run} is not trained; name two seats that are with --seats")
-        if recipe.tasks.describe() != first.tasks.describe():
-            raise ConfigError(f"xplay: {run} has other problems than {directories[0]}; compare runs on the same ones")
+    refuse_other_problems(recipes)
     refuse_other_games(recipes, roles)
     declared = declared_by(first.evaluation.protocol)
     signal_names = [one.name for one in declared.signals_for(roles[0]) if one.per == "answer"] if declared else []
@@ -98,9 +97,7 @@ def play_seats(
             both = [(played[i, j], roles[0]), (played[j, i], roles[1])]
             cell["either"] = estimate_json(mean_signal(both, signal))
         cells.append(cell)
-    result = {
-        "format": FORMAT,
-        "cotrain": __version__,
+    figures = {
         "every": every,
         "seats": list(roles),
         "signal": signal,
@@ -110,10 +107,7 @@ def play_seats(
         "players": [point.json() for point in points],
         "cells": cells,
     }
-    folder = RunDirectory(out or directories[0])
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.write(FILE, result)
-    return result
+    return write_figures(out or directories[0], FILE, FORMAT, figures)
 
 
 def refuse_other_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> None:

@@ -16,12 +16,12 @@ Steps are those whose checkpoints the runs still have (``cotrain run --keep-ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotrain import __version__, api
+from cotrain import api
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
@@ -29,7 +29,7 @@ from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
 from cotrain.core.verbosity import Pace
 from cotrain.disk import transaction
-from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names
+from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
 from cotrain.lab.attack.play import judge_attempts, judging_role
 from cotrain.lab.attack.tables import Attempt, AttemptOutcome
 from cotrain.metrics.clusters import Share, Statistic, make_figure
@@ -88,15 +88,14 @@ def xplay(
     """
     recipes = {str(directory): api.rebuild_recipe(directory) for directory in directories}
     first = next(iter(recipes.values()))
-    judges = {judging_role(recipe, role)[0] for recipe in recipes.values()}
-    if len(judges) > 1:
-        raise ConfigError(f"xplay: {role!r} is {' and '.join(sorted(judges))} in these runs; name a role of all")
-    (role,) = judges
-    for run, recipe in recipes.items():
+    named = {judging_role(recipe, role)[0] for recipe in recipes.values()}
+    if len(named) > 1:
+        raise ConfigError(f"xplay: {role!r} is {' and '.join(sorted(named))} in these runs; name a role of all")
+    (role,) = named
+    for recipe in recipes.values():
         if "solver" not in recipe.roles:
             raise UnknownName("role (that solves)", "solver", recipe.roles)
-        if recipe.tasks.describe() != first.tasks.describe():
-            raise ConfigError(f"xplay: {run} has other problems than {directories[0]}; compare runs on the same ones")
+    refuse_other_problems(recipes)
     points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
     tasks = held_out(first.tasks, split, problems, first.seed)
     drawn_solutions = []
@@ -107,24 +106,9 @@ def xplay(
             f"{point.run} after step {point.step}: {sum(drawn_solutions[-1].right)} of "
             f"{len(drawn_solutions[-1].right)} solutions are right"
         )
-    cells = []
-    pace = Pace(
-        len(points) * sum(len(solutions_of_one.attempts) for solutions_of_one in drawn_solutions),
-        "{} solutions judged",
-        say,
-    )
-    for place, point in enumerate(points):
-        trainer = api.load_trainer(point.run, recipe=recipes[point.run], step=point.step, device=device)
-        player = trainer.make_executor(evaluation_seed(first.seed))
-        for i, mine in enumerate(drawn_solutions):
-            outcomes = judge_attempts(player, role, tasks, mine.attempts, split=f"xplay/{i}/{split}", pace=pace)
-            cells.append({"generator": i, "verifier": place, **pair_figures(mine, outcomes)})
-        say(f"verifier of {point.run} after step {point.step} has judged {len(drawn_solutions)} generators")
-        trainer.close()
-    cells.sort(key=lambda one: (one["generator"], one["verifier"]))
-    result = {
-        "format": FORMAT,
-        "cotrain": __version__,
+    judges = [(point, recipes[point.run]) for point in points]
+    cells = judged_cells(judges, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say)
+    figures = {
         "every": every,
         "role": role,
         "split": split,
@@ -136,10 +120,40 @@ def xplay(
         "verifiers": [point.json() for point in points],
         "cells": cells,
     }
-    folder = RunDirectory(out or directories[0])
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.write(FILE, result)
-    return result
+    return write_figures(out or directories[0], FILE, FORMAT, figures)
+
+
+def judged_cells(
+    judges: Sequence[tuple[RunPoint, Recipe]],
+    drawn: Sequence[DrawnSolutions],
+    tasks: Sequence[Task],
+    split: str,
+    role: str,
+    names: Sequence[str],
+    device: str,
+    say: Say,
+) -> list[dict[str, Any]]:
+    """What the verifier of each point makes of each generator's solutions: the figures of these ``names``. ``split``:
+    with the generator's place filled in, where its problems are."""
+    cells = []
+    pace = Pace(len(judges) * sum(len(one.attempts) for one in drawn), "{} solutions judged", say)
+    for place, (point, recipe) in enumerate(judges):
+        trainer = api.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
+        player = trainer.make_executor(evaluation_seed(judges[0][1].seed))
+        for i, mine in enumerate(drawn):
+            outcomes = judge_attempts(player, role, tasks, mine.attempts, split=split.format(i), pace=pace)
+            cells.append({"generator": i, "verifier": place, **pair_figures(mine, outcomes, names)})
+        say(f"verifier of {point.run} after step {point.step} has judged {len(drawn)} generators")
+        trainer.close()
+    return sorted(cells, key=lambda one: (one["generator"], one["verifier"]))
+
+
+def refuse_other_problems(recipes: Mapping[str, Recipe]) -> None:
+    """Raise ConfigError for a run that has other problems than the first."""
+    first, *others = recipes
+    for run in others:
+        if recipes[run].tasks.describe() != recipes[first].tasks.describe():
+            raise ConfigError(f"xplay: {run} has other problems than {first}; compare runs on the same ones")
 
 
 def points_of(run: str, recipe: Recipe, every: int) -> list[RunPoint]:
