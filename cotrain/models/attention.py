@@ -21,11 +21,9 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from cotrain.models.shared_prefix import is_plain
+
 IMPLEMENTATION = "documents"
-PLAIN = (  # types of model whose attention is causal softmax attention and nothing else, where no window is set
-    "llama", "qwen2", "qwen3", "gemma", "mistral", "smollm3", "nanochat", "granite", "mixtral", "qwen3_moe", "olmo2",
-    "phi3"
-)  # fmt: skip
 LONGEST = 1024  # tokens of a document whose scores may be kept
 
 
@@ -34,13 +32,6 @@ def can_isolate(model: nn.Module) -> bool:
     if not isinstance(model, PreTrainedModel) or model.device.type != "cpu":
         return False
     return is_plain(model)
-
-
-def is_plain(model: PreTrainedModel) -> bool:
-    """May attention of this model be computed by other functions than those of transformers?"""
-    kinds = set(getattr(model.config, "layer_types", None) or ())
-    windowed = bool(kinds - {"full_attention"}) or (not kinds and bool(getattr(model.config, "sliding_window", None)))
-    return model.config.model_type in PLAIN and not windowed
 
 
 @contextmanager

@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from cotrain.models.attention import is_plain
 from cotrain.models.load import ATTENTION
 
 # -- Causal attention of sequences that lie one after the other in a row, each perhaps after a beginning that others
@@ -49,6 +48,10 @@ from cotrain.models.load import ATTENTION
 # autocast too: scores in bfloat16 would have eight bits.
 
 
+PLAIN = (  # types of model whose attention is causal softmax attention and nothing else, where no window is set
+    "llama", "qwen2", "qwen3", "gemma", "mistral", "smollm3", "nanochat", "granite", "mixtral", "qwen3_moe", "olmo2",
+    "phi3"
+)  # fmt: skip
 BLOCK = 256  # queries that are computed together
 KEPT = 2**22  # weights of one layer and pass that are kept for the backward pass
 
@@ -251,6 +254,13 @@ def _pad_pieces(pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]:
     column = torch.arange(max((p.end - p.start for p in pieces), default=0))[None]
     is_token = column < sizes
     return is_token, torch.where(is_token, starts + column, 0)
+
+
+def is_plain(model: PreTrainedModel) -> bool:
+    """May attention of this model be computed by other functions than those of transformers?"""
+    kinds = set(getattr(model.config, "layer_types", None) or ())
+    windowed = bool(kinds - {"full_attention"}) or (not kinds and bool(getattr(model.config, "sliding_window", None)))
+    return model.config.model_type in PLAIN and not windowed
 
 
 def can_branch(model: nn.Module) -> bool:
