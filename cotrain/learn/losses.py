@@ -247,10 +247,6 @@ class PolicyLoss:
     kl: Kl | None = None
     entropy: float = 0.0  # coefficient of the bonus
 
-    def check_loss(self) -> None:
-        """Raise ConfigError unless these belong together."""
-        check_loss(self.loss, self.normalise, self.constant)
-
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:

@@ -32,7 +32,7 @@ from cotrain.core.signals import TRUTH, Signal
 from cotrain.core.state import State
 from cotrain.functional.credit import ema_baseline, group_mean_std, leave_one_out, pool_is_flat, reward_to_go
 from cotrain.learn.contract import Batch, Credit, Needs, Sample
-from cotrain.learn.losses import PolicyLoss, uses_ratio
+from cotrain.learn.losses import PolicyLoss, check_loss, uses_ratio
 from cotrain.learn.samples import (
     PlacedRewards,
     RewardWeights,
@@ -218,7 +218,7 @@ class PolicyGradient(PolicyLoss):
         name = type(self).__name__
         check_rewards(name, self.rewards)
         check_step_scale(self.step_scale)
-        self.check_loss()
+        check_loss(self.loss, self.normalise, self.constant)
         if self.advantage is not None and not callable(self.advantage):
             raise ConfigError(f"{name}: advantage is {self.advantage!r}, expected a function such as z_score, or None")
         if self.blend not in ("convex", "add"):

@@ -22,7 +22,7 @@ from cotrain.functional.credit import whiten
 from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.functional.values import gae, value_loss
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.losses import PolicyLoss, uses_ratio
+from cotrain.learn.losses import PolicyLoss, check_loss, uses_ratio
 from cotrain.learn.samples import (
     RewardWeights,
     StepScale,
@@ -48,7 +48,7 @@ class Ppo(PolicyLoss):
 
     def __post_init__(self) -> None:
         _check_settings(type(self).__name__, self.rewards, self.step_scale, self.gamma, self.lam)
-        self.check_loss()
+        check_loss(self.loss, self.normalise, self.constant)
 
     def needs(self) -> Needs:
         reference = self.kl.reference if self.kl else None

@@ -17,7 +17,7 @@ from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.rollout.executor import TOO_LONG, Executor
-from cotrain.train.refusals import refuse_idleness, refuse_unmeasured, refuse_unmarked_answers
+from cotrain.train.refusals import refuse_idleness, refuse_unmarked_answers, refuse_unmeasured
 
 GREEDY_NAMES = {
     "pass@1": "greedy",
