@@ -37,7 +37,7 @@ def test_a_section_that_fails_is_a_row_and_the_rest_goes_on(model, tmp_path, mon
 
     bench = gpu.Bench(plan=gpu.QUICK, device="cpu", directory=tmp_path)
     monkeypatch.setattr(gpu, "new_model", lambda config, seed: model)
-    for name in ("against_the_reference", "layouts", "twice"):
+    for name in ("against_the_reference", "layouts", "as_on_the_cpu", "twice", "kill_and_resume"):
         monkeypatch.setattr(gpu, name, lambda *_: [])
     for name in ("decoding", "updating", "grpo", "tango"):
         monkeypatch.setattr(gpu.Bench, name, lambda *_: None)
@@ -51,8 +51,8 @@ def test_a_section_that_fails_is_a_row_and_the_rest_goes_on(model, tmp_path, mon
 def test_floors_in_half_precision_by_hand(tmp_path):
     bench = gpu.Bench(plan=gpu.QUICK, device="cpu", directory=tmp_path)
     bench.rates = gpu.Ceilings(flops=1e30, bandwidth={1: 1000.0})
-    cost, seconds = bench.floor("decode", gpu.QUICK.decode)
-    shape, work = GPU_SIZES["wide"], gpu.QUICK.decode
+    cost, seconds = bench.floor("decode", gpu.QUICK.decode[0])
+    shape, work = GPU_SIZES["wide"], gpu.QUICK.decode[0]
     pairs = sum(work.prompt + t for t in range(1, work.new)) * work.rows  # what each fed token looks at
     kept = 2 * shape.depth * 16 * pairs  # two key heads of width 8
     assert cost.traffic == 2 * ((work.new - 1) * shape.parameters + kept)

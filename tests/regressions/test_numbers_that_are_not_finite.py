@@ -34,6 +34,7 @@ from cotrain.config.settings import Settings, recipe
 from cotrain.config.schedule import single
 from cotrain.metrics.heldout import solving
 from cotrain.rollout.common_roles import solver
+from cotrain import examine
 from tests.helpers import EASY, TINY
 
 LEFT = []  # updates that are made before, and that are spoiled
@@ -52,6 +53,7 @@ class Spoiled(PolicyGradient):
 @gives(OUTCOME.to("solver"))
 async def graded(task, roles):
     solution = await roles.solver(problem=task.prompt)
+    await examine(task, roles, solution)
     solution.reward(OUTCOME, float(solution.address.member % 2))
 
 

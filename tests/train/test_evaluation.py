@@ -6,6 +6,7 @@ import pytest
 
 from cotrain.config.evaluation import Evaluation
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.methods.tango import tango
 from cotrain.metrics.heldout import solving, verifying
@@ -98,7 +99,7 @@ def held_out_that_breaks(which):
     """A protocol that raises on these problems, played on three of them."""
 
     async def protocol(task, roles):
-        await roles.solver(problem=task.prompt)
+        (await roles.solver(problem=task.prompt)).note(CORRECT, True)
         if task.prompt in BREAKS[which]:
             raise KeyError("vote")
 
