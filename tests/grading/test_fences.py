@@ -84,9 +84,9 @@ def test_what_is_python_and_what_it_defines():
     "piece", ["```\n", "~~~ ", "a```b", " \t", "```py\nx\n", "`" * 9 + "\n", "<answer>", "- ```\n", "x ```\n"]
 )
 def test_degenerate_answers_are_read_in_a_moment(piece):
-    start = time.perf_counter()
+    start = time.process_time()
     program_of(piece * (100_000 // len(piece)), "add")
-    assert time.perf_counter() - start < 10.0
+    assert time.process_time() - start < 10.0
 
 
 @pytest.mark.parametrize(
