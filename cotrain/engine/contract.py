@@ -68,6 +68,7 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
 class ContextLimitedEngine(Engine, Protocol):
     """One that says how much it takes."""
 
@@ -110,12 +111,10 @@ class MemoryLimitedEngine(Engine, Protocol):
 
 def as_serving_engine(engine: Engine) -> ServingEngine:
     """The engine, for a server. Raises ConfigError for one that only trains."""
-    if not isinstance(engine, ServingEngine):
-        name = type(engine).__name__
-        raise ConfigError(
-            f"engine {name} has no step, running_tokens, check and context, which a server needs; serve with another"
-        )
-    return engine
+    if isinstance(engine, ServingEngine):
+        return engine
+    what = f"engine {type(engine).__name__} has no step, running_tokens, check and context"
+    raise ConfigError(f"{what}, which a server needs; serve with another")
 
 
 # -- What every engine asks of a request before it takes it.

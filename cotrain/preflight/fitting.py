@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from cotrain.config.evaluation import has_split
 from cotrain.core.errors import TooLong
-from cotrain.engine.contract import as_serving_engine
+from cotrain.engine.contract import ContextLimitedEngine
 from cotrain.text.chat_template import Message
 from cotrain.text.prompts import fields_of, fill_template
 from cotrain.train.trainer import CoTrainer
@@ -22,20 +22,21 @@ NAMED = 3  # problems in a line
 
 
 def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
-    """A line for each split and role of which problems do not fit. Raises TooLong where no problem for training
-    does."""
-    until = time.monotonic() + SECONDS
+    """A line for each split and role of which problems do not fit; none for an engine that does not say what fits.
+    Raises TooLong where no problem for training does."""
+    until, engine = time.monotonic() + SECONDS, getattr(trainer.engine, "engine", trainer.engine)
+    if not isinstance(engine, ContextLimitedEngine):
+        return
     tasks, roles = trainer.recipe.tasks, trainer.recipe.roles
     contexts = {  # of roles that are shown the problem alone: not of programs, nor of somebody else's models
-        name: as_serving_engine(trainer.engine).context(role.policy)
+        name: engine.context(role.policy)
         for name, role in roles.items()
         if fields_of(role.prompt) == {"problem"}
         if role.policy in trainer.policies.renderers and trainer.policies[role.policy].spec.head
     }
     for split in dict.fromkeys(["train", "test", "validation", *trainer.recipe.evaluation.splits]):
-        size = (tasks.size(split) if has_split(tasks, split) else None) or 0
+        size, looked = (tasks.size(split) if has_split(tasks, split) else None) or 0, 0
         misfits: dict[str, dict[str, int]] = {name: {} for name in contexts}  # role → problem → tokens of its prompt
-        looked = 0
         while looked < size and time.monotonic() < until:
             task = tasks.get(split, looked)
             looked += 1
@@ -62,6 +63,6 @@ def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
 
 def _prompt_length(trainer: CoTrainer, name: str, problem: str) -> int:
     role = trainer.recipe.roles[name]
-    system = [] if role.system is None else [Message("system", role.system)]
-    messages = [*system, Message("user", fill_template(role.prompt, problem=problem))]
-    return len(trainer.policies.renderers[role.policy].render(messages))
+    said = [] if role.system is None else [Message("system", role.system)]
+    said.append(Message("user", fill_template(role.prompt, problem=problem)))
+    return len(trainer.policies.renderers[role.policy].render(said))

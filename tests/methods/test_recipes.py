@@ -230,11 +230,12 @@ def test_a_method_plays_the_same_in_any_order(case):
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - ELSEWHERE))
 def test_a_method_is_tested_documented_and_short(name):
     assert name in {case.split(":")[0] for case in CASES}
-    root = Path(__file__).parents[2]
-    assert (root / "docs" / "methods" / f"{name}.md").is_file()
-    methods = root / "cotrain" / "methods"
-    recipe = methods / name / "recipe.py" if (methods / name).is_dir() else methods / f"{name}.py"
-    assert len(recipe.read_text().splitlines()) <= 220
+    file = Path(inspect.getsourcefile(inspect.unwrap(find_recipe(name).recipe)))
+    lines = file.read_text().splitlines()
+    assert len(lines) <= 220 * sum(line.startswith("@recipe") for line in lines)  # debate has two games
+    page = file.parent.name if file.name == "recipe.py" else file.stem
+    text = (Path(__file__).parents[2] / "docs" / "methods" / f"{page}.md").read_text()
+    assert name == page or f"`{name}`" in text
 
 
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - ELSEWHERE))

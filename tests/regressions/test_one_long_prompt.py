@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cotrain import api
+from cotrain.backend.local import LocalBackend, make_embedded_engine
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import TooLong
@@ -66,6 +67,25 @@ def test_a_problem_that_does_not_fit_is_set_aside_counted_and_named(tmp_path):
         line.split()[2] for line in heard.lines if "is set aside: " in line
     }
     api.evaluate(tmp_path / "run")
+
+
+class TrainsAlone:
+    """An engine that does not say how much it takes. Implements ``Engine``."""
+
+    def __init__(self, handles, device):
+        engine = make_embedded_engine(handles, device)
+        self.sample, self.advance, self.publish, self.counts = (
+            engine.sample,
+            engine.advance,
+            engine.publish,
+            engine.counts,
+        )
+
+
+def test_an_engine_that_does_not_say_what_fits_trains_on_files(tmp_path):
+    made = recipe(tmp_path / "data", set())
+    outcome = api.run(made, tmp_path / "run", backend=LocalBackend(engine=TrainsAlone))
+    assert outcome.summary["steps"] == 2
 
 
 def test_where_nothing_fits_the_run_is_refused_in_one_line(tmp_path, capsys):
