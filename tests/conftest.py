@@ -3,10 +3,13 @@
 import gc
 import os
 import shutil
+import signal
 import tempfile
 
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="cotrain-tests-")  # what tests trust, no user does
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported, and for the processes that tests start
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background: tests of Ctrl-C would wait for ever
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 from hypothesis import HealthCheck, settings
