@@ -178,14 +178,18 @@ def digest_of(device: str) -> str:
     return digest.hexdigest()[:12]
 
 
+KILLED = (  # flags of the run that is killed
+    *("--steps", "4", "--reviews", "2", "--checkpoint-every", "1", "--tasks-per-step", "2", "--group-size", "2"),
+    *("--evaluation-tasks", "2", "--set", "evaluation.splits=[]", "--warmup", "1", "--operations", "2", "2"),
+)
+
+
 def kill_and_resume(device: str) -> Iterator[Line]:
-    """A run of five steps by command is killed after its second and resumed: the bits of one that was left alone?"""
+    """A run of four steps by command is killed after its second and resumed: the bits of one that was left alone?"""
     with TemporaryDirectory() as folder:
         alone, killed = Path(folder, "alone"), Path(folder, "killed")
-        flags = ["--steps", "5", "--checkpoint-every", "1", "--tasks-per-step", "2", "--group-size", "2"]
-        flags += ["--evaluation-tasks", "2", "--set", "evaluation.splits=[]", "--warmup", "1", "--operations", "2", "2"]
         started = {
-            out: by_command(device, "run", "tango", "--device", device, "--out", str(out), *flags)
+            out: by_command(device, "run", "tango", "--device", device, "--out", str(out), *KILLED)
             for out in (alone, killed)
         }
         for _ in itertools.takewhile(lambda _: started[killed].poll() is None, itertools.count()):
