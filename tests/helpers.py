@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
-from cotrain.backend.handles import Program, ProgramHandle, RoutingEngine
+from cotrain.backend.handles import Program, ProgramHandle, RoutingEngine, route_policies
 from cotrain.backend.local import LocalBackend
 from cotrain.config.policies import Policy, program
 from cotrain.core.address import Address, rng_of
@@ -162,7 +162,7 @@ def cast_of(policies: Mapping[str, Policy], *, seed: int) -> PolicyStore:
 def spoken(said: Mapping[str, Program], engine: Engine | None = None) -> RoutingEngine:
     """An engine in which these functions speak, beside those whom ``engine`` answers for."""
     handles = {name: ProgramHandle(name, program(speak), ByteRenderer(), speak) for name, speak in said.items()}
-    return RoutingEngine(handles, engine or EmbeddedEngine({}))
+    return route_policies(handles, engine or EmbeddedEngine({}))
 
 
 class CharRenderer:

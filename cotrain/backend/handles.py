@@ -19,11 +19,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Trace
 from cotrain.disk.parts import TensorParts
-from cotrain.engine.contract import Engine, MemoryLimitedEngine, Request, SpeakerError, as_serving_engine
+from cotrain.engine.contract import Engine, MemoryLimitedEngine, Request, ServingEngine, SpeakerError
 from cotrain.learn.contract import Given, PolicyVerbs, Sequences, verbs_of
 from cotrain.learn.scorer import Scorer
 from cotrain.learn.torch_learner import TorchLearner
@@ -336,7 +335,7 @@ def compute_shape(name: str, spec: PolicySpec, model: nn.Module) -> ComputeShape
 
 class RoutingEngine:
     """All policies of a run as one engine: each request goes to the handle of its policy, batches form in the engine
-    below, which answers for whoever has no handle, and refuses whom it does not know. Implements ``ServingEngine`` and
+    below, which answers for whoever has no handle, and refuses whom it does not know. Implements ``Engine`` and
     ``MemoryLimitedEngine``."""
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
@@ -365,16 +364,18 @@ class RoutingEngine:
         if isinstance(self.engine, MemoryLimitedEngine):
             self.engine.set_limits(limits)
 
-    # -- what a server needs
 
-    def step(self) -> bool:
-        return as_serving_engine(self.engine).step()
+class ServingRoutingEngine(RoutingEngine):
+    """Over an engine that can also serve. Implements ``ServingEngine`` too."""
 
-    def running_tokens(self) -> dict[Address, list[int]]:
-        return as_serving_engine(self.engine).running_tokens()
+    def __init__(self, handles: Mapping[str, PolicyHandle], engine: ServingEngine) -> None:
+        super().__init__(handles, engine)
+        self.step, self.running_tokens = engine.step, engine.running_tokens
+        self.check, self.context = engine.check, engine.context
 
-    def check(self, request: Request) -> None:
-        as_serving_engine(self.engine).check(request)
 
-    def context(self, policy: str) -> int:
-        return as_serving_engine(self.engine).context(policy)
+def route_policies(handles: Mapping[str, PolicyHandle], engine: Engine) -> RoutingEngine:
+    """All policies as one engine, which can what the engine below can."""
+    return (
+        ServingRoutingEngine(handles, engine) if isinstance(engine, ServingEngine) else RoutingEngine(handles, engine)
+    )

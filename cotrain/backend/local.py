@@ -23,7 +23,7 @@ from cotrain.backend.handles import (
     PolicyHandle,
     PolicySpec,
     ProgramHandle,
-    RoutingEngine,
+    route_policies,
 )
 from cotrain.backend.process_stats import ProcessStats
 from cotrain.core.address import seed_of
@@ -77,7 +77,7 @@ class LocalBackend:
         engine = self._make({n: h for n, h in model_handles.items() if h.spec.speaks or h.spec.scores}, self.device)
         for handle in model_handles.values():
             handle.engine = engine
-        self.engine = RoutingEngine(self._handles, engine)
+        self.engine = route_policies(self._handles, engine)
         return dict(self._handles)
 
     def publish(self, policy: str, version: int) -> None:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import torch
 
 from cotrain.backend.contract import Launcher, Process
-from cotrain.backend.handles import PolicyHandle, PolicySpec, RoutingEngine
+from cotrain.backend.handles import PolicyHandle, PolicySpec, route_policies
 from cotrain.backend.hosted_engines import EngineProcess, HostedEngines
 from cotrain.backend.hosted_policies import HostedPolicy, LearnerHost, PolicyInfo
 from cotrain.backend.local import PolicyFactory, cache_answers_by_policy, with_device_defaults
@@ -106,7 +106,7 @@ class MultiProcessBackend:
                 self._handles[name] = handle
             else:
                 self._handles[name] = outside.get_handle(name)
-        self.engine = RoutingEngine(self._handles, self._engine)
+        self.engine = route_policies(self._handles, self._engine)
         try:
             for group in dict.fromkeys(place.policies for place in self._places if place.tested):
                 self.arrivals += self._test_publishing(group)

@@ -113,8 +113,7 @@ def as_serving_engine(engine: Engine) -> ServingEngine:
     """The engine, for a server. Raises ConfigError for one that only trains."""
     if isinstance(engine, ServingEngine):
         return engine
-    what = f"engine {type(engine).__name__} has no step, running_tokens, check and context"
-    raise ConfigError(f"{what}, which a server needs; serve with another")
+    raise ConfigError("the engine has no step, running_tokens, check and context, which a server needs; take another")
 
 
 # -- What every engine asks of a request before it takes it.

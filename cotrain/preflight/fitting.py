@@ -24,7 +24,7 @@ NAMED = 3  # problems in a line
 def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
     """A line for each split and role of which problems do not fit; none for an engine that does not say what fits.
     Raises TooLong where no problem for training does."""
-    until, engine = time.monotonic() + SECONDS, getattr(trainer.engine, "engine", trainer.engine)
+    until, engine = time.monotonic() + SECONDS, trainer.engine
     if not isinstance(engine, ContextLimitedEngine):
         return
     tasks, roles = trainer.recipe.tasks, trainer.recipe.roles

@@ -30,7 +30,7 @@ from cotrain.core.address import make_nonce, seed_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Task
 from cotrain.core.verbosity import Pace
-from cotrain.engine.contract import as_serving_engine
+from cotrain.engine.contract import ContextLimitedEngine
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Executor, Roles, grade_outside
 from cotrain.rollout.judges import guarded_fields
@@ -543,8 +543,9 @@ def player_factory(
 
 def _context_of(recipe: Recipe, role: Role, executor: Executor) -> int | None:
     """Tokens of prompt and answer that the model of a role takes; None where another server has it."""
-    engine = getattr(executor.engine, "engine", executor.engine)
-    return as_serving_engine(engine).context(role.policy) if recipe.policies[role.policy].speaks else None
+    if not recipe.policies[role.policy].speaks or not isinstance(executor.engine, ContextLimitedEngine):
+        return None
+    return executor.engine.context(role.policy)
 
 
 def _first_clear(tries: Iterable[Sequence[Reading]], asked: int) -> Reading:

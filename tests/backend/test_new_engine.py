@@ -68,7 +68,7 @@ def test_copies_that_are_not_told_are_seen(page):
 def test_an_engine_that_only_trains_is_not_served():
     backend = LocalBackend(engine=in_place)
     backend.open({"generator": trainable(TINY)}, seed=0)
-    with pytest.raises(ConfigError, match="ReferenceEngine has no step, running_tokens, check and context"):
+    with pytest.raises(ConfigError, match="the engine has no step, running_tokens, check and context"):
         as_serving_engine(backend.engine).step()
 
 
