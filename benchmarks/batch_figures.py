@@ -5,8 +5,8 @@
 
 Each folder is an arm of a comparison or study and holds ``seed-N``. A seed's figure is the mean over those of its last
 ``--last`` batches that have one, or with ``--split`` what ``cotrain eval seed-N --split …`` found. Differences are an
-arm's minus the first arm's; the interval is Student's over seeds. "Called from": the smallest difference
-that is called (``statistics.smallest_called``).
+arm's minus the first arm's; the interval is Student's over seeds. "Significant from": the smallest
+difference that is (``statistics.smallest_significant``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cotrain.core.errors import CotrainError, DataError
-from cotrain.core.statistics import mean_interval, paired_difference, smallest_called
+from cotrain.core.statistics import mean_interval, paired_difference, smallest_significant
 from cotrain.disk.jsonl import read_jsonl
 
 
@@ -53,7 +53,7 @@ def evaluated(arm: Path, figure: str, split: str) -> dict[str, float]:
 def rows(arms: Mapping[str, Mapping[str, float]]) -> list[str]:
     """A table: the first arm is what the others are compared with. Raises DataError where arms have other seeds."""
     first, *others = arms.items()
-    lines = ["| arm | mean | difference | called from | by seed |", "|---|---|---|---|---|"]
+    lines = ["| arm | mean | difference | significant from | by seed |", "|---|---|---|---|---|"]
     for name, figures in (first, *others):
         if figures.keys() != first[1].keys():
             raise DataError(f"{name} has other seeds than {first[0]}; expected the same ones in every arm")
@@ -61,7 +61,7 @@ def rows(arms: Mapping[str, Mapping[str, float]]) -> list[str]:
         against = " | | "
         if name != first[0]:
             found = paired_difference([figures[seed] for seed in first[1]], list(first[1].values()))
-            against = f" | {found.value:+.3f} [{found.low:.3f}, {found.high:.3f}] | {smallest_called(found):.3f}"
+            against = f" | {found.value:+.3f} [{found.low:.3f}, {found.high:.3f}] | {smallest_significant(found):.3f}"
         listed = ", ".join(f"{value:.3f}" for value in figures.values())
         lines.append(f"| {name} | {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]{against} | {listed} |")
     return lines

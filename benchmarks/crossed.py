@@ -4,8 +4,8 @@
     python benchmarks/crossed.py crossed/*.json
 
 Each file is one seed: generators and judges of the first run and of the second, at their start and at their last step.
-Differences are the second judge minus the first, paired by seed; the interval is Student's over seeds. "Called from":
-the smallest difference that is called (``statistics.smallest_called``).
+Differences are the second judge minus the first, paired by seed; the interval is Student's over seeds. "Significant
+from": the smallest difference that is (``statistics.smallest_significant``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError
-from cotrain.core.statistics import paired_difference, smallest_called
+from cotrain.core.statistics import paired_difference, smallest_significant
 
 FIGURES = ("balanced_accuracy", "false_positive_rate", "true_positive_rate", "best_of_n")
 
@@ -38,7 +38,10 @@ def figure(file: Mapping[str, Any], name: str, generator: int, judge: int) -> fl
 
 
 def rows(files: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = ["| figure | solutions of | start's judge | first | second | difference | called from |", "|---" * 7 + "|"]
+    lines = [
+        "| figure | solutions of | start's judge | first | second | difference | significant from |",
+        "|---" * 7 + "|",
+    ]
     for name in FIGURES:
         for at, whose in enumerate(("the start", "the first", "the second")):
             by_judge = [
@@ -49,7 +52,7 @@ def rows(files: Sequence[Mapping[str, Any]]) -> list[str]:
             means = " | ".join(f"{sum(values) / len(values):.3f}" for values in by_judge)
             lines.append(
                 f"| {name} | {whose} | {means} | {found.value:+.3f} [{found.low:.3f}, {found.high:.3f}] "
-                f"| {smallest_called(found):.3f} |"
+                f"| {smallest_significant(found):.3f} |"
             )
     return lines
 

@@ -302,7 +302,7 @@ def run(bench: Bench, kept: Kept | None = None) -> bool:
         before = len(where)
         try:
             where.extend(work() or ())
-        except (RuntimeError, AssertionError, ValueError, TypeError, KeyError, OSError, NotImplementedError) as error:
+        except (RuntimeError, AssertionError, ValueError, TypeError, KeyError, OSError) as error:
             print(error, file=sys.stderr, flush=True)
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["without a word"]
             where.append(Line(name, type(error).__name__, lines[-1][:120].replace("|", "/"), "FAILED"))

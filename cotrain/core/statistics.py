@@ -9,8 +9,8 @@ problems, where samples come in clusters, those of ``metrics/clusters.py``. What
 What is not known is said so: an undefined value is NaN, an unknown bound is infinite, and both become ``null`` in
 JSON. A comparison with an unknown bound therefore never finds a difference.
 
-A difference is called only where p is well below 0.05 (``smallest_called``, ``called_p``): an interval that just leaves
-out zero is what luck gives to those who try often.
+A difference is significant only where p is well below 0.05 (``smallest_significant``, ``significance_level``): an
+interval that just leaves out zero is what luck gives to those who try often.
 
 Left out: corrections for many comparisons, other levels than 95 %.
 """
@@ -24,7 +24,7 @@ from statistics import NormalDist
 
 Z = 1.959963984540054  # 97.5 % point of the normal distribution
 LEAST = 3  # seeds, below which there is no interval and no verdict
-MARGIN = 0.8  # what is called lies beyond zero by this point of Student's t, and by the 97.5 % point
+MARGIN = 0.8  # a significant difference lies beyond zero by this point of Student's t, and by the 97.5 % point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +115,19 @@ def _sample_variance(values: Sequence[float]) -> float:
     return math.fsum((v - mean) ** 2 for v in values) / max(1, len(values) - 1)
 
 
-def smallest_called(change: Estimate) -> float:
-    """The smallest difference that is called beside this interval: (t of 97.5 % + t of 80 %) standard errors, which is
-    p < ``called_p``. The standard error is that of the same data, so this says nothing of what the design could have
-    found beforehand. Infinite where the interval is unknown."""
+def smallest_significant(change: Estimate) -> float:
+    """The smallest difference that is significant beside this interval: (t of 97.5 % + t of 80 %) standard errors, so
+    that p < ``significance_level``. The standard error comes from the same data, so this says nothing of what a design
+    could have found beforehand. Infinite where the interval is unknown."""
     if change.n < LEAST or not math.isfinite(change.high - change.low):
         return math.inf
     half, df = (change.high - change.low) / 2, change.n - 1
     return half * (1.0 + student_t(df, 2 * MARGIN - 1) / student_t(df))
 
 
-def called_p(n: int) -> float:
-    """The two-sided p below which a difference over ``n >= LEAST`` seeds is called: 0.021 for five, 0.012 for ten."""
+def significance_level(n: int) -> float:
+    """The two-sided p below which a difference over ``n >= LEAST`` seeds is significant: 0.021 for five, 0.012 for
+    ten."""
     return 1.0 - _central_mass(student_t(n - 1) + student_t(n - 1, 2 * MARGIN - 1), n - 1)
 
 

@@ -106,7 +106,7 @@ def _setting_list(compare: Mapping[str, Any], runs: Runs) -> str:
     ]
     lines.append(
         "- 95 % intervals in brackets: at the end over seeds and problems, elsewhere over seeds; differences are\n"
-        "  paired, and called at p below 0.021 (five seeds), 0.017 (six) or 0.012 (ten)"
+        "  paired, and significant at p below 0.021 (five seeds), 0.017 (six) or 0.012 (ten)"
     )
     return "\n".join(lines)
 

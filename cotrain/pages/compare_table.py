@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_problems, smallest_called
+from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_problems, smallest_significant
 from cotrain.metrics.table import labelled_metric, limits_of, table_rank
 from cotrain.pages.compare_words import AXES, budget_in_words, difference_in_words
 from cotrain.pages.guide import display_order, number_text, parse_estimates, parse_metric_name, split_label
@@ -250,7 +250,7 @@ def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
                     _seed_differences(runs[name], runs[reference], final, name, reference, metric, at)
                 )
                 words = difference_in_words(change, parse_metric_name(metric, roles).metric, verdict=at == "end")
-                smallest = least if math.isfinite(least := smallest_called(change)) else None
+                smallest = least if math.isfinite(least := smallest_significant(change)) else None
             seed_values = [
                 (value, list(_problem_values(runs[name][seed], metric, at).values()))
                 for seed, value in final[name].items()

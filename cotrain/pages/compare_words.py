@@ -1,7 +1,7 @@
 """The words of a comparison's page: amounts with their units, and differences with their intervals.
 
-A difference is called "better" or "worse" only when its p is below ``statistics.called_p``, which is stricter than an
-interval of 95 % that leaves out zero; the words say how large that is. With fewer than three seeds nothing is called.
+A difference is "better" or "worse" only when its p is below ``statistics.significance_level``, which is stricter than
+an interval of 95 % that leaves out zero; the words say how large that is. With fewer than three seeds nothing is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cotrain.core.statistics import LEAST, Estimate, called_p, smallest_called
+from cotrain.core.statistics import LEAST, Estimate, significance_level, smallest_significant
 from cotrain.metrics.table import labelled_metric
 from cotrain.pages.guide import difference_interval, number_text, points_text
 
@@ -66,16 +66,16 @@ def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) 
         return f"{size}; one seed: an anecdote"
     if change.n < LEAST:
         return f"{size}; {change.n} seeds: no verdict"
-    smallest = smallest_called(change)
+    smallest = smallest_significant(change)
     if smallest < 1e-9:
         return f"{size}; the same in every seed and problem, so no verdict"
     least_text = points_text(smallest, share=metric_meaning.is_share).lstrip("+") + unit
     interval = f"95\u202f% interval {difference_interval(change, share=metric_meaning.is_share)}, {change.n} seeds"
-    limit = f"p below {called_p(change.n):.3f}"
+    limit = f"p below {significance_level(change.n):.3f}"
     if change.includes(0.0):
-        return f"no difference is shown ({size}; {interval}); {least_text} or more would be called ({limit})"
+        return f"no difference is shown ({size}; {interval}); {least_text} or more would be significant ({limit})"
     if abs(change.value) < smallest:
-        return f"not called: {size} ({interval}) is less than the {least_text} that would be called ({limit})"
+        return f"not significant: {size} ({interval}) is less than the {least_text} that would be significant ({limit})"
     good, bad = (
         ("better", "worse")
         if metric_meaning.better > 0
@@ -84,4 +84,4 @@ def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) 
         else ("higher", "lower")
     )
     word = good if change.value > 0 else bad
-    return f"{word} by {size.lstrip('+−')} ({interval}; {least_text} or more would be called, {limit})"
+    return f"{word} by {size.lstrip('+−')} ({interval}; {least_text} or more would be significant, {limit})"

@@ -50,7 +50,7 @@ MOST_SETTINGS = 120  # rows of the difference of settings
 MOST_PROBLEMS = 300  # in the list of one seed
 END_LEAD = (
     "On test problems, when each run had ended. Intervals (95\u202f%) are over seeds and problems, differences paired "
-    "by seed and problem. A difference is called when its p is below 0.021 with five seeds, 0.017 with "
+    "by seed and problem. A difference is significant when its p is below 0.021 with five seeds, 0.017 with "
     "six, 0.012 with ten."
 )
 CURVES_LEAD = (

@@ -11,11 +11,11 @@ import pytest
 
 from cotrain.core.statistics import (
     Estimate,
-    called_p,
     mean_interval,
     over_seeds_and_problems,
     paired_difference,
-    smallest_called,
+    significance_level,
+    smallest_significant,
     student_t,
     wilson_interval,
 )
@@ -49,7 +49,7 @@ def test_mean_interval_by_hand() -> None:
 def test_fewer_than_three_seeds_have_no_interval_and_could_have_seen_nothing() -> None:
     for values in ([0.1], [0.1, 0.2]):
         e = mean_interval(values)
-        assert e.n == len(values) and e.includes(1e9) and smallest_called(e) == math.inf
+        assert e.n == len(values) and e.includes(1e9) and smallest_significant(e) == math.inf
 
 
 def test_seeds_and_problems_by_hand() -> None:
@@ -68,7 +68,7 @@ def test_seeds_and_problems_by_hand() -> None:
 def test_the_smallest_difference_seen_by_hand() -> None:
     # 4 degrees of freedom: 2.77645 and 0.94096 standard errors of 0.01
     e = Estimate(value=0.0, low=-0.0277645, high=0.0277645, n=5)
-    assert smallest_called(e) == pytest.approx(0.0371741, abs=1e-6)
+    assert smallest_significant(e) == pytest.approx(0.0371741, abs=1e-6)
     table = {1: 1.37638, 2: 1.06066, 4: 0.94096, 10: 0.87906, 1000: 0.84198}  # 80 % points
     for df, value in table.items():
         assert student_t(df, 0.6) == pytest.approx(value, abs=5e-5), df
@@ -76,9 +76,9 @@ def test_the_smallest_difference_seen_by_hand() -> None:
 
 def test_what_is_called_by_hand() -> None:
     # two-sided p of 3.71741 with 4 degrees of freedom, of 3.16164 with 9
-    assert called_p(5) == pytest.approx(0.0205, abs=5e-5)
-    assert called_p(10) == pytest.approx(0.0118, abs=1e-4)
-    assert called_p(1000) == pytest.approx(2 * (1 - NormalDist().cdf(1.96 + 0.8416)), abs=1e-4)
+    assert significance_level(5) == pytest.approx(0.0205, abs=5e-5)
+    assert significance_level(10) == pytest.approx(0.0118, abs=1e-4)
+    assert significance_level(1000) == pytest.approx(2 * (1 - NormalDist().cdf(1.96 + 0.8416)), abs=1e-4)
 
 
 @pytest.mark.parametrize("between", [0.0, 0.3, 1.0, 4.0])
@@ -95,7 +95,7 @@ def test_intervals_hold_the_truth_and_differences_are_found_as_often_as_promised
             runs.append((sum(said) / problems, said))
         e = over_seeds_and_problems(runs)
         covered += e.includes(0.0)
-        called += abs(e.value) >= smallest_called(e)
+        called += abs(e.value) >= smallest_significant(e)
     assert covered / trials > 0.925  # 95 %, less three standard errors of the simulation
     assert called / trials < 0.045
 

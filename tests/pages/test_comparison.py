@@ -43,7 +43,7 @@ def test_differences_are_paired_by_seed() -> None:
     # called from: (4.3027 + 1.0607) * 0.02 / sqrt(3) = 0.0619
     assert row["words"] == (
         "better by 10.0 points (95\u202f% interval +5.0 to +15.0 points, 3 seeds; 6.2 points or more would be "
-        "called, p below 0.033)"
+        "significant, p below 0.033)"
     )
     assert row["seen"] == pytest.approx(0.0619, abs=1e-4)
     assert row["after"] == pytest.approx(mean_interval([0.4, 0.62, 0.78]).clip_to(0.0, 1.0).to_json())
@@ -82,10 +82,10 @@ def test_words_claim_no_more_than_the_interval() -> None:
     # 5 seeds with an interval of ± 5 points call from 5 * (1 + 0.941 / 2.776) = 6.7 points
     small = words(0.06, 0.01, 0.11, 5)
     assert (
-        small.startswith("not called: +6.0 points")
-        and "less than the 6.7 points that would be called (p below 0.021)" in small
+        small.startswith("not significant: +6.0 points")
+        and "less than the 6.7 points that would be significant (p below 0.021)" in small
     )
-    assert "6.7 points or more would be called (p below 0.021)" in words(0.02, -0.03, 0.07, 5)
+    assert "6.7 points or more would be significant (p below 0.021)" in words(0.02, -0.03, 0.07, 5)
     for n, said in ((1, "+10.0 points; one seed: an anecdote"), (2, "+10.0 points; 2 seeds: no verdict")):
         assert words(0.1, float("-inf"), float("inf"), n) == said
     assert words(0.0, 0.0, 0.0, 5) == "0.0 points; the same in every seed and problem, so no verdict"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -102,7 +103,12 @@ def test_a_step_is_the_sum_of_its_traces() -> None:
     shape = compute_shape("generator", trainer.policies["generator"].spec, trainer.policies["generator"].model)
     learned: list[Sample] = []
     meter, keep = trainer.meter, trainer.meter.count_learning
-    meter.count_learning = lambda policy, samples: (learned.extend(samples), keep(policy, samples))[1]  # type: ignore[method-assign]
+
+    def note_and_count(policy: str, samples: Sequence[Sample]) -> None:
+        learned.extend(samples)
+        keep(policy, samples)
+
+    meter.count_learning = note_and_count  # type: ignore[method-assign]
     for _ in range(3):
         learned.clear()
         result = trainer.step()
