@@ -1,4 +1,4 @@
-"""The Backend contract: who runs the policies of a run, and where; and those of the processes that it may begin.
+"""The Backend contract: who runs the policies of a run, and where. That of its processes: ``hosted_policies.py``.
 
 A recipe says *which* policies there are. A backend turns each into a handle (``handles.py``), makes the engine that
 they speak through, and tells that engine when weights have changed. The trainer knows handles and nothing below them.
@@ -68,63 +68,4 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Let go of processes and connections, in the loop in which they were asked. Nothing is asked any more."""
-        ...
-
-
-class Process(Protocol):
-    """A host in a process of its own."""
-
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method there and wait. Raises what it raised, and ProcessLost when there is no answer."""
-        ...
-
-    def send(self, method: str, *arguments: Any) -> Any:
-        """Call a method there. What comes back stands for its answer: as an argument to another process, or in
-        ``wait``."""
-        ...
-
-    def wait(self, reference: Any, method: str) -> Any:
-        """The answer of ``send``. Errors: as ``ask``."""
-        ...
-
-    def kill(self) -> None:
-        """Whatever it does, and if it is gone already."""
-        ...
-
-
-class WatchedProcess(Process, Protocol):
-    """One that can be looked at without waiting."""
-
-    def is_done(self, reference: Any, seconds: float) -> bool:
-        """Is the answer of ``send`` there, or its error, within these seconds?"""
-        ...
-
-
-class Launcher(Protocol):
-    """Begins processes, and carries what is said to them."""
-
-    @property
-    def here(self) -> bool:
-        """Are all processes on this machine?"""
-        ...
-
-    @property
-    def deadline(self) -> float:
-        """Seconds for each answer."""
-        ...
-
-    def start(self) -> None:
-        """Make ready. Raises ConfigError where that cannot be."""
-        ...
-
-    def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> WatchedProcess:
-        """A process that holds ``host(*settings)``; it need not stand yet."""
-        ...
-
-    def stop(self) -> None:
-        """No process is left behind."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """JSON values for the run's provenance."""
         ...

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy
 import torch
 
-from cotrain.backend.contract import Process
 from cotrain.backend.handles import ComputeShape, PolicyHandle, PolicySpec, forward_verbs
 from cotrain.backend.local import PolicyFactory
 from cotrain.learn.contract import VERBS
@@ -27,6 +26,65 @@ from cotrain.text.render import Rendering
 
 DEPTH = 3  # containers within each other in which tensors are looked for: arguments, sequences, pairs; not token ids
 Arrays = dict[str, Any]  # name → numpy array
+
+
+class Process(Protocol):
+    """A host in a process of its own."""
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method there and wait. Raises what it raised, and ProcessLost when there is no answer."""
+        ...
+
+    def send(self, method: str, *arguments: Any) -> Any:
+        """Call a method there. What comes back stands for its answer: as an argument to another process, or in
+        ``wait``."""
+        ...
+
+    def wait(self, reference: Any, method: str) -> Any:
+        """The answer of ``send``. Errors: as ``ask``."""
+        ...
+
+    def kill(self) -> None:
+        """Whatever it does, and if it is gone already."""
+        ...
+
+
+class WatchedProcess(Process, Protocol):
+    """One that can be looked at without waiting."""
+
+    def is_done(self, reference: Any, seconds: float) -> bool:
+        """Is the answer of ``send`` there, or its error, within these seconds?"""
+        ...
+
+
+class Launcher(Protocol):
+    """Begins processes, and carries what is said to them."""
+
+    @property
+    def here(self) -> bool:
+        """Are all processes on this machine?"""
+        ...
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for each answer."""
+        ...
+
+    def start(self) -> None:
+        """Make ready. Raises ConfigError where that cannot be."""
+        ...
+
+    def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> WatchedProcess:
+        """A process that holds ``host(*settings)``; it need not stand yet."""
+        ...
+
+    def stop(self) -> None:
+        """No process is left behind."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """JSON values for the run's provenance."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,10 +25,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from cotrain.backend.contract import Launcher, Process
 from cotrain.backend.handles import PolicyHandle, PolicySpec, route_policies
 from cotrain.backend.hosted_engines import EngineProcess, HostedEngines
-from cotrain.backend.hosted_policies import HostedPolicy, LearnerHost, PolicyInfo
+from cotrain.backend.hosted_policies import HostedPolicy, Launcher, LearnerHost, PolicyInfo, Process
 from cotrain.backend.local import PolicyFactory, cache_answers_by_policy, with_device_defaults
 from cotrain.backend.places import ENGINE as ENGINE
 from cotrain.backend.places import EnginePlacement, PlacementRule, embedded_alone, with_replicas

@@ -103,7 +103,7 @@ class Hosting:
 
 
 class RayLauncher:
-    """Implements ``contract.Launcher``."""
+    """Implements ``hosted_policies.Launcher``."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Raises ConfigError where Ray is not installed."""

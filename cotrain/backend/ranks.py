@@ -35,9 +35,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from cotrain.backend.contract import Launcher, WatchedProcess
 from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicySpec
-from cotrain.backend.hosted_policies import Arrays, HostedPolicy, LearnerHost
+from cotrain.backend.hosted_policies import Arrays, HostedPolicy, Launcher, LearnerHost, WatchedProcess
 from cotrain.backend.local import PolicyFactory
 from cotrain.backend.process_stats import ProcessStats
 from cotrain.core.errors import ConfigError, ProcessLost, RankShort

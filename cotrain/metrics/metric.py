@@ -78,16 +78,3 @@ def _mark_pattern(key: str) -> re.Pattern[str]:
     parts = re.split(r"(\{\w+\})", key)
     marks = {"{reason}": "(.+)", "{outcome}": "(.+)", "{k}": r"(\d+)"}
     return re.compile("".join(marks.get(p, "([^/]+)") if p.startswith("{") else re.escape(p) for p in parts))
-
-
-def range_text(limits: Range, most: float = math.inf) -> str:
-    """A range as a reader wants it: ``below 0.1``, ``0.01 to 1``, "–" for none; ``most``: what cannot be exceeded
-    anyway."""
-    low, high = limits
-    if limits == ANY:
-        return "–"
-    if low == high:
-        return f"{low:g}"
-    if math.isinf(low) or low == 0.0:
-        return f"below {high:g}"
-    return f"above {low:g}" if high == math.inf or high == most else f"{low:g} to {high:g}"

@@ -3,13 +3,14 @@ test checks that it is up to date. The prose about them stands here; every limit
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from cotrain.metrics import starved
 from cotrain.metrics.alarms import BANDS
-from cotrain.metrics.metric import ANY, BOTH, HELD_OUT, STEP, Metric, range_text
+from cotrain.metrics.metric import ANY, BOTH, HELD_OUT, STEP, Metric, Range
 from cotrain.metrics.table import EVALUATION, JUDGE, RUN, SAID, SOLVER
 from cotrain.metrics.table_learning import CREDIT, LEARNING
 from cotrain.metrics.table_timings import TIMINGS
@@ -93,6 +94,19 @@ one-sided verdicts must be off by 0.05, were set after looking at these runs, th
 runs hacked a reward or collapsed by consensus; [reliability.md](reliability.md), row 26, has small ones that did. """
 ARROWS = {1: "↑", -1: "↓", 0: ""}
 ROWS = {STEP: "step", HELD_OUT: "held-out", BOTH: "both"}
+
+
+def range_text(limits: Range, most: float = math.inf) -> str:
+    """A range as a reader wants it: ``below 0.1``, ``0.01 to 1``, "–" for none; ``most``: what cannot be exceeded
+    anyway."""
+    low, high = limits
+    if limits == ANY:
+        return "–"
+    if low == high:
+        return f"{low:g}"
+    if math.isinf(low) or low == 0.0:
+        return f"below {high:g}"
+    return f"above {low:g}" if high == math.inf or high == most else f"{low:g} to {high:g}"
 
 
 def page_text() -> str:

@@ -26,7 +26,7 @@ from cotrain.runs import run as loop
 
 
 class Here:
-    """Implements ``contract.Launcher``. ``losses``: (what, method, which of such questions) with which it is lost, the
+    """A ``Launcher``. ``losses``: (what, method, which of such questions) with which it is lost, the
     answer too."""
 
     def __init__(self, losses: Iterable[tuple[str, str, int]] = ()) -> None:
@@ -98,8 +98,8 @@ def carried(value: Any) -> Any:
 
 
 class Apart:
-    """Hosts in processes of their own, begun by a server that has torch loaded already. Implements
-    ``contract.Launcher`` for hosts that wait for each other. ``kills``: (which rank, or what, method, which of such
+    """Hosts in processes of their own, begun by a server that has torch loaded already. A
+    ``Launcher`` for hosts that wait for each other. ``kills``: (which rank, or what, method, which of such
     questions), which it no longer hears; -1 is who is no rank. ``amid``: likewise, killed when it has been asked."""
 
     here, deadline = True, 600.0

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cotrain.metrics.heldout import VERDICTS_SHOWN
-from cotrain.metrics.metric import ANY, FIRST, HELD_OUT, Metric, range_text
-from cotrain.metrics.page import page_text
+from cotrain.metrics.metric import ANY, FIRST, HELD_OUT, Metric
+from cotrain.metrics.page import page_text, range_text
 from cotrain.metrics.steps import RATES
 from cotrain.metrics.table import (
     TABLE,
