@@ -6,8 +6,9 @@ clipped policy-gradient step.
 Controls are parameters: ``estimator`` is how an answer is compared with its group (``learn/algorithms.py``), and
 ``steps_judged_by="oracle"`` adds the truth of every step as a second reward, mixed as in RL Tango: what a perfect
 verifier would be worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. ``outcome_noise=0.2`` pays
-by a judge that is wrong about every fifth answer, at random. ``format_reward`` pays for a solution that can be read, as
-a channel of its own. Left out: several updates from one batch.
+by a judge that is wrong about every fifth answer, at random; ``false_positives=0.2`` by one that calls every fifth
+wrong answer right, ``false_negatives=0.2`` by one that calls every fifth right answer wrong. ``format_reward`` pays for
+a solution that can be read, as a channel of its own. Left out: several updates from one batch.
 """
 
 from __future__ import annotations
@@ -27,10 +28,15 @@ WORD = Signal("word", meaning="is the answer right, said by a judge with random 
 
 @gives(*SOLVED, WORD.to("solver"))
 async def solve_and_be_told(
-    task: Task, roles: Roles, *, noise: float, step_rewards: StepRewards = "none", oracle_noise: float = 0.0
+    task: Task,
+    roles: Roles,
+    *,
+    noise: float | tuple[float, float],
+    step_rewards: StepRewards = "none",
+    oracle_noise: float = 0.0,
 ) -> None:
-    """``solve``, and the truth as reward ``word``, flipped with the chance ``noise``; an unreadable solution earns 0,
-    one that could not be graded nothing.
+    """``solve``, and the truth as reward ``word``, flipped with the chance ``noise``: one, or those of wrong and of
+    right answers. An unreadable solution earns 0, one that could not be graded nothing.
 
     An answer that is flipped at one chance is flipped at every larger one.
     """
@@ -40,8 +46,10 @@ async def solve_and_be_told(
     if not solution.parsed.ok:
         solution.reward(WORD, 0.0)
         return
-    flipped = rng_of("outcome noise", task.id, solution.id).random() < noise
-    solution.reward(WORD, float(CORRECT.known(solution) != flipped))
+    right = CORRECT.known(solution)
+    chance = noise if isinstance(noise, float) else noise[right]
+    flipped = rng_of("outcome noise", task.id, solution.id).random() < chance
+    solution.reward(WORD, float(right != flipped))
 
 
 @recipe
@@ -55,18 +63,28 @@ def grpo(
     steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # who pays for steps
     oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
     outcome_noise: float = 0.0,  # chance with which a readable answer is paid as if it were the other
+    false_positives: float = 0.0,  # the same chance for wrong answers alone
+    false_negatives: float = 0.0,  # and for right answers alone
 ) -> Recipe:
-    if not 0.0 <= outcome_noise <= 1.0:
-        raise ConfigError(f"grpo: outcome_noise is {outcome_noise}; expected a chance in [0, 1]")
+    chances = {"outcome_noise": outcome_noise, "false_positives": false_positives, "false_negatives": false_negatives}
+    for name, chance in chances.items():
+        if not 0.0 <= chance <= 1.0:
+            raise ConfigError(f"grpo: {name} is {chance}; expected a chance in [0, 1]")
+    if outcome_noise and (false_positives or false_negatives):
+        raise ConfigError(
+            f"grpo: outcome_noise is {outcome_noise}, which is both chances at once; leave it out, or leave out "
+            "false_positives and false_negatives"
+        )
     oracle = steps_judged_by == "oracle"
     if oracle and estimator == "maxrl":
         raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
     step_rewards: StepRewards = "oracle" if oracle else "none"
     check_step_rewards(step_rewards, oracle_noise)
-    told_wrongly = outcome_noise > 0.0
+    noise = outcome_noise or (false_positives, false_negatives)
+    told_wrongly = max(chances.values()) > 0.0
     play: Protocol = partial(solve, step_rewards=step_rewards, oracle_noise=oracle_noise)
     if told_wrongly:
-        play = partial(solve_and_be_told, noise=outcome_noise, step_rewards=step_rewards, oracle_noise=oracle_noise)
+        play = partial(solve_and_be_told, noise=noise, step_rewards=step_rewards, oracle_noise=oracle_noise)
     rewards: dict[Signal, Any] = {WORD if told_wrongly else OUTCOME: 1.0} | (
         {FORMAT: format_reward} if format_reward else {}
     )

@@ -16,7 +16,7 @@ from cotrain.text.plain import ByteRenderer
 from tests.helpers import EASY, spoken
 
 
-def told(noise: float, count: int = 100) -> list[tuple[bool, float]]:
+def judge_solutions(noise: float | tuple[float, float], count: int = 100) -> list[tuple[bool, float]]:
     """(is the answer right, what the judge said) of gold solutions, every second one with another answer."""
     tasks = [EASY.get("train", i) for i in range(count)]
     gold = {task.prompt: task.solution for task in tasks}
@@ -34,13 +34,21 @@ def told(noise: float, count: int = 100) -> list[tuple[bool, float]]:
 
 
 def test_without_noise_it_is_the_truth_and_with_all_noise_the_opposite():
-    assert {right for right, _ in told(0.0)} == {True, False}
-    assert all(said == right for right, said in told(0.0))
-    assert all(said != right for right, said in told(1.0))
+    assert {right for right, _ in judge_solutions(0.0)} == {True, False}
+    assert all(said == right for right, said in judge_solutions(0.0))
+    assert all(said != right for right, said in judge_solutions(1.0))
+
+
+def test_false_positives_are_errors_at_wrong_answers_alone_and_false_negatives_at_right_ones():
+    assert all(said for _, said in judge_solutions((1.0, 0.0)))
+    assert not any(said for _, said in judge_solutions((0.0, 1.0)))
+    both, wrong_alone = judge_solutions(0.3), judge_solutions((0.3, 0.0))
+    assert [said for right, said in both if not right] == [said for right, said in wrong_alone if not right]
+    assert all(said for right, said in wrong_alone if right)
 
 
 def test_the_share_that_is_wrong_is_the_noise_and_flips_are_nested():
-    fifth, third = ([said != right for right, said in told(noise)] for noise in (0.2, 0.3))
+    fifth, third = ([said != right for right, said in judge_solutions(noise)] for noise in (0.2, 0.3))
     assert 0.1 < sum(fifth) / len(fifth) < 0.3
     assert all(more for less, more in zip(fifth, third, strict=True) if less)
 
@@ -77,5 +85,11 @@ def test_a_solution_that_could_not_be_graded_earns_nothing_and_is_no_zero():
 def test_it_is_what_the_generator_learns_from():
     [phase] = grpo(tasks=EASY, outcome_noise=0.2).schedule.phases
     assert phase.protocol.func is solve_and_be_told and phase.options["noise"] == 0.2
+    [phase] = grpo(tasks=EASY, false_positives=0.1, false_negatives=0.3).schedule.phases
+    assert phase.options["noise"] == (0.1, 0.3)
     with pytest.raises(ConfigError, match=r"outcome_noise is 1.2; expected a chance in \[0, 1\]"):
         grpo(outcome_noise=1.2)
+    with pytest.raises(ConfigError, match=r"false_positives is -0\.1; expected a chance"):
+        grpo(false_positives=-0.1)
+    with pytest.raises(ConfigError, match=r"outcome_noise is 0\.2, which is both chances at once"):
+        grpo(outcome_noise=0.2, false_negatives=0.1)
