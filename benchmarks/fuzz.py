@@ -28,7 +28,8 @@ from typing import Any
 from cotrain.core.errors import DataError
 from cotrain.lab.lint import check_file
 from cotrain.tasks.reading import Quarantine, read_rows
-from cotrain.text.parsers import final_answer, tagged_solution
+from cotrain.text.answers import final_answer
+from cotrain.text.parsers import tagged_solution
 from cotrain.text.preferences import read_gram, read_grm, read_rmr1, read_thinkrm
 from cotrain.text.role_parsers import meta_verdict, search_query, self_check, step_verdicts
 from cotrain.text.verdicts import read_genprm, read_genrm, read_score

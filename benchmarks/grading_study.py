@@ -43,7 +43,7 @@ from cotrain.core.errors import DataError
 from cotrain.core.types import Grade
 from cotrain.grading.pool import GradingPool, quick_grade, read_answer, vote_key
 from cotrain.tasks.rows import ANY, lines_of, object_of, row_of
-from cotrain.text.parsers import final_answer
+from cotrain.text.answers import final_answer
 
 
 def main() -> None:

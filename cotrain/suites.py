@@ -64,7 +64,8 @@ from cotrain.tasks.programs import KINDS as PROGRAMS
 from cotrain.tasks.programs import ProgramGrader
 from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.suite_files import JUDGED, draw_items, draw_tasks, load_suite, suite_data
-from cotrain.text.parsers import UNFINISHED, final_answer, parse_solution
+from cotrain.text.answers import final_answer
+from cotrain.text.parsers import UNFINISHED, parse_solution
 from cotrain.train.evaluation import EVALUATION_STEP
 from cotrain.train.refusals import refuse_unmeasured
 

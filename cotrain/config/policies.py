@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack, get_args
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.models.lora import Lora
@@ -23,6 +23,7 @@ DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
 PICKS = ("newest", "oldest", "random")
 Pick = Literal["newest", "oldest", "random"]
+LrDecay = Literal["constant", "linear", "cosine", "wsd"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class Learning(Weights):
 
     lr: float = 1e-4  # of AdamW, after warm-up
     lr_warmup: int = 5  # updates over which the learning rate rises linearly
+    lr_decay: LrDecay = "constant"  # how it falls to 0 over all planned updates; wsd: over the last fifth of them
     clip_norm: float = 1.0  # global gradient norm is clipped to this
     weight_decay: float = 0.0
     gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
@@ -131,6 +133,8 @@ class Learning(Weights):
             value = getattr(self, name)
             if not least <= value < math.inf:
                 raise ConfigError(f"{self.error_name}: {name} is {value}, expected at least {least}")
+        if self.lr_decay not in get_args(LrDecay):
+            raise UnknownName(f"lr_decay of {self.error_name}", self.lr_decay, get_args(LrDecay))
         if self.restart_weights and not self.restart_every:
             raise ConfigError(f"{self.error_name}: restart_weights without restart_every; say after how many updates")
         if not self.clip_norm > 0.0:
@@ -144,6 +148,7 @@ class Learning(Weights):
         return {
             "lr": self.lr,
             "warmup": self.lr_warmup,
+            "decay": self.lr_decay,
             "clip_norm": self.clip_norm,
             "weight_decay": self.weight_decay,
             "micro_tokens": self.micro_tokens,

@@ -24,7 +24,7 @@ from typing import Any, Literal, overload
 from cotrain.config.by_size import settings_by_size, size_defaults
 from cotrain.config.evaluation import Evaluation, Implied
 from cotrain.config.override import override
-from cotrain.config.policies import Learning, Policy, adapter, frozen, trainable
+from cotrain.config.policies import Learning, LrDecay, Policy, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import Protocol, Schedule
 from cotrain.core.arguments import bound_arguments, check_argument, hints_of
@@ -62,6 +62,10 @@ class Settings:
     kl: float = 0.001  # weight of the KL term that pulls the generator to its start
     temperature: float | None = None  # at which all roles sample; by default 1, or what the method says
     lr_warmup: int | None = None  # updates over which all learning rates rise (default: 5)
+    lr_decay: LrDecay | None = None  # how they fall to 0 by the last update; wsd: over the last fifth (constant)
+    mask_truncated: bool = False  # leave answers that were cut at max_tokens out of the loss (DAPO)
+    overlong_tokens: int = 0  # last tokens before max_tokens over which a penalty rises to 1 (DAPO); 0: none
+    length_penalty: float = 0.0  # weight of a reward for the shorter answers of a group (Kimi k1.5)
     evaluate_every: int = 0  # steps between evaluations; 0: only before and after
     evaluation_tasks: int = 256  # held-out problems, before and after
 
@@ -135,9 +139,9 @@ class Settings:
             seed=self.seed,
             tasks_per_step=self.tasks_per_step,
             group_size=self.group_size,
-            policies={name: self._with_warmup(policy) for name, policy in policies.items()},
+            policies={name: self._with_schedule(policy) for name, policy in policies.items()},
             roles={name: self._with_temperature(role) for name, role in roles.items()},
-            objectives=objectives,
+            objectives=self._with_lengths(objectives),
             schedule=schedule,
             evaluation=evaluation,
             evaluate_every=self.evaluate_every,
@@ -149,10 +153,20 @@ class Settings:
             return role
         return replace(role, sampling=replace(role.sampling, temperature=self.temperature))
 
-    def _with_warmup(self, policy: Policy) -> Policy:
-        if self.lr_warmup is None or not isinstance(policy, Learning):
+    def _with_lengths(self, objectives: Mapping[str, Objective]) -> Mapping[str, Objective]:
+        if not (self.mask_truncated or self.overlong_tokens or self.length_penalty):
+            return objectives
+        from cotrain.learn.after import with_length_options
+
+        first = next(iter(objectives))
+        by = with_length_options(objectives[first].by, self.mask_truncated, self.overlong_tokens, self.length_penalty)
+        return {**objectives, first: replace(objectives[first], by=by)}
+
+    def _with_schedule(self, policy: Policy) -> Policy:
+        if not isinstance(policy, Learning):
             return policy
-        return replace(policy, lr_warmup=self.lr_warmup)
+        given: dict[str, Any] = {"lr_warmup": self.lr_warmup, "lr_decay": self.lr_decay}
+        return replace(policy, **{name: value for name, value in given.items() if value is not None})
 
 
 SETTING_NAMES = tuple(field.name for field in dataclasses.fields(Settings))

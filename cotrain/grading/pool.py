@@ -32,7 +32,7 @@ from cotrain.grading.grade_process import DIED, MATHEMATICS, Worker
 from cotrain.grading.notation import has_adjacent_numbers, plain_signs, write_tex
 from cotrain.grading.quantities import PERCENT, Quantity, is_base, parse_quantity, unit_ratio
 from cotrain.grading.sizes import too_large
-from cotrain.text.parsers import final_answer, last_boxed
+from cotrain.text.answers import final_answer, last_boxed
 
 MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
 LONG = 500  # characters, and ten times the gold answer's: a longer one is too large for math-verify

@@ -1,4 +1,5 @@
-"""Further changes of the samples once their advantages are known: functions for ``PolicyGradient.after``.
+"""Further changes of samples: functions for ``PolicyGradient.after``, once their advantages are known, and ``before``,
+for the rewards.
 
 Each takes samples and hands back those to learn from, with the number that it left out by reason.
 ``methods/mars/subsample.py`` has another one.
@@ -14,7 +15,8 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
-from cotrain.learn.contract import Given, Sample
+from cotrain.learn.contract import Algorithm, Given, Sample
+from cotrain.learn.policy_gradient import After, PolicyGradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +92,74 @@ class LeaveOut:
             ),
             given=context_given,
         )
+
+
+# -- Length. All of it acts on rewards or losses of the first objective of a recipe; ``with_length_options`` adds it.
+
+
+def mask_truncated(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
+    """Answers that were cut are compared with the others, and not learned from: nobody knows how they would have ended
+    (DAPO, arXiv 2503.14476, section 3.4, "overlong filtering")."""
+    kept = [sample for sample in samples if not sample.truncated]
+    return kept, {"truncated": len(samples) - len(kept)} if len(kept) < len(samples) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class OverlongPenalty:
+    """Adds to ``signal`` 0 up to L − C tokens, then ((L − C) − tokens) / C, which is −1 at L, the most that the answer
+    could have (DAPO, arXiv 2503.14476, eq. 13). ``tokens``: C."""
+
+    signal: Signal
+    tokens: int
+
+    def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
+        def penalty_of(sample: Sample) -> float:
+            return min(0.0, (sample.limit - self.tokens - len(sample.token_ids)) / self.tokens)
+
+        return [_with_added_reward(sample, self.signal, penalty_of(sample)) for sample in samples], {}
+
+
+@dataclass(frozen=True, slots=True)
+class LengthPenalty:
+    """Adds to ``signal`` ``weight`` · λ, with λ = ½ − (tokens − fewest) / (most − fewest) within the group, at most 0
+    for an answer that earned no more than ½ (Kimi k1.5, arXiv 2501.12599, section 2.3.3)."""
+
+    signal: Signal
+    weight: float
+
+    def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
+        lengths: dict[str, list[int]] = {}
+        for sample in samples:
+            lengths.setdefault(sample.group, []).append(len(sample.token_ids))
+
+        def reward_of(sample: Sample) -> float:
+            fewest, most = min(lengths[sample.group]), max(lengths[sample.group])
+            share = 0.5 - (len(sample.token_ids) - fewest) / (most - fewest) if most > fewest else 0.0
+            earned = sum(reward.value for reward in sample.rewards_for(self.signal))
+            return self.weight * (share if earned > 0.5 else min(0.0, share))
+
+        return [_with_added_reward(sample, self.signal, reward_of(sample)) for sample in samples], {}
+
+
+def _with_added_reward(sample: Sample, signal: Signal, value: float) -> Sample:
+    rewards = tuple(replace(r, value=r.value + value) if r.name == signal.name else r for r in sample.rewards)
+    return replace(sample, rewards=rewards)
+
+
+def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, length_penalty: float) -> PolicyGradient:
+    """The algorithm with ``mask_truncated``, ``OverlongPenalty`` and ``LengthPenalty`` where they are asked for. Raises
+    ConfigError for one that compares no rewards of whole answers."""
+    signals = [signal for signal in by.rewards if signal.per == "answer"] if isinstance(by, PolicyGradient) else []
+    if not isinstance(by, PolicyGradient) or not signals:
+        raise ConfigError(
+            "mask_truncated, overlong_tokens and length_penalty change the rewards of answers, and the first objective "
+            "of this recipe learns from none; leave them out"
+        )
+    if overlong_tokens < 0 or length_penalty < 0.0:
+        raise ConfigError(
+            f"overlong_tokens is {overlong_tokens} and length_penalty {length_penalty}; expected at least 0 of both"
+        )
+    before: tuple[After, ...] = by.before
+    before += (OverlongPenalty(signals[0], overlong_tokens),) if overlong_tokens else ()
+    before += (LengthPenalty(signals[0], length_penalty),) if length_penalty else ()
+    return replace(by, before=before, after=(*by.after, mask_truncated) if masked else by.after)

@@ -126,6 +126,8 @@ class Sample:
     score: float | None = None  # what a scoring policy said
     scores: Mapping[str, torch.Tensor] = field(default_factory=dict)  # policy → [T] float32 log-probabilities
     given: Given = ()  # what stands between the sampled tokens: context, without credit or loss
+    truncated: bool = False  # was it cut before it ended?
+    limit: int = 0  # the most tokens that it could have had; 0 where nobody says
     bounds: tuple[float, float] | None = (
         None  # of how much likelier a token is to the learner than to the sampler (geometric mean); beyond: no gradient
     )
@@ -217,6 +219,7 @@ class LossTerm:
     algorithm: Algorithm
     samples: tuple[Sample, ...]
     weight: float = 1.0  # of its loss beside the other terms of the update
+    planned: int = 1  # updates that the recipe will make; decays of the learning rate run on these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

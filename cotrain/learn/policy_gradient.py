@@ -16,7 +16,7 @@ the factor 1 − α; the steps of a group are one pool, so samples of many steps
 per-answer reward is dropped and counted. Roles in ``beside`` are in the groups and in these metrics, and are learned
 from by nobody here: so two policies can share one mean and deviation.
 
-Left out: length penalties, dynamic resampling until enough groups have spread, several epochs over a batch.
+Left out: dynamic resampling until enough groups have spread, several epochs over a batch.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class RunningMean:
         return centred, after
 
 
-# -- what is done to samples once their advantages are known (and ``after.py``)
+# -- what is done to samples before their rewards are compared, or once their advantages are known (and ``after.py``)
 
 After = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
 
@@ -210,6 +210,7 @@ class PolicyGradient(PolicyLoss):
     baseline: RunningMean | None = None  # taken off values first
     advantage: Estimator | None = z_score  # compares values within a group; None: with nobody
     over_batch: OverBatch | None = None  # rescales the advantages of a channel, over all of its tokens
+    before: tuple[After, ...] = ()  # done to the samples before their rewards are compared, in turn
     after: tuple[After, ...] = (drop_flat_groups,)  # done to the samples, in turn
     balance: ClassBalance | None = None
     beside: tuple[str, ...] = ()  # roles that answers are only compared with, whoever plays them
@@ -260,6 +261,9 @@ class PolicyGradient(PolicyLoss):
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         samples, dropped = usable_samples(batch.samples, self.rewards)
+        for change in self.before:
+            samples, left_out = change(samples)
+            dropped |= left_out
         pools, groups = pools_of(samples)
         weights = {signal: weight_at(weight, batch.updates, batch.planned) for signal, weight in self.rewards.items()}
         rewards = {signal: place_rewards(samples, signal, self.step_scale) for signal in self.rewards}

@@ -105,6 +105,7 @@ def sample_of(
     values: torch.Tensor | None = None,
     scores: Mapping[str, torch.Tensor] | None = None,
     given: Given = (),
+    max_tokens: int = 0,
 ) -> Sample:
     """The sample that a trace becomes, before credit.
 
@@ -114,6 +115,7 @@ def sample_of(
         values: ``[T]`` float32 predictions before each token.
         scores: policy → ``[T]`` float32 log-probabilities.
         given: what stands between its tokens.
+        max_tokens: of one turn of its role.
     """
     return Sample(
         key=str(trace.address),
@@ -129,6 +131,8 @@ def sample_of(
         score=trace.score,
         scores=scores or {},
         given=given,
+        truncated=trace.finish == "length",
+        limit=max_tokens * max(1, len(trace.turns)),
     )
 
 

@@ -40,7 +40,7 @@ from cotrain.learn.contract import (
 )
 from cotrain.learn.scorer import Scorer
 from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache
-from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, optimizer_tensors
+from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, lr_multiplier, optimizer_tensors
 
 MODEL, OPTIMIZER = "model.", "optimizer."  # prefixes of tensor names
 NON_FINITE = "non-finite"
@@ -60,6 +60,7 @@ class TorchLearner(PolicyVerbs):
         weight_decay: float = 0.0,
         clip_norm: float | None = 1.0,
         warmup: int = 0,
+        decay: str = "constant",
         micro_tokens: int = 16384,
         autocast: bool = False,
         recompute: bool = False,
@@ -78,6 +79,8 @@ class TorchLearner(PolicyVerbs):
             weight_decay: decoupled, on matrices only.
             clip_norm: the global gradient norm is scaled down to this; None for no clipping.
             warmup: updates over which the learning rate rises linearly; the first is made at lr / warmup.
+            decay: how the learning rate falls after that, over all planned updates: "constant" (it does not), or a
+                shape of ``models.optim.lr_multiplier``; "wsd" falls over the last fifth.
             micro_tokens: tokens of one forward and backward pass, padding counted.
             autocast: bfloat16 arithmetic over float32 weights.
             recompute: activation checkpointing, see ``Scorer``.
@@ -110,6 +113,7 @@ class TorchLearner(PolicyVerbs):
         self.scorer = scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
         self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
         self._lr, self._warmup, self._clip_norm, self._term_norms = lr, warmup, clip_norm, term_norms
+        self._decay = decay
         self._updates = self._restarted = 0  # and after how many the weights were put back last
         self._renewed = 0  # and after how many the optimiser began anew
         self._every = restart_every
@@ -176,6 +180,9 @@ class TorchLearner(PolicyVerbs):
             updates_in_iteration = self._updates - self._renewed
             updates_in_iteration = updates_in_iteration % self._every if self._every else updates_in_iteration
             multiplier = min(1.0, (updates_in_iteration + 1) / self._warmup) if self._warmup else 1.0
+            if self._decay != "constant":
+                fraction = 0.2 if self._decay == "wsd" else 1.0
+                multiplier *= lr_multiplier(self._updates, plan[0].term.planned, 0, fraction, self._decay)
             if finite:
                 if updates_in_iteration == 0 < self._updates:
                     self._optimizer.clear_moments()

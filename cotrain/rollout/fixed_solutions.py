@@ -19,7 +19,7 @@ from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.reviews import show_verdict
 from cotrain.tasks.processbench import FixedSolution
-from cotrain.text.parsers import final_answer
+from cotrain.text.answers import final_answer
 
 
 def judge_fixed_solutions(

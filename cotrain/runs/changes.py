@@ -3,8 +3,9 @@
 ``cotrain resume DIR --steps N`` lets it go on as if it had been begun with ``--steps N --set horizon=OLD``, OLD being
 the steps that it had: decays and other schedules that run over all steps end where they would have ended, and stay
 there. Stretching them would make the first steps other ones than those that were made. Learning rates rise over
-``lr_warmup`` updates and are constant then, so they stay what they are. What a finished run said at its end
-(summary.json, report.html) is removed and made anew at the new end; metrics, ledger and checkpoints go on.
+``lr_warmup`` updates and are constant then, so they stay what they are; a run whose rates fall to 0 (``lr_decay``)
+cannot be lengthened. What a finished run said at its end (summary.json, report.html) is removed and made anew at the
+new end; metrics, ledger and checkpoints go on.
 
 ``--model`` of ``cotrain resume`` and ``cotrain export`` is another place for a directory that is gone, which must hold
 the weights that the run began with. Either way recipe.json is written again, with the seal. Left out: shortening, and
@@ -52,6 +53,14 @@ def lengthen_run(out: Path | str, steps: int) -> None:
             raise ConfigError(
                 f"--steps {steps}: the run in {directory.path} ends when it has spent {settings[budget]} {budget}, not "
                 "with its steps; begin a new run with a larger budget"
+            )
+        falling = sorted(
+            name for name, one in settings["policies"].items() if one.get("lr_decay", "constant") != "constant"
+        )
+        if falling:
+            raise ConfigError(
+                f"--steps {steps}: the learning rate of {falling[0]!r} falls to 0 by step {settings['steps']} "
+                f"(lr_decay); begin a new run that is longer"
             )
         horizon = {} if settings.get("horizon") is not None else {"horizon": settings["steps"]}
         directory.extend({"steps": steps, **horizon})

@@ -41,8 +41,8 @@ from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.tasks.jsonl import task_of
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
-from cotrain.text.answers import ENDS, READERS, write_answer
-from cotrain.text.parsers import TAGS, final_answer, write_solution
+from cotrain.text.answers import ENDS, READERS, final_answer, write_answer
+from cotrain.text.parsers import TAGS, write_solution
 from cotrain.text.prompts import SOLVE_FULL, fill_template
 from cotrain.text.role_prompts import solve_own
 from cotrain.text.steps import steps_in, steps_kind_of, write_steps

@@ -25,7 +25,7 @@ from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
 from cotrain.core.types import Grade, Task
 from cotrain.grading.pool import AnswerGrader, GradingPool
 from cotrain.tasks.jsonl import SPLITS, split_of
-from cotrain.text.parsers import final_answer
+from cotrain.text.answers import final_answer
 
 JUDGING = "cotrain.tasks.verifiers_worker:load_taskset_judging"
 

@@ -30,9 +30,9 @@ from cotrain.text.parsers import (
     MAX_CHARS,
     TAGS,
     Solution,
+    _last_block,
     behind_thoughts,
     blocks_of,
-    last_boxed,
     without_thought,
     write_solution,
 )
@@ -244,6 +244,51 @@ def _last_number(text: str) -> str | None:
     for match in _NUMBER.finditer(text):
         found = match[0].lstrip("$") if text.startswith("$", match.end()) else match[0]  # $…$ is mathematics
     return found
+
+
+def final_answer(text: str) -> str | None:
+    r"""The answer that a text ends on, stripped, or None.
+
+    The last complete ``<answer>…</answer>``; without one the last ``\boxed{…}`` with balanced braces; without one what
+    follows the last ``####`` on its line. An empty answer is None, and what stands in a thought is no answer.
+    """
+    if (spoken := behind_thoughts(text)) is None:
+        return None
+    text = spoken
+    if (inside := _last_block(text, "answer")) is not None:
+        return inside or None
+    if (boxed := last_boxed(text)) is not None:
+        return boxed.strip() or None
+    if (mark := text.rfind("####")) >= 0:
+        line = text[mark + 4 :].strip().split("\n", 1)[0]
+        return line.strip() or None
+    return None
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The inside of the ``\boxed{…}`` that begins last among those whose braces balance."""
+    if (first := text.find("\\boxed{")) < 0:
+        return None
+    mark = len("\\boxed")
+    open_braces: list[tuple[int, bool]] = []  # (position of the brace, it belongs to a \boxed)
+    best: tuple[int, int] | None = None
+    at = first
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            if text.startswith("\\boxed{", at):
+                open_braces.append((at + mark, True))
+                at += mark
+            else:
+                at += 1  # the character after a backslash is escaped: \{ is no brace
+        elif char == "{":
+            open_braces.append((at, False))
+        elif char == "}" and open_braces:
+            start, boxed = open_braces.pop()
+            if boxed and (best is None or start > best[0]):
+                best = (start, at)
+        at += 1
+    return None if best is None else text[best[0] + 1 : best[1]]
 
 
 READERS: Mapping[str, Callable[[str], str | None]] = {

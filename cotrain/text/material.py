@@ -33,7 +33,7 @@ from typing import Any
 
 from cotrain.text.free_verdicts import find_imitations
 from cotrain.text.nonce import JUDGE_TAGS
-from cotrain.text.parsers import MAX_CHARS, TAGS, outside_of_blocks
+from cotrain.text.parsers import MAX_CHARS, TAGS, _scan_blocks
 from cotrain.text.prompts import OTHERS_FIELDS, literals_of
 
 NONCE = "nonce"  # a template with this field shows candidates between markers
@@ -202,3 +202,16 @@ def _ascii_look(char: str) -> str:
     if unicodedata.category(char) in ("Cf", "Cc", "Mn", "Me"):
         return ""
     return "".join(_LIKE.get(c, c) for c in unicodedata.normalize("NFKC", char) if unicodedata.category(c) != "Mn")
+
+
+def outside_of_blocks(text: str, names: Sequence[str]) -> list[tuple[int, int]] | None:
+    """The stretches of a text that stand outside of all its blocks ``<name>…</name>``; None for a text without blocks,
+    and for one in which a tag is left open or closed too often."""
+    scan = _scan_blocks(text, names)
+    if not scan.blocks or scan.broken is not None or scan.stray_tag:
+        return None
+    edges = [0]
+    for name, inside in scan.blocks:
+        edges += [inside.start - len(f"<{name}>"), inside.end + len(f"</{name}>")]
+    edges.append(len(text))
+    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]

@@ -133,38 +133,6 @@ def blocks_of(text: str, name: str) -> tuple[Span, ...]:
     return _scan_blocks(text, (name,)).blocks_named(name)
 
 
-def outside_of_blocks(text: str, names: Sequence[str]) -> list[tuple[int, int]] | None:
-    """The stretches of a text that stand outside of all its blocks ``<name>…</name>``; None for a text without blocks,
-    and for one in which a tag is left open or closed too often."""
-    scan = _scan_blocks(text, names)
-    if not scan.blocks or scan.broken is not None or scan.stray_tag:
-        return None
-    edges = [0]
-    for name, inside in scan.blocks:
-        edges += [inside.start - len(f"<{name}>"), inside.end + len(f"</{name}>")]
-    edges.append(len(text))
-    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
-
-
-def final_answer(text: str) -> str | None:
-    r"""The answer that a text ends on, stripped, or None.
-
-    The last complete ``<answer>…</answer>``; without one the last ``\boxed{…}`` with balanced braces; without one what
-    follows the last ``####`` on its line. An empty answer is None, and what stands in a thought is no answer.
-    """
-    if (spoken := behind_thoughts(text)) is None:
-        return None
-    text = spoken
-    if (inside := _last_block(text, "answer")) is not None:
-        return inside or None
-    if (boxed := last_boxed(text)) is not None:
-        return boxed.strip() or None
-    if (mark := text.rfind("####")) >= 0:
-        line = text[mark + 4 :].strip().split("\n", 1)[0]
-        return line.strip() or None
-    return None
-
-
 def _last_block(text: str, name: str) -> str | None:
     """The inside of the last complete ``<name>…</name>``, stripped."""
     if (end := text.rfind(f"</{name}>")) < 0 or (start := text.rfind(f"<{name}>", 0, end)) < 0:
@@ -259,32 +227,6 @@ def _scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
 
 def _is_blank(text: str, start: int, end: int) -> bool:
     return start == end or text[start:end].isspace()
-
-
-def last_boxed(text: str) -> str | None:
-    r"""The inside of the ``\boxed{…}`` that begins last among those whose braces balance."""
-    if (first := text.find("\\boxed{")) < 0:
-        return None
-    mark = len("\\boxed")
-    open_braces: list[tuple[int, bool]] = []  # (position of the brace, it belongs to a \boxed)
-    best: tuple[int, int] | None = None
-    at = first
-    while at < len(text):
-        char = text[at]
-        if char == "\\":
-            if text.startswith("\\boxed{", at):
-                open_braces.append((at + mark, True))
-                at += mark
-            else:
-                at += 1  # the character after a backslash is escaped: \{ is no brace
-        elif char == "{":
-            open_braces.append((at, False))
-        elif char == "}" and open_braces:
-            start, boxed = open_braces.pop()
-            if boxed and (best is None or start > best[0]):
-                best = (start, at)
-        at += 1
-    return None if best is None else text[best[0] + 1 : best[1]]
 
 
 def _clip_score(score: float) -> float:

@@ -263,7 +263,10 @@ class CoTrainer:
             clock.end_stage("credit")
             samples = with_bounds(self._with_reference(name, credit.samples), self.backend.bounds)
             row |= self._scoring_row(name, before, samples)
-            term = LossTerm(name=name, algorithm=objective.by, samples=samples, weight=objective.weight)
+            planned = self.planned[policy]
+            term = LossTerm(
+                name=name, algorithm=objective.by, samples=samples, weight=objective.weight, planned=planned
+            )
             terms.setdefault(objective.policy, []).append(term)
             clock.end_stage("reference")
         for policy, policy_terms in terms.items():
@@ -314,7 +317,14 @@ class CoTrainer:
         )
         scores = {p: self._score_tokens(p, pairs, given_tokens, temperature) for p in needs.scores if pairs}
         return tuple(
-            sample_of(t, given=g, temperature=temperature, values=v, scores={p: of[i] for p, of in scores.items()})
+            sample_of(
+                t,
+                given=g,
+                temperature=temperature,
+                values=v,
+                scores={p: of[i] for p, of in scores.items()},
+                max_tokens=self.recipe.roles[t.role].sampling.max_tokens,
+            )
             for i, ((t, g), v) in enumerate(zip(spoken_traces, values, strict=True))
         )
 

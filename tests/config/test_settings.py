@@ -86,9 +86,9 @@ def test_a_function_that_is_no_recipe_is_told_what_to_change():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_temperature_and_warm_up_of_rates_reach_every_role_and_policy(name):
-    made = find_recipe(name)(temperature=0.7, lr_warmup=3)
+    made = find_recipe(name)(temperature=0.7, lr_warmup=3, lr_decay="cosine")
     assert {role.sampling.temperature for role in made.roles.values()} == {0.7}
-    assert {p.lr_warmup for p in made.policies.values() if isinstance(p, Learning)} == {3}
+    assert {(p.lr_warmup, p.lr_decay) for p in made.policies.values() if isinstance(p, Learning)} == {(3, "cosine")}
     plain = {role.sampling.temperature for role in find_recipe(name)().roles.values()}
     assert plain == {"cooper": {1.0, 1.3}, "self_rewarding": {0.7}}.get(name, {1.0})  # as it was made
 

@@ -53,6 +53,22 @@ def plain_grpo_step(model, optimizer, samples, clip_norm):
     return norm.item()
 
 
+@pytest.mark.parametrize(
+    ("decay", "rates"),
+    [
+        ("constant", [0.5] + [1.0] * 9),
+        ("linear", [0.5, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
+        ("cosine", [0.5, 0.975528, 0.904508, 0.793893, 0.654508, 0.5, 0.345492, 0.206107, 0.095492, 0.024472]),
+        ("wsd", [0.5] + [1.0] * 8 + [1.0 - 0.5**0.5]),
+    ],
+)
+def test_learning_rates_rise_and_fall_over_the_planned_updates(decay, rates):
+    learner = TorchLearner(tiny_model(), lr=1e-2, warmup=2, decay=decay)
+    terms = [replace(term(batch(0)), planned=10)]
+    found = [learner.update(terms).metrics["lr"] / 1e-2 for _ in range(10)]
+    assert found == pytest.approx(rates, abs=1e-6)
+
+
 def test_equals_a_plain_loop():
     model, plain = tiny_model(), tiny_model()
     learner = TorchLearner(model, lr=1e-2, clip_norm=0.5, micro_tokens=24)

@@ -12,7 +12,8 @@ from cotrain.rollout.role import Role
 from cotrain.suites import SuitePlay, attempt_rows
 from cotrain.tasks.programs import ProgramGrader, mbpp_problem
 from cotrain.tasks.programs import task_of as program_task
-from cotrain.text.parsers import Solution, final_answer, parse_solution, tagged_solution
+from cotrain.text.answers import final_answer
+from cotrain.text.parsers import Solution, parse_solution, tagged_solution
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.role_parsers import self_check
 

@@ -16,10 +16,9 @@ from cotrain.runs.changes import lengthen_run
 from tests.helpers import EASY, TINY
 
 
-def small(steps):
-    made = grpo(
-        model=TINY, steps=steps, tasks=EASY, tasks_per_step=2, group_size=2, evaluation_tasks=1, lr=1e-3, kl=0.0
-    )
+def small(steps, **settings):
+    sizes = {"tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1}
+    made = grpo(model=TINY, steps=steps, tasks=EASY, lr=1e-3, kl=0.0, **sizes, **settings)
     return override(made, ["evaluation.group_size=1", "evaluation.greedy=false", "evaluation.splits=[]"])
 
 
@@ -49,6 +48,12 @@ def test_resuming_a_finished_run_deletes_what_a_kill_left(finished, capsys):
     (left / "policy.safetensors").write_bytes(b"half")
     assert main(["resume", str(finished), "--threads", "1", "--device", "cpu"]) == 0
     assert not left.exists() and "is finished" in capsys.readouterr().out
+
+
+def test_it_cannot_be_lengthened_where_its_rates_have_fallen_to_zero(tmp_path):
+    api.run(small(1, lr_decay="linear"), tmp_path / "falls")
+    with pytest.raises(ConfigError, match="learning rate of 'generator' falls to 0 by step 1"):
+        lengthen_run(tmp_path / "falls", 4)
 
 
 def test_a_lengthened_run_is_the_longer_one(finished, tmp_path, capsys):

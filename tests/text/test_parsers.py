@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.text.parsers import MAX_CHARS, Solution, final_answer, tagged_solution, write_solution
+from cotrain.text.answers import final_answer
+from cotrain.text.parsers import MAX_CHARS, Solution, tagged_solution, write_solution
 from cotrain.text.role_parsers import Review, corrected_review, step_verdicts, write_review
 
 PIECES = ["<step>", "</step>", "<answer>", "</answer>", "<final>", "</final>", "CORRECT", "INCORRECT", "\\boxed{"]

@@ -28,7 +28,7 @@ from cotrain.rollout.idle_loop import together
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Turn
-from cotrain.text.parsers import final_answer
+from cotrain.text.answers import final_answer
 from cotrain.text.role_parsers import step_verdicts
 from cotrain.text.parsers import without_thought
 

@@ -19,7 +19,7 @@ from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.tasks.words.oracle import parse_integer
-from cotrain.text.parsers import final_answer
+from cotrain.text.answers import final_answer
 
 SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}  # of 100 buckets
 ATTEMPTS = 5000

@@ -29,7 +29,7 @@ from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.role import Role, Turn
-from cotrain.text.parsers import final_answer
+from cotrain.text.answers import final_answer
 
 Program = Callable[[Mapping[str, Any], random.Random], str]
 Sees = Literal["half", "all"]  # numbers of an agent

@@ -22,7 +22,7 @@ from cotrain.methods.spiral.source import game_grader_of
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.role import Role, Turn
-from cotrain.text.parsers import final_answer
+from cotrain.text.answers import final_answer
 
 SEATS = ("first", "second")
 PAYOFF = Signal("payoff", meaning="what the mover's side wins")

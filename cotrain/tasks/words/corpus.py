@@ -34,7 +34,7 @@ from cotrain.tasks.words.corrupt import (
 from cotrain.tasks.words.oracle import StepReading, parse_integer, read_steps
 from cotrain.tasks.words.problem import Problem, compute
 from cotrain.tasks.words.source import WordProblems
-from cotrain.text.parsers import final_answer
+from cotrain.text.answers import final_answer
 from cotrain.text.prompts import SOLVE, fill_template
 from cotrain.text.role_prompts import RATE, REVIEW
 

@@ -1,0 +1,62 @@
+"""Answers that are too long: left out of the loss, or paid less."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from learn_makers import credit, sampled
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.signals import OUTCOME
+from cotrain.learn.after import LengthPenalty, OverlongPenalty, mask_truncated, with_length_options
+from cotrain.learn.algorithms import centred
+from cotrain.learn.contract import Sample
+from cotrain.learn.policy_gradient import PolicyGradient
+from cotrain.learn.sft import Sft
+from cotrain.methods.grpo import grpo as grpo_recipe
+from cotrain.methods.tango import tango
+
+PLAIN = PolicyGradient(rewards={OUTCOME: 1.0}, advantage=centred)
+
+
+def answers(*pairs: tuple[int, float], limit: int = 10) -> list[Sample]:
+    """Of one group: (tokens, reward) each; those of ``limit`` tokens were cut."""
+    made = [sampled(length=n, signals=[("outcome", r)], call=i) for i, (n, r) in enumerate(pairs)]
+    return [replace(s, limit=limit, truncated=len(s.token_ids) >= limit) for s in made]
+
+
+def test_a_penalty_rises_over_the_last_tokens():
+    changed, dropped = OverlongPenalty(OUTCOME, 4)(answers((6, 1.0), (7, 1.0), (9, 0.0), (10, 1.0)))
+    assert [s.rewards[0].value for s in changed] == [1.0, 0.75, -0.75, 0.0] and dropped == {}
+
+
+def test_shorter_answers_of_a_group_earn_more_and_wrong_ones_nothing_for_being_short():
+    changed, _ = LengthPenalty(OUTCOME, 0.5)(answers((2, 1.0), (4, 1.0), (6, 1.0), (2, 0.0), (6, 0.0)))
+    assert [s.rewards[0].value for s in changed] == [1.25, 1.0, 0.75, 0.0, -0.25]
+    alike, _ = LengthPenalty(OUTCOME, 0.5)(answers((3, 1.0), (3, 0.0)))
+    assert [s.rewards[0].value for s in alike] == [1.0, 0.0]
+
+
+def test_what_was_cut_is_compared_and_not_learned_from():
+    by = with_length_options(PLAIN, True, 0, 0.0)
+    kept = credit(by, answers((4, 1.0), (10, 0.0)))
+    assert [len(s.token_ids) for s in kept.samples] == [4] and kept.dropped == {"truncated": 1}
+    assert kept.samples[0].advantages.tolist() == [0.5] * 4  # against the mean of both
+
+
+def test_advantages_are_those_of_the_changed_rewards():
+    by = with_length_options(PLAIN, False, 4, 0.5)
+    assert by.before == (OverlongPenalty(OUTCOME, 4), LengthPenalty(OUTCOME, 0.5)) and by.after == PLAIN.after
+    first, second = credit(by, answers((4, 1.0), (8, 1.0))).samples  # 1 + 0.25 and 1 − 0.5 − 0.25
+    assert torch.allclose(first.advantages, torch.tensor(0.5)) and torch.allclose(second.advantages, torch.tensor(-0.5))
+
+
+def test_recipes_take_them_for_their_first_objective_alone():
+    by = {name: o.by for name, o in tango(overlong_tokens=16, mask_truncated=True).objectives.items()}
+    assert by["generator"].before[0].tokens == 16 and by["generator"].after[-1] is mask_truncated
+    assert by["verifier"].before == () and mask_truncated not in by["verifier"].after
+    assert grpo_recipe().objectives["generator"].by == grpo_recipe(length_penalty=0.0).objectives["generator"].by
+    with pytest.raises(ConfigError, match="overlong_tokens is -1"):
+        grpo_recipe(overlong_tokens=-1)
+    with pytest.raises(ConfigError, match="learns from none; leave them out"):
+        with_length_options(Sft(), True, 0, 0.0)
