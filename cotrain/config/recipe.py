@@ -72,6 +72,7 @@ class Recipe:
     flops: float | None = None  # the same with operations (``train/flops.py``)
     seconds: float | None = None  # the same with seconds of training, evaluations left out
     updates: int | None = None  # the same with steps at which the leading objective is due
+    refill: int = 0  # rounds in which problems whose answers all earn the same are replaced (``train/refill.py``)
     evaluate_every: int = 0  # steps between evaluations on the validation split, one more at the end; 0 for none. Where
     # ``updates`` end the run, these are counted
     description: str = ""
@@ -110,6 +111,12 @@ def check_recipe(recipe: Recipe) -> None:
             "name, get, size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')"
         )
     evaluation = recipe.evaluation
+    needs = recipe.objectives[recipe.leading_objective].by.needs()
+    if recipe.refill and (needs.group < 2 or not needs.reads):
+        raise ConfigError(
+            f"recipe {recipe.name!r}: refill is {recipe.refill}, but its first objective compares no answers of a "
+            "group; leave it out"
+        )
     for label, value, least in (
         ("steps", recipe.steps, 1),
         ("tasks_per_step", recipe.tasks_per_step, 1),
@@ -118,6 +125,7 @@ def check_recipe(recipe: Recipe) -> None:
         ("updates", 1 if recipe.updates is None else recipe.updates, 1),
         ("horizon", 1 if recipe.horizon is None else recipe.horizon, 1),
         ("evaluate_every", recipe.evaluate_every, 0),
+        ("refill", recipe.refill, 0),
         ("evaluation.tasks", evaluation.tasks, 1),
         ("evaluation.curve_tasks", evaluation.curve_tasks, 1),
         ("evaluation.group_size", evaluation.group_size, 1),

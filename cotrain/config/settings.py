@@ -63,6 +63,7 @@ class Settings:
     temperature: float | None = None  # at which all roles sample; by default 1, or what the method says
     lr_warmup: int | None = None  # updates over which all learning rates rise (default: 5)
     lr_decay: LrDecay | None = None  # how they fall to 0 by the last update; wsd: over the last fifth (constant)
+    refill: int = 0  # rounds a step in which problems whose answers all earn the same are replaced (DAPO)
     mask_truncated: bool = False  # leave answers that were cut at max_tokens out of the loss (DAPO)
     overlong_tokens: int = 0  # last tokens before max_tokens over which a penalty rises to 1 (DAPO); 0: none
     length_penalty: float = 0.0  # weight of a reward for the shorter answers of a group (Kimi k1.5)
@@ -144,6 +145,7 @@ class Settings:
             objectives=self._with_lengths(objectives),
             schedule=schedule,
             evaluation=evaluation,
+            refill=self.refill,
             evaluate_every=self.evaluate_every,
             stores=stores or {},
         )

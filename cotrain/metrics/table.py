@@ -38,6 +38,10 @@ RUN = (
     Metric(key="phase", meaning="name of the schedule's phase", unit=WORDS),
     Metric(key="tokens", meaning="tokens sampled in training so far, all speaking models", unit=COUNT),
     Metric(
+        key="replacements", unit=COUNT,
+        meaning="problems that were played in place of those whose answers all earned the same; with `--refill` alone",
+    ),
+    Metric(
         key="gap", headline=MAIN, label="called right minus right (gap)",
         bounds=(-1.0, 1.0), healthy=(-inf, 0.1), at=BOTH,
         meaning="verdicts CORRECT minus solutions that are right, over readable reviews",

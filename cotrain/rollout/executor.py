@@ -306,6 +306,7 @@ class Executor:
         step: int,
         group_size: int,
         split: str = "train",
+        first: int = 0,
     ) -> tuple[Episode, ...]:
         """Play every task ``group_size`` times at once and return the episodes sorted by (task, member).
 
@@ -313,6 +314,7 @@ class Executor:
             step: part of every address and seed; -1 outside of training.
             protocol: with its options bound, as in ``partial(solve, step_rewards="oracle")``.
             split: part of every seed.
+            first: position of the first task among those of the step.
 
         Raises Deadlock when protocols wait for something that cannot come, whatever CotrainError a protocol meets, and
         whatever the engine raises; then no coroutine is left over.
@@ -331,8 +333,11 @@ class Executor:
         for tried in range(1, TRIES + 1):
             over = self.watch(len(task_members)) if self.watch else None
             work = together(
-                [_play_episode(protocol, tasks[p], Roles(stage, p, m, declared), over) for p, m in task_members],
-                [f"task {p}, member {m}" for p, m in task_members],
+                [
+                    _play_episode(protocol, tasks[p], Roles(stage, first + p, m, declared), over)
+                    for p, m in task_members
+                ],
+                [f"task {first + p}, member {m}" for p, m in task_members],
             )
             try:
                 episodes = self.loop.run_to_end(work, self.engine.advance)
@@ -341,7 +346,7 @@ class Executor:
                 if tried == TRIES:
                     raise EngineLost(f"{lost}; so it was {TRIES} times in one play") from lost
         if step >= 0:
-            self.asked[step] = stage.asked
+            self.asked[step] = self.asked.get(step, {}) | stage.asked
         for episode, why in episodes:
             if why is not None:
                 self.set_aside.setdefault(episode.task_id, why)

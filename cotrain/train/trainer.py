@@ -193,6 +193,9 @@ class CoTrainer:
         row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         if (gap := reward_gap(episodes)) is not None:
             row["gap"] = gap
+        if self.recipe.refill:
+            drawn = phase.tasks or self.recipe.tasks_per_step
+            row["replacements"] = len({episode.task for episode in episodes}) - drawn
         row |= played.outside
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
         with self.plays.playing_ahead(step + 1, until=self.recipe.steps):
@@ -230,14 +233,18 @@ class CoTrainer:
     def _play_step(self, step: int) -> PlayResult:
         """Draw and play a step, by the policies that are published."""
         phase = self.recipe.schedule.phase_at(step)
-        tasks = self.draw_tasks(phase, step)
         work = PlayCounter(self.engine, self.policies)
-        episodes = self.executor.play(
+        play = partial(
+            self.executor.play,
             partial(phase.protocol, **{name: self.stores[name] for name in phase.stores}),
-            tasks,
             step=step,
             group_size=phase.group_size or self.recipe.group_size,
         )
+        episodes = play(self.draw_tasks(phase, step))
+        if self.recipe.refill and self.recipe.leading_objective in phase.objectives:
+            from cotrain.train.refill import with_replacements
+
+            episodes = with_replacements(self.recipe, step, episodes, play)
         return work.result_of(episodes)
 
     def _update_policies(self, due: Sequence[str], episodes: Sequence[Episode], clock: StageClock) -> UpdateResult:

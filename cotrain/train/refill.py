@@ -1,0 +1,52 @@
+"""Problems whose answers all earn the same teach nothing: within the step they are replaced by others, which are played
+too (DAPO, arXiv 2503.14476, section 3.2, "dynamic sampling").
+
+::
+
+    16 problems ──play──▶ 9 with spread, 7 without ──7 others──▶ 4 with, 3 without ──3 others──▶ …   ``refill`` rounds
+
+All episodes stay, so that a ledger shows what was paid for; an algorithm drops groups without spread by itself. The
+others are drawn from a stream of their own: the problems of a step are the same with and without it. Left out: problems
+that are kept for the next step where more had spread than a batch takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cotrain.config.recipe import Objective, Recipe
+from cotrain.config.schedule import train_task
+from cotrain.core.types import Episode
+
+ROUNDS = 2**20  # more than a step can have: places of a step's own in the stream
+
+
+def with_replacements(
+    recipe: Recipe, step: int, episodes: tuple[Episode, ...], play: Callable[..., tuple[Episode, ...]]
+) -> tuple[Episode, ...]:
+    """The episodes of a step and those of the problems that replace what has no spread. ``play``: tasks, and the place
+    of the ``first`` one, to episodes."""
+    objective, newest = recipe.objectives[recipe.leading_objective], episodes
+    place = 0
+    for _ in range(recipe.refill):
+        flat = count_flat_tasks(newest, objective)
+        if not flat:
+            break
+        tasks = [train_task(recipe.tasks, recipe.seed, "refill", step * ROUNDS + place + i) for i in range(flat)]
+        newest = play(tasks, first=1 + max(episode.task for episode in episodes))
+        episodes, place = (*episodes, *newest), place + flat
+    return episodes
+
+
+def count_flat_tasks(episodes: Sequence[Episode], objective: Objective) -> int:
+    """How many problems have no group in which two answers earned different rewards that the objective reads."""
+    read = {signal.name for signal in objective.by.needs().reads}
+    spread: set[int] = set()
+    first: dict[str, tuple[float, ...]] = {}  # what the first answer of each group earned
+    for episode in episodes:
+        for trace in episode.traces:
+            if trace.role in objective.roles and trace.failure is None:
+                earned = tuple(reward.value for reward in trace.signals if reward.name in read)
+                if first.setdefault(trace.group, earned) != earned:
+                    spread.add(episode.task)
+    return len({episode.task for episode in episodes} - spread)
