@@ -78,6 +78,11 @@ class Weights(Policy):
     trust_remote_code: bool = False  # run Python files that come with the model
 
     def __post_init__(self) -> None:
+        if is_address(self.model):
+            raise ConfigError(
+                f"{self.error_name}: a server runs it, so that it cannot be trained; expected a directory, a name of "
+                "the Hub, or a judge that is frozen (verifier=frozen)"
+            )
         if self.dtype not in DTYPES:
             raise ConfigError(f"{self.error_name}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}")
         if self.dtype != "float32" and not self.may_be_narrow:
@@ -314,6 +319,11 @@ class TrainingNumerics(Numerics, total=False):
     gradient_checkpointing: bool
 
 
+def is_address(model: str) -> bool:
+    """Does a server run it?"""
+    return model.startswith(("http://", "https://"))
+
+
 def trainable(
     model: str, *, lr: float = 1e-4, clip_norm: float = 1.0, lr_warmup: int = 5, **numerics: Unpack[TrainingNumerics]
 ) -> Policy:
@@ -340,7 +350,13 @@ def adapter(
 
 
 def frozen(model: str, **numerics: Unpack[Numerics]) -> Policy:
-    """Weights that never change: a reference, a fixed opponent, a fixed judge."""
+    """Weights that never change: a reference, a fixed opponent, a fixed judge. ``http://HOST:PORT/v1#NAME`` is model
+    NAME of an OpenAI-compatible server (``remote``)."""
+    if is_address(model):
+        from cotrain.config.remote import remote
+
+        url, _, name = model.partition("#")
+        return remote(url, name)
     return Frozen(model=model, **numerics)
 
 

@@ -41,6 +41,11 @@ class Remote(Policy):
 
     def __post_init__(self) -> None:
         where, parts = f"remote policy {self.model!r}", urlsplit(self.url)
+        if not self.model:
+            raise ConfigError(
+                f"remote policy on {self.url!r}: expected the name of one of its models behind '#', "
+                f"as in {self.url}#judge"
+            )
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{where}: url is {self.url!r}; expected http://HOST:PORT/v1 or https://…")
         if parts.username or parts.password or parts.query:

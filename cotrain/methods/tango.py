@@ -9,10 +9,10 @@ of its step verdicts (the ceiling; each is flipped with the chance ``oracle_nois
 weights, ``simultaneous=True`` trains both from the same episodes. ``judge`` is the verifier's format
 (``rollout/judges.py``).
 
-Different from the authors' settings: the verifier has no KL term (theirs weighs 0.001), the final verdict of a review
-with the wrong number of steps earns nothing (theirs is paid as soon as it can be read), an unreadable review keeps a
-part of its format reward, and a solution that cannot be read is never reviewed. Left out: the bonus for several answers
-in a generator's format, whose weight is 0 there; ``format_reward`` pays for a solution that can be read.
+Different from the authors' settings: the verifier has no KL term (theirs: ``verifier_kl=0.001``), the final verdict of
+a review with the wrong number of steps earns nothing (theirs is paid as soon as it can be read), an unreadable review
+keeps a part of its format reward, and a solution that cannot be read is never reviewed. Left out: the bonus for several
+answers in a generator's format, whose weight is 0 there; ``format_reward`` pays for a solution that can be read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Literal
 
 from cotrain import AGREEMENT, BY_NAME, FORMAT, OUTCOME, STEP
 from cotrain import ClassBalance, Clipped, ConfigError, Objective, Phase, Recipe, Settings
-from cotrain import alternate, decay, frozen, judged_by, judges, common_roles, recipe, single, solve_then_verify
+from cotrain import alternate, decay, frozen, judged_by, judges, common_roles, pull_to, recipe, single
+from cotrain import solve_then_verify
 from cotrain.functional.aggregate import Combine
 from cotrain.learn.samples import StepScale
 from cotrain.rollout.protocols import StepRewards, check_step_rewards
@@ -37,10 +38,12 @@ def tango(
     warmup: int = 40,  # steps in which the verifier alone learns
     ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
+    verifier_kl: float = 0.0,  # weight of the KL term that pulls the verifier to its start
     format_reward: float = 0.0,  # weight of a solution that can be read
     verifier_format: float = 0.8,  # weight of a review that can be read
     alpha: float = 0.1,  # weight of the step verdicts, at the start
     alpha_end: float = 0.001,  # the same weight, at the end
+    blend: Literal["convex", "add"] = "convex",  # the outcome weighs 1 − α, or "add": 1
     step_scale: StepScale = "1/K",  # a step of K is worth ±1/K, or "one": ±1
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
     clip_high: float = 0.2,  # upper clip of the ratio
@@ -67,12 +70,16 @@ def tango(
     learn, objective_options = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
     readable = {FORMAT: format_reward} if format_reward else {}
     learn_to_solve = learn(
-        rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)} | readable, kl=run.pull(), **objective_options
+        rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)} | readable,
+        kl=run.pull(),
+        blend=blend,
+        **objective_options,
     )
     learn_to_judge = learn(
         rewards={AGREEMENT: 1.0} | ({FORMAT: verifier_format} if verifier_format else {}),
         merge=True,
         balance=ClassBalance() if balance else None,
+        kl=pull_to("verifier_start", verifier_kl) if trained else None,
         **objective_options,
     )
     objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
@@ -101,6 +108,7 @@ def tango(
             "generator": run.learner(),
             "verifier": run.learner(critic, lr=verifier_lr) if trained else frozen(critic),
             **run.start(),
+            **({"verifier_start": frozen(critic)} if trained and verifier_kl else {}),
         },
         roles={
             "solver": common_roles.solver("generator", run.model),

@@ -19,6 +19,7 @@ from cotrain.core.types import Sampling
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.methods.grpo import grpo
+from cotrain.methods.judged import judged as judged_recipe
 from cotrain.methods.tango import tango
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
@@ -305,3 +306,26 @@ def test_what_cannot_be_asked_of_a_remote_policy_is_refused():
     assert changed.policies["verifier"].concurrency == 4
     with pytest.raises(ConfigError, match="unknown field of Remote 'lr'"):
         override(changed, ["policies.verifier.lr=1"])
+
+
+BRIEF = ("evaluation.splits=[]", "evaluation.group_size=1", "evaluation.greedy=false")
+
+
+def test_a_frozen_judge_may_be_named_by_its_address(judge, tmp_path):
+    recipe = judged_recipe(
+        verifier="frozen", warmup=0, reviews=2, steps=1, verifier_model=f"{judge}#policy/verifier", **SMALL
+    )
+    assert recipe.policies["verifier"] == remote(judge, "policy/verifier")
+    short = judged_recipe(verifier="frozen", warmup=0, **SMALL).roles["verifier"]  # its server reads few tokens
+    recipe = replace(recipe, roles={**recipe.roles, "verifier": short})
+    loop.start_run(override(recipe, BRIEF), tmp_path / "run")
+    with Ledger(tmp_path / "run" / "episodes") as ledger:
+        reviews = [t for e in ledger.read(0) for t in e.traces if t.role == "verifier"]
+    assert reviews and {t.policy for t in reviews} == {"verifier"}
+
+
+def test_a_model_of_a_server_is_named_and_not_trained(judge):
+    with pytest.raises(ConfigError, match="expected the name of one of its models behind '#'"):
+        judged_recipe(verifier="frozen", warmup=0, verifier_model=judge, **SMALL)
+    with pytest.raises(ConfigError, match="a server runs it, so that it cannot be trained"):
+        judged_recipe(verifier_model=f"{judge}#policy/verifier", **SMALL)
