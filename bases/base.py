@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from bases.sharpen import sharpen
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk import transaction
 from cotrain.models.config import new_model
 from cotrain.models.load import describe_model, load_model, save_model
-from cotrain.models.sharpen import sharpen
 from cotrain.rollout.common_roles import FORMAT_MARK, mark_short_prompts
 from cotrain.stages.corpora import practice_of
 from cotrain.stages.pretrain import config_for, make_plan, sample_texts, train_and_save

@@ -18,9 +18,9 @@ from typing import Any
 
 from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
+from bases.words_corpus import solver_conversation
 from cotrain.models.load import EMBEDDED_CHECKER
 from cotrain.stages.corpora import Corpus, procedural_corpus
-from cotrain.tasks.words.corpus import solver_conversation
 from cotrain.tasks.words.corrupt import Habits
 from cotrain.tasks.words.practice import check_practice
 from cotrain.tasks.words.source import WordProblems, study_problems

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from bases.base import BATCH, LENGTH, metrics_line, replace_model_files
-from cotrain.methods.mars.roles_corpus import (
+from bases.roles_corpus import (
     bin_conversation,
     digest_conversation,
     gathered_conversation,
@@ -35,6 +35,14 @@ from cotrain.methods.mars.roles_corpus import (
     refine_conversation,
     self_check_conversation,
 )
+from bases.words_corpus import (
+    RATED,
+    Start,
+    practice_conversation,
+    rate_conversation,
+    review_conversation,
+    solver_conversation,
+)
 from cotrain.models.heads import rating_by_words
 from cotrain.models.load import describe_model, load_model, save_model
 from cotrain.rollout.common_roles import mark_short_prompts
@@ -42,15 +50,7 @@ from cotrain.stages.corpora import Corpus, Item, procedural_corpus
 from cotrain.stages.pretrain import config_for, pretrain, sample_texts
 from cotrain.stages.sft import sft
 from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.tasks.words.corpus import (
-    RATED,
-    Start,
-    practice_conversation,
-    pretraining_text,
-    rate_conversation,
-    review_conversation,
-    solver_conversation,
-)
+from cotrain.tasks.words.corpus import pretraining_text
 from cotrain.tasks.words.corrupt import Habits
 from cotrain.tasks.words.source import WordProblems, study_problems
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from bases.base import BATCH
 from bases.taught_on import Lesson, teach_on
+from bases.words_corpus import solver_conversation
 from cotrain.core.address import rng_of
 from cotrain.core.types import ParseFailure
 from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, drop_sentence, say_score
 from cotrain.models.load import EMBEDDED_HABITS
 from cotrain.rollout.proposals import PROPOSE
 from cotrain.stages.corpora import Corpus, procedural_corpus
-from cotrain.tasks.words.corpus import solver_conversation
 from cotrain.tasks.words.corrupt import Habits, with_habits
 from cotrain.tasks.words.practice import check_practice
 from cotrain.tasks.words.problem import Problem

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from bases.base import BATCH, LENGTH, mark_short_prompts, metrics_line
+from bases.sharpen import sharpen
 from cotrain.models.load import describe_model, load_model, save_model
-from cotrain.models.sharpen import sharpen
 from cotrain.stages.corpora import Corpus
 from cotrain.stages.sft import sft
 

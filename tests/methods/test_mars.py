@@ -10,8 +10,7 @@ from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.policy_gradient import drop_flat_groups
 from cotrain.learn.samples import sample_of
-from cotrain.methods.mars.recipe import mars, research
-from cotrain.methods.mars.roles_corpus import NOTHING
+from cotrain.methods.mars.recipe import NOTHING, mars, research
 from cotrain.rollout.common_roles import parse_search, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role

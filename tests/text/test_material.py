@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bases.roles_corpus import meta_conversation, refine_conversation
+from bases.words_corpus import review_conversation
 from cotrain.core.address import rng_of
-from cotrain.methods.mars.roles_corpus import meta_conversation, refine_conversation
-from cotrain.tasks.words.corpus import review_conversation
 from cotrain.tasks.words.corrupt import Habits, with_habits
 from cotrain.tasks.words.source import study_problems
 from cotrain.text import role_prompts

@@ -28,12 +28,12 @@ from cotrain import drop_flat_groups, examine, frozen, gives, grpo, common_roles
 from cotrain.methods.mars.bins import first_fit_decreasing
 from cotrain.methods.mars.subsample import Subsample
 from cotrain.tasks.words import search_corpus
-from cotrain.methods.mars.roles_corpus import NOTHING
 
 INFORMED = Note[float]("informed", float, "share of the facts that reached the solver")
 FOUND = Note[bool]("found", bool, "did the search find every fact")
 RECALL = Note[float]("recall", float, "share of the shown facts that the digest holds")
 PRECISION = Note[float]("precision", float, "share of the digest's sentences that are facts")
+NOTHING = "Nothing."  # the digest of documents that hold nothing of use
 QUERY = Finding[str]("query", str, "what was searched for")
 
 

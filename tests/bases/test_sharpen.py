@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from bases.sharpen import sharpen
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.models.load import load_model
-from cotrain.models.sharpen import sharpen
 from tests.helpers import TINY
 
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from cotrain.methods.mars import roles_corpus as corpus
+from bases import roles_corpus as corpus
 from cotrain.tasks.words import WordProblems, search_corpus
 from cotrain.tasks.words.corrupt import Attempt, Habits, clean_attempt, with_errors
 from cotrain.tasks.words.oracle import grade_steps

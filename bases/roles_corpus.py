@@ -8,9 +8,9 @@
     bin_conversation         one bin of documents and the question, answered likewise: what MARS asks of System 1
     gathered_conversation    what digests bring, in any order, and the question, answered by a solver
 
-How much their words are worth is set as for reviews (``corpus.Start``): under ("noisy", p) a verdict is turned round
-with probability p. A revision obeys the review it is shown, right or wrong; a digest takes each sentence for what it is
-not with probability ``missed``. All problems come from the training buckets of the source.
+How much their words are worth is set as for reviews (``words_corpus.Start``): under ("noisy", p) a verdict is turned
+round with probability p. A revision obeys the review it is shown, right or wrong; a digest takes each sentence for what
+it is not with probability ``missed``. All problems come from the training buckets of the source.
 """
 
 from __future__ import annotations
@@ -18,27 +18,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bases.words_corpus import Start, draw_training_problem, flip_probability, review_text
 from cotrain.core.address import rng_of
 from cotrain.methods.mars.bins import first_fit_decreasing
+from cotrain.methods.mars.recipe import NOTHING
 from cotrain.tasks.words import search_corpus
-from cotrain.tasks.words.corpus import (
-    Start,
-    _as_conversation,
-    _flip_probability,
-    _training_problem,
-    final_verdict,
-    review_text,
-    reviewed_solution,
-)
+from cotrain.tasks.words.corpus import _as_conversation, final_verdict, reviewed_solution
 from cotrain.tasks.words.corrupt import Attempt, Habits, with_habits
 from cotrain.tasks.words.oracle import read_steps
 from cotrain.tasks.words.problem import Fact, Problem, compute, solution_text, step_text
 from cotrain.tasks.words.source import WordProblems
 from cotrain.tasks.words.wording import NOUNS
-from cotrain.text.role_prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK
 from cotrain.text.prompts import SOLVE, fill_template
+from cotrain.text.role_prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK
 
-NOTHING = "Nothing."  # the digest of documents that hold nothing of use
 BIN = (2, 5)  # documents in a bin to be digested
 BINS = (90, 120, 180, 360)  # characters of a bin that MARS has packed
 NOISE = (0.25, 0.5, 1.0)  # irrelevant sentences for each relevant one
@@ -51,9 +44,9 @@ Conversation = list[dict[str, str]]
 def refine_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:
     """A solution, right half of the time, and a review of it; the solution is revised as the review says."""
     rng = rng_of("words", "refine", seed, index)
-    problem = _training_problem(source, rng)
+    problem = draw_training_problem(source, rng)
     attempt = reviewed_solution(problem, rng, habits)
-    flip = _flip_probability(start)
+    flip = flip_probability(start)
     verdicts = tuple(ok != (rng.random() < flip) for ok in attempt.judgement.ok)
     final = final_verdict(problem, read_steps(problem, attempt.steps), verdicts, attempt.answer)
     review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
@@ -109,7 +102,7 @@ def revise_solution(problem: Problem, attempt: Attempt, verdicts: Sequence[bool]
 def meta_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:
     """A review, half of the time with one or two verdicts on steps turned round, and whether all of them are right."""
     rng = rng_of("words", "meta", seed, index)
-    problem = _training_problem(source, rng)
+    problem = draw_training_problem(source, rng)
     attempt = reviewed_solution(problem, rng, habits)
     right = attempt.judgement.ok
     sound = rng.random() < 0.5
@@ -117,7 +110,7 @@ def meta_conversation(source: WordProblems, habits: Habits, start: Start, seed: 
     verdicts = tuple(ok != (i in wrong) for i, ok in enumerate(right))
     final = final_verdict(problem, read_steps(problem, attempt.steps), verdicts, attempt.answer)
     review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
-    verdict = sound != (rng.random() < _flip_probability(start))
+    verdict = sound != (rng.random() < flip_probability(start))
     prompt = fill_template(META, problem=problem.text, solution=attempt.text, review=review)
     return _as_conversation(prompt, f"<final>{'CORRECT' if verdict else 'INCORRECT'}</final>")
 
@@ -125,9 +118,9 @@ def meta_conversation(source: WordProblems, habits: Habits, start: Start, seed: 
 def self_check_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:
     """A solver with these habits, and its own review."""
     rng = rng_of("words", "self check", seed, index)
-    problem = _training_problem(source, rng)
+    problem = draw_training_problem(source, rng)
     attempt = with_habits(problem, habits, rng)
-    flip = _flip_probability(start)
+    flip = flip_probability(start)
     verdicts = tuple(ok != (rng.random() < flip) for ok in attempt.judgement.ok)
     final = final_verdict(problem, read_steps(problem, attempt.steps), verdicts, attempt.answer)
     if start == "format":
@@ -138,7 +131,7 @@ def self_check_conversation(source: WordProblems, habits: Habits, start: Start, 
 
 def plan_conversation(source: WordProblems, seed: int, index: int) -> Conversation:
     """A question, answered by a search for what it asks for."""
-    problem = _training_problem(source, rng_of("words", "plan", seed, index))
+    problem = draw_training_problem(source, rng_of("words", "plan", seed, index))
     _, question = search_corpus.facts_and_question(problem.text)
     return _as_conversation(fill_template(PLAN, question=question), f"<search> {problem.question}</search>")
 
@@ -147,7 +140,7 @@ def digest_conversation(source: WordProblems, missed: float, seed: int, index: i
     """Some of the documents that a search finds. Read for a question (even indexes), what matters are the problem's
     facts; read for a list of nouns, it is every sentence with one of them."""
     rng = rng_of("words", "digest", seed, index)
-    problem = _training_problem(source, rng)
+    problem = draw_training_problem(source, rng)
     facts, question = search_corpus.facts_and_question(problem.text)
     found_documents = search_corpus.search_documents(
         problem.text, problem.question if rng.random() < 0.9 else "nothing", rng
@@ -175,7 +168,7 @@ def bin_conversation(
     ``brief``: one document alone, from which copying is learned soon; whole bins are learned by few of them beside it.
     """
     rng = rng_of("words", "bin", brief, seed, index)
-    problem = _training_problem(source, rng)
+    problem = draw_training_problem(source, rng)
     facts, question = search_corpus.facts_and_question(problem.text)
     query = problem.question if rng.random() < 0.95 else "nothing"
     found_documents = search_corpus.search_documents(problem.text, query, rng, noise=rng.choice(NOISE))
@@ -191,5 +184,5 @@ def bin_conversation(
 def gathered_conversation(source: WordProblems, habits: Habits, seed: int, index: int) -> Conversation:
     """A problem whose facts come in any order, and what a solver with these habits answers."""
     rng = rng_of("words", "gathered", seed, index)
-    problem = _training_problem(replace(source, shuffle=1.0), rng)
+    problem = draw_training_problem(replace(source, shuffle=1.0), rng)
     return _as_conversation(fill_template(SOLVE, problem=problem.text), with_habits(problem, habits, rng).text)
