@@ -12,6 +12,7 @@ steps, half of them of 2: a proposer that is paid for harder ones can come to wr
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from bases.taught_on import Lesson, teach_on
 from bases.words_corpus import solver_conversation
 from cotrain.core.address import rng_of
 from cotrain.core.types import ParseFailure
-from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, drop_sentence, say_score
+from cotrain.methods.mae.evolve import RATE_ANSWER, RATE_QUESTION, write_score
 from cotrain.models.load import EMBEDDED_HABITS
 from cotrain.rollout.proposals import PROPOSE
 from cotrain.stages.corpora import Corpus, procedural_corpus
@@ -34,6 +35,7 @@ from cotrain.tasks.words.source import WordProblems, study_problems
 from cotrain.text.prompts import fill_template
 
 NAME = "base-proposer"
+TAUGHT = ("mae", "proposer_solver")  # methods
 LENGTHS = (2, 3, 4, 5, 6)  # operations of the problems that it is taught to write
 SHARES = (0.50, 0.25, 0.13, 0.07, 0.05)  # of each of them
 
@@ -56,7 +58,7 @@ def build_proposer(
     out: Path, settings: ProposerSettings, *, resume: bool = False, report: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Train the model into ``out/base-proposer``, described in ``out/base-proposer.json``."""
-    return teach_on(out, NAME, settings, conversations_of(settings), resume=resume, report=report)
+    return teach_on(out, NAME, settings, conversations_of(settings), taught=TAUGHT, resume=resume, report=report)
 
 
 def conversations_of(settings: ProposerSettings) -> list[tuple[Corpus, int]]:
@@ -86,9 +88,7 @@ def problem_score_conversation(source: WordProblems, skill: float, seed: int, in
     if rng.random() < 0.5:
         text = drop_sentence(text, rng)
     truth = not isinstance(read_problem(text), ParseFailure)
-    return _one_reply(
-        fill_template(RATE_QUESTION, problem=text), say_score({"score": float(truth), "skill": skill}, rng)
-    )
+    return _one_reply(fill_template(RATE_QUESTION, problem=text), draw_score(truth, skill, rng))
 
 
 def answer_score_conversation(
@@ -98,8 +98,21 @@ def answer_score_conversation(
     rng = rng_of("words", "score an answer", seed, index)
     problem = _problem_of_any_length(source, rng)
     attempt = with_habits(problem, habits, rng)
-    fields = {"score": float(attempt.answer == str(problem.answer)), "skill": skill}
-    return _one_reply(fill_template(RATE_ANSWER, problem=problem.text, solution=attempt.text), say_score(fields, rng))
+    shown = fill_template(RATE_ANSWER, problem=problem.text, solution=attempt.text)
+    return _one_reply(shown, draw_score(attempt.answer == str(problem.answer), skill, rng))
+
+
+def draw_score(truth: bool, skill: float, rng: random.Random) -> str:
+    """The highest or the lowest score: the truth with probability ``skill``, else either."""
+    is_told = rng.random() < skill
+    return write_score(float(truth if is_told else rng.random() < 0.5))
+
+
+def drop_sentence(text: str, rng: random.Random) -> str:
+    """A problem without one of its sentences, so that it has no answer, or asks for what nobody defined."""
+    parts = re.findall(r"[^.?]+[.?]", text)
+    cut = rng.randrange(len(parts))
+    return "".join(part for i, part in enumerate(parts) if i != cut).strip()
 
 
 def _new_problem(source: WordProblems, rng: random.Random) -> Problem:

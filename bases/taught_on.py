@@ -8,7 +8,7 @@ A loss on logits that were doubled would first learn to halve them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,12 @@ def teach_on(
     lesson: Lesson,
     conversations: list[tuple[Corpus, int]],
     *,
+    taught: Sequence[str] = (),
     resume: bool = False,
     report: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Train ``lesson.start`` on ``conversations`` into ``out/name``, described in ``out/name.json``."""
+    """Train ``lesson.start`` on ``conversations`` into ``out/name``, described in ``out/name.json``. ``taught``:
+    methods whose formats are among them."""
     out.mkdir(parents=True, exist_ok=True)
     start_dir, taught_dir = out / "start", out / "taught"
     if not (start_dir / "model.safetensors").exists():
@@ -71,7 +73,7 @@ def teach_on(
     network, tokenizer = load_model(taught_dir)
     sharpen(network, lesson.sharpened)
     save_model(network, tokenizer, out / name, torch.bfloat16)
-    mark_short_prompts(out / name)
+    mark_short_prompts(out / name, taught)
     result = {"finished": True, "settings": asdict(lesson), "models": {name: describe_model(out / name)}}
     (out / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result

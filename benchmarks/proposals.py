@@ -15,7 +15,7 @@ from cotrain import Sampling, frozen, study_problems
 from cotrain.backend.local import LocalBackend
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import ParseFailure, Task
-from cotrain.rollout.common_roles import PROPOSER, solver
+from cotrain.rollout.common_roles import solver
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.proposals import PROPOSE, is_held_out
 from cotrain.rollout.protocols import examine
@@ -39,7 +39,7 @@ async def propose(task: Task, roles: Roles) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="*", default=[PROPOSER])
+    parser.add_argument("model", nargs="*", default=["embedded-proposer"])
     parser.add_argument("--problems", type=int, default=512)
     parser.add_argument("--source", type=int, nargs=2, default=(2, 6), help="steps of the problems that are shown")
     given = parser.parse_args()

@@ -14,10 +14,8 @@ gate: ``proposer/truth/valid``, ``label_right``.
 
 Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems, with ``fixed``
 all of one length; ``gate=False`` pays for whatever is written; ``invalid=-0.1`` is a penalty for what is none (``ssp``
-says what it did there). Every model was taught to write problems by a program, ``embedded-proposer`` before the run,
-others in it (``warmup``), so nothing here is learned from zero data. A model that is the solver too learns answers of
-its start in the warm-up, so that it forgets less. Left out: programs as problems and three kinds of them (AZR), BLEU
-clusters (R-Zero: shapes here).
+says what it did there). ``embedded-proposer`` was taught to write problems by a program, so nothing is learned from
+zero data. Left out: programs as problems and three kinds of them (AZR), BLEU clusters (R-Zero: shapes here).
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
+from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings
 from cotrain import alternate, frozen, grpo, common_roles, program, recipe, reinforce_pp, solve, solving
-from cotrain.rollout.proposals import LEARNABLE, Pay, Shown, demonstrate, of_length, propose_and_solve, write_problem
+from cotrain.rollout.proposals import LEARNABLE, Pay, Shown, of_length, propose_and_solve, write_problem
 from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems
 from cotrain.rollout.proposals import PROPOSE, PROPOSE_FULL
@@ -52,7 +50,7 @@ VARIANTS = {
 }
 
 
-@recipe(model=common_roles.PROPOSER, kl=0.0)
+@recipe(model="embedded-proposer", kl=0.0)
 def proposer_solver(
     run: Settings,
     *,
@@ -68,7 +66,6 @@ def proposer_solver(
     invalid: float = 0.0,  # reward of what is none
     reuse: float = 1.0,  # problems of the pool are used again that at most this share solved
     cap: int = 16384,  # problems that the pool holds
-    warmup: int = 0,  # steps in which the proposer is taught to write problems
     ratio: tuple[int, int] = (5, 15),  # of rzero: steps of the proposer and of the solver
 ) -> Recipe:
     how, source = VARIANTS[variant], run.problems
@@ -81,11 +78,8 @@ def proposer_solver(
         raise ConfigError(f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform")
     learns, two = proposer == "trained", variant == "rzero" or proposer == "frozen"
     writer = "author" if proposer == "uniform" else "proposer" if two else "generator"
-    if proposer != "uniform" and warmup < 1 and common_roles.cannot_propose(run.model):
-        raise ConfigError(
-            f"proposer_solver: warmup is {warmup}, and {run.model!r} cannot write problems; expected 1 or more (400 at "
-            f"--proposer-lr 1e-3), or --model {common_roles.PROPOSER}"
-        )
+    if proposer != "uniform":
+        common_roles.check_taught("proposer_solver", run.model)
     proposer_role = Role(
         policy=writer,
         prompt=PROPOSE if common_roles.speaks_short(run.model) else PROPOSE_FULL,
@@ -94,7 +88,7 @@ def proposer_solver(
     roles = {"solver": common_roles.solver("generator", run.model), "proposer": proposer_role}
     policies = {"generator": run.learner(), **run.start()}
     if writer == "proposer":
-        policies["proposer"] = run.learner(lr=proposer_lr) if learns or warmup else frozen(run.model)
+        policies["proposer"] = run.learner(lr=proposer_lr) if learns else frozen(run.model)
     by_role = reinforce_pp if variant == "azr" else grpo
     objectives = {
         "generator": Objective(policy="generator", on="solver", by=by_role(rewards={OUTCOME: 1.0}, kl=run.pull()))
@@ -126,33 +120,15 @@ def proposer_solver(
         )
     else:
         phases, steps = [make_phase("solve", *(name for name in objectives))], (1,)
-    if writer != "author" and warmup:
-        one_policy = writer == "generator"  # which learns to write and shall not forget how to solve
-        objectives["format"] = Objective(policy=writer, on="author", also=("before",) if one_policy else (), by=Sft())
-        if one_policy:
-            policies["start"] = frozen(run.model)
-            roles["before"] = common_roles.solver("start", run.model)
-        phases.append(
-            Phase(
-                name="format",
-                protocol=partial(demonstrate, shown=how.shown, solved=one_policy),
-                objectives=("format",),
-                group_size=1,
-                stores=("pool",),
-            )
-        )
-        steps = (*steps, 0)
-    if writer == "author" or warmup:
-        tokens_of = "generator" if writer == "author" else writer
-        policies["author"] = program(write_problem if fixed is None else of_length(source, fixed), tokens_of=tokens_of)
-    if writer != "author" and warmup:
-        roles["author"] = Role(policy="author", prompt=proposer_role.prompt, sampling=proposer_role.sampling)
+    if writer == "author":
+        write = write_problem if fixed is None else of_length(source, fixed)
+        policies["author"] = program(write, tokens_of="generator")
     return run.recipe(
         f"proposer_solver-{variant}" if learns else f"proposer_solver-{variant}-{proposer}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(*phases, ratio=steps, warmup={"format": warmup} if writer != "author" and warmup else None),
+        schedule=alternate(*phases, ratio=steps),
         evaluate=solve,
         measures=(solving("solver", 8),),
         stores={"pool": TaskPool(cap=cap)},

@@ -6,10 +6,13 @@ is shown what it judges between markers with a nonce. ``text/material.py`` says 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.rollout.role import Parser, Role
 from cotrain.text.parsers import VERDICT_WORDS, SelfCheck, parse_solution
@@ -27,7 +30,6 @@ EMBEDDED = (  # the package's own models
     "embedded-roles",
     "embedded-digest",
 )
-PROPOSER = "embedded-proposer"  # the one that can write problems and scores
 RATER = "embedded-rater"  # its reward model
 FORMAT_MARK = "cotrain.json"
 
@@ -38,14 +40,26 @@ def speaks_short(model: str) -> bool:
     return model in EMBEDDED or (Path(model) / FORMAT_MARK).is_file()
 
 
-def mark_short_prompts(model: Path) -> None:
-    """Note beside a model that it was taught the short prompts; roles ask it without instructions then."""
-    (model / FORMAT_MARK).write_text('{"prompts": "short"}\n', encoding="utf-8")
+def mark_short_prompts(model: Path, taught: Sequence[str] = ()) -> None:
+    """Note beside a model that it was taught the short prompts; roles ask it without instructions then. ``taught``:
+    methods whose own formats it was taught too."""
+    mark: dict[str, Any] = {"prompts": "short"} | ({"taught": list(taught)} if taught else {})
+    (model / FORMAT_MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
 
 
-def cannot_propose(model: str) -> bool:
-    """Whether a model is one of the package's that was never taught to write problems."""
-    return model in EMBEDDED and model != PROPOSER
+def check_taught(method: str, model: str) -> None:
+    """Raise ConfigError for one of the package's models that was not taught the formats of a method's own game. Any
+    other model is told them in words, or comes from whoever taught it."""
+    if model in EMBEDDED and method not in _taught_methods(model):
+        able = next(name for name in EMBEDDED if method in _taught_methods(name))
+        raise ConfigError(f"{method}: the model {model!r} was not taught the formats of this game; expected {able!r}")
+
+
+@cache
+def _taught_methods(model: str) -> tuple[str, ...]:
+    """What the mark of one of the package's models says."""
+    mark = Path(__file__).resolve().parent.parent / "assets" / model.replace("embedded", "base") / FORMAT_MARK
+    return tuple(json.loads(mark.read_text(encoding="utf-8")).get("taught", ()))
 
 
 def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:

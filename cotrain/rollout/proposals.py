@@ -26,7 +26,7 @@ from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.reader import operation_string, problem_signature, read_problem, task_of
 from cotrain.tasks.words.source import BUCKETS, WordProblems, text_bucket
 
-# Of proposers; no embedded model knows it before it is taught.
+# Of proposers.
 PROPOSE = "{hint}\nWrite a problem:"
 PROPOSE_FULL = """Write one word problem about counts of things, in sentences of exactly these forms and no other words:
 
@@ -70,17 +70,6 @@ def proposer_pay(pay: str, p: float, target: float = 0.5) -> float:
 def shape_of(text: str) -> str:
     read = read_problem(text)
     return text if isinstance(read, ParseFailure) else operation_string(read)
-
-
-async def demonstrate(task: Task, roles: Roles, *, shown: Shown, pool: TaskPool, solved: bool = False) -> None:
-    """To learn the format: a program writes the task's own problem under the proposer's prompt. It enters the pool.
-    ``solved``: the role ``before`` solves it as the model did at its start, so that the solver is not forgotten."""
-    turn = await roles.author(hint=hint_of(task, pool, shown), problem=task.prompt)
-    read = read_problem(task.prompt)
-    if not isinstance(read, ParseFailure):
-        turn.show(MINTED, (task.prompt, str(read.answer), problem_signature(read), 1.0))
-    if solved:
-        await examine(task, roles, await roles.before(problem=task.prompt))
 
 
 def is_held_out(text: str) -> bool:

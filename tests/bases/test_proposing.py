@@ -12,6 +12,7 @@ from bases.proposing import (
     LENGTHS,
     NAME,
     SHARES,
+    TAUGHT,
     ProposerSettings,
     answer_score_conversation,
     build_proposer,
@@ -23,7 +24,7 @@ from cotrain import stages
 from cotrain.core.types import ParseFailure
 from cotrain.methods.mae.evolve import parse_score
 from cotrain.models.load import describe_model
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import FORMAT_MARK, check_taught, speaks_short
 from cotrain.rollout.proposals import is_held_out
 from cotrain.tasks.words.reader import read_problem
 from cotrain.tasks.words.source import study_problems
@@ -83,3 +84,7 @@ def test_what_ships_is_what_its_file_describes():
     said = json.loads((assets / f"{NAME}.json").read_text(encoding="utf-8"))
     assert said["models"][NAME] == describe_model("embedded-proposer") and speaks_short("embedded-proposer")
     assert said["settings"] == json.loads(json.dumps(asdict(SETTINGS)))
+    mark = json.loads((assets / NAME / FORMAT_MARK).read_text(encoding="utf-8"))
+    assert mark == {"prompts": "short", "taught": list(TAUGHT)}
+    for method in TAUGHT:
+        check_taught(method, "embedded-proposer")

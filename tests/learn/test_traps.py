@@ -108,7 +108,7 @@ def test_log_probabilities_are_taken_at_the_temperature_of_the_sampler():
 @pytest.mark.whole
 def test_no_rendered_prompt_of_a_solver_holds_the_gold_answer():
     canary = "31337042"
-    trainer = CoTrainer(proposer_solver(steps=1, warmup=1, **SMALL))
+    trainer = CoTrainer(proposer_solver(steps=1, **SMALL))
     phase = next(p for p in trainer.recipe.schedule.phases if p.name == "solve")
     tasks = [replace(EASY.get("train", i), answer=canary, solution=canary) for i in range(3)]
     episodes = trainer.executor.play(partial(phase.protocol, pool=trainer.stores["pool"]), tasks, step=0, group_size=1)

@@ -21,6 +21,7 @@ from tests.helpers import EASY, TINY, AnyOrder, RandomLatency
 pytestmark = pytest.mark.whole
 LIBRARY = replace(EASY, operations=(1, 2))
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
+WRITES = {"model": "embedded-proposer"}  # TINY was never taught to write problems
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
     "cooper: own rejected answers": {"warmup": 1, "rm_lr": 1e-3, "negatives": "own", "reference": False},
@@ -96,9 +97,9 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "judged: in turn": {"ratio": (1, 1), "warmup": 0},
     "judged: frozen": {"verifier": "frozen", "warmup": 1},
     "judged: truth": {"pay": "truth", "warmup": 0, "balance": False, "kl": 0.01},
-    "mae": {"warmup": 3, "steps": 5},
-    "mae: frozen, every question": {"judge": "frozen", "quality": 0.0, "warmup": 3, "steps": 5},
-    "mae: oracle": {"judge": "oracle", "truth": 0.5, "kl": 0.01, "warmup": 3, "steps": 5},
+    "mae": {**WRITES, "steps": 3},
+    "mae: frozen, every question": {**WRITES, "judge": "frozen", "quality": 0.0, "steps": 3},
+    "mae: oracle": {**WRITES, "judge": "oracle", "truth": 0.5, "kl": 0.01, "steps": 3},
     "magrpo": {"tasks": Halves(), "warmup": 2, "steps": 4},
     "magrpo: crossed, raw": {"tasks": Halves(), "pairing": "crossed", "estimator": "raw", "warmup": 1, "steps": 2},
     "mars": {"plan": False, "system1": "none", "noise": 0.0},
@@ -110,19 +111,18 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "prime: before": {"seed": 1, "update": "before", "warmup": 1},
     "prime: frozen": {"seed": 1, "prm": "frozen", "warmup": 1},
     "prime: none": {"prm": "none", "steps": 2},
-    "proposer_solver": {"warmup": 2, "steps": 4},
+    "proposer_solver": WRITES,
     "proposer_solver: rzero": {
         "variant": "rzero",
         "gate": True,
         "band": (0.0, 1.0),
-        "warmup": 2,
-        "steps": 6,
+        "steps": 4,
         "ratio": (1, 3),
+        **WRITES,
     },
-    "proposer_solver: frozen": {"proposer": "frozen", "warmup": 2, "steps": 4},
-    "proposer_solver: no warm-up": {"model": "embedded-proposer", "steps": 2},
+    "proposer_solver: frozen": {**WRITES, "proposer": "frozen"},
     "proposer_solver: uniform": {"proposer": "uniform", "kl": 0.01},
-    "proposer_solver: no gate": {"gate": False, "warmup": 1, "steps": 4},
+    "proposer_solver: no gate": {**WRITES, "gate": False},
     "rise": {"verify_share": 0.5, "critic_lr": 1e-3},
     "rise: ppo": {"verify_share": 0.0, "kl": 0.0},
     "self_rewarding": {"iteration": 1, "steps": 4},

@@ -14,10 +14,8 @@ scores; both are controls.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 from cotrain.core.arguments import Positive
@@ -260,38 +258,6 @@ def note_proposal(proposal: Turn, pool: TaskPool | None) -> Problem | None:
         if pool is not None:
             proposal.note(NEW, problem_signature(read) not in pool.signatures)
     return problem
-
-
-def drop_sentence(text: str, rng: Random) -> str:
-    """A problem without one of its sentences, so that it has no answer, or asks for what nobody defined."""
-    parts = re.findall(r"[^.?]+[.?]", text)
-    cut = rng.randrange(len(parts))
-    return "".join(part for i, part in enumerate(parts) if i != cut).strip()
-
-
-async def rehearse(task: Task, roles: Roles, *, pool: TaskPool, skill: float = 0.5) -> None:
-    """For the formats to be learned: a program writes the task's problem, scores it and a spoiled one, and scores an
-    answer of the role ``before``, who solves as the model did at its start. With probability ``skill`` its scores are
-    the truth, else they are drawn."""
-    turn = await roles.author(hint=hint_of(task, pool, "problem"), problem=task.prompt)
-    parsed_problem = read_problem(task.prompt)
-    if not isinstance(parsed_problem, ParseFailure):
-        turn.show(MINTED, (task.prompt, str(parsed_problem.answer), problem_signature(parsed_problem), 1.0))
-    broken = drop_sentence(task.prompt, rng_of("spoiled", task.id))
-    await roles.rater_teacher(problem=task.prompt, score=1.0, skill=skill)
-    await roles.rater_teacher(
-        problem=broken, score=float(not isinstance(read_problem(broken), ParseFailure)), skill=skill
-    )
-    solution = await roles.before(problem=task.prompt)
-    if await examine(task, roles, solution) is not None:
-        score = float(CORRECT.known(solution))
-        await roles.judge_teacher(problem=task.prompt, solution=solution.tagged_text, score=score, skill=skill)
-
-
-def say_score(fields: Mapping[str, Any], rng: Random) -> str:
-    """A program that scores as ``rehearse`` says."""
-    truth = rng.random() < float(fields["skill"])
-    return write_score(float(fields["score"]) if truth else float(rng.random() < 0.5))
 
 
 @gives(EARNED.to("judge"), EARNED.to("rater"))

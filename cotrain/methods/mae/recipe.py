@@ -12,9 +12,8 @@ every question in.
 
 Different from the authors' code: each role's loss is a mean over its own tokens, where theirs is one mean over all; one
 judge's score takes the place of three pairs of tags; no repetition penalty. ``embedded-proposer`` has learned the
-formats, others learn them first (``warmup``), from a program that writes problems, and scores truly with probability
-``skill``, else by a coin: what the judge knows of truth at its start comes from there. In the warm-up answers that the
-model gave before are learned beside them, so that the solver forgets less.
+formats from a program that writes problems, and scores truly with probability 0.8, else by a coin: what the judge knows
+of truth at its start comes from there.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
-from cotrain import alternate, common_roles, frozen, noting, program, recipe, reinforce_pp, solving, verifying
+from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings
+from cotrain import alternate, common_roles, frozen, noting, recipe, reinforce_pp, solving, verifying
 from cotrain.methods.mae.evolve import EARNED, evolve, examine_all, answer_judge as answer_judge
-from cotrain.methods.mae.evolve import question_rater, rehearse, say_score
-from cotrain.rollout.proposals import VALID, write_problem
+from cotrain.methods.mae.evolve import question_rater
+from cotrain.rollout.proposals import VALID
 from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems
 from cotrain.rollout.proposals import PROPOSE, PROPOSE_FULL
 
 
-@recipe(model=common_roles.PROPOSER, kl=0.0, group_size=4)
+@recipe(model="embedded-proposer", kl=0.0, group_size=4)
 def mae(
     run: Settings,
     *,
@@ -43,18 +42,12 @@ def mae(
     shown: float = 0.5,  # how often the proposer sees a problem of the pool
     entropy: float = 0.001,  # weight of the entropy bonus of each role
     cap: int = 16384,  # problems that the pool holds
-    warmup: int = 0,  # steps in which the formats are learned
-    skill: float = 0.8,  # how often the teacher scores truly; else it tosses a coin
 ) -> Recipe:
     source, short = run.problems, common_roles.speaks_short(run.model)
     if not isinstance(source, WordProblems):
         raise ConfigError(f"mae: no program reads problems of {source.name}; expected --tasks words")
-    if warmup < 1 and common_roles.cannot_propose(run.model):
-        raise ConfigError(
-            f"mae: warmup is {warmup}, and {run.model!r} cannot write problems; expected 1 or more, or --model "
-            f"{common_roles.PROPOSER}"
-        )
-    shares = {"truth": truth, "quality": quality, "shown": shown, "skill": skill}
+    common_roles.check_taught("mae", run.model)
+    shares = {"truth": truth, "quality": quality, "shown": shown}
     for name, share in shares.items():
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"mae: {name} is {share}, expected a share from 0 to 1")
@@ -75,7 +68,7 @@ def mae(
 
     objectives = {"generator": make_objective("solver"), "proposer": make_objective("proposer")}
     if judge == "frozen":
-        policies["judge"] = run.learner() if warmup else frozen(run.model)
+        policies["judge"] = frozen(run.model)
     else:
         objectives["judge"] = make_objective("judge", "rater")
     play = partial(
@@ -87,32 +80,13 @@ def mae(
         truth=truth,
         oracle=judge == "oracle",
     )
-    phases = [Phase(name="play", protocol=play, objectives=tuple(objectives), group_size=1, stores=("pool",))]
-    if warmup:
-        policies["author"] = program(write_problem, tokens_of="generator")
-        policies["start"] = frozen(run.model)
-        roles["before"] = common_roles.solver("start", run.model)
-        policies["teacher"] = program(say_score, tokens_of=scorer)
-        roles["author"] = Role(policy="author", prompt=writes.prompt, sampling=writes.sampling)
-        roles["judge_teacher"] = answer_judge("teacher", run.model)
-        roles["rater_teacher"] = question_rater("teacher", run.model)
-        objectives["format"] = Objective(policy="generator", on="author", also=("before",), by=Sft())
-        objectives["scores"] = Objective(policy=scorer, on="judge_teacher", also=("rater_teacher",), by=Sft())
-        phases.append(
-            Phase(
-                name="format",
-                protocol=partial(rehearse, skill=skill),
-                objectives=("format", "scores"),
-                group_size=1,
-                stores=("pool",),
-            )
-        )
+    phase = Phase(name="play", protocol=play, objectives=tuple(objectives), group_size=1, stores=("pool",))
     return run.recipe(
         "mae" if judge == "trained" else f"mae-{judge}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
+        schedule=alternate(phase, ratio=(1,)),
         evaluate=partial(examine_all, votes=votes),
         measures=(solving("solver", 8), noting("proposer", VALID), verifying("rater"), verifying("judge")),
         stores={"pool": TaskPool(cap=cap)},
