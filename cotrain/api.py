@@ -21,6 +21,7 @@ from cotrain.metrics.heldout import passing
 from cotrain.metrics.table import table_rank
 from cotrain.models.load import EMBEDDED_RATER
 from cotrain.pages.run_report import write_report
+from cotrain.preflight.fitting import with_packing
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.runs import run as loop
 from cotrain.runs import seal
@@ -296,7 +297,10 @@ def load_trainer(
         from cotrain.runs.changes import refuse_lost
 
         refuse_lost(recipe.policies, directory)
-    trainer = CoTrainer(recipe, backend=LocalBackend(device))
+    backend = LocalBackend(device)
+    if is_model(directory):
+        recipe, _ = with_packing(recipe, backend.describe())
+    trainer = CoTrainer(recipe, backend=backend)
     if not is_model(directory):
         trainer.policies.begin_at(RunDirectory.open(directory).begin_time)
     if saved is not None:

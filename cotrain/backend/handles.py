@@ -108,6 +108,9 @@ class ModelSpec(PolicySpec, Protocol):
     def autocast(self) -> bool | None: ...
 
     @property
+    def packed(self) -> bool | None: ...  # weights in another layout for decoding
+
+    @property
     def load_options(self) -> dict[str, Any]: ...  # arguments of ``load_model``
 
 

@@ -93,6 +93,10 @@ def run(argv: Sequence[str]) -> int:
         recipe, more = fit_to_memory(recipe, device)
         notes += more
     if parsed.dry_run:
+        from cotrain.preflight.fitting import with_packing
+
+        recipe, packing = with_packing(recipe, {"device": device} if backend is None else backend.describe())
+        notes += packing
         recipe = with_answer_formats(recipe, parsed, dry=True)
         parsed.set = list(recipe.origin.settings) if recipe.origin else parsed.set
         from cotrain.commands.dry_run import dry_run

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cotrain.config.recipe import Origin
 
 LARGE = 100_000_000  # parameters
+PACKED_FROM = 10_000_000  # from so many on weights may be laid out for decoding (``preflight/estimate.py``)
 FULL_RATES = ((3_000_000_000, 1e-6), (1_000_000_000, 5e-6), (LARGE, 1e-5))  # from so many parameters on
 ADAPTER_RATE = 1e-4
 WHOLE_POLICY_RATES = ("critic_lr", "rm_lr", "prm_lr")  # of policies that are trained whole beside adapters
@@ -110,10 +111,11 @@ def _ungiven_rates(arguments: Mapping[str, Any], given: Collection[str]) -> dict
     return rate_models
 
 
-def are_small(models: Iterable[str], *, unknown: bool = False) -> bool:
-    """Whether all of them are small. ``unknown``: what is said of one whose size nobody can tell."""
+def are_small(models: Iterable[str], *, unknown: bool = False, least: int = LARGE) -> bool:
+    """Whether all of them have fewer than ``least`` parameters. ``unknown``: what is said of one whose size nobody can
+    tell."""
     sizes = [_known_size(model) for model in models]
-    return all(unknown if size is None else size < LARGE for size in sizes)
+    return all(unknown if size is None else size < least for size in sizes)
 
 
 def _known_size(model: str) -> int | None:

@@ -73,6 +73,9 @@ class Weights(Policy):
     autocast: bool | None = (
         None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
     )
+    packed: bool | None = (
+        None  # on a CPU, a copy of the weights laid out for decoding; None: if a probe finds it faster
+    )
     attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
     # Prompts that samples share are computed once under "sdpa" only
     trust_remote_code: bool = False  # run Python files that come with the model

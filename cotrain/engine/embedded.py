@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ from cotrain.text.decoding import StopWatch
 
 if TYPE_CHECKING:
     from cotrain.engine.copies import HalfPrecisionCopies
+    from cotrain.engine.packed import PackedWeights
     from cotrain.engine.scoring import ScoringScheduler
 
 ROWS = 256  # that one policy decodes at a time, where nothing else is said
@@ -55,6 +56,7 @@ class EmbeddedEngine:
         max_rows: int | Mapping[str, int] = ROWS,
         device: str | torch.device = "cpu",
         autocast: torch.dtype | Mapping[str, torch.dtype] | None = None,
+        packed: Collection[str] = (),
         static: bool | None = None,
         recorded: bool = True,
     ) -> None:
@@ -67,6 +69,8 @@ class EmbeddedEngine:
             max_rows: rows that one policy decodes at a time, of all or by policy.
             autocast: dtype of matrix products and of the cache, e.g. ``torch.bfloat16``, for all policies or by policy;
                 None, or no entry, computes in the weights' own.
+            packed: policies that decode with weights in another layout (``packed.py``), where they compute in float32
+                on a CPU. A model that cannot has a warning.
             static: decode in steps of fixed shape (``graphs.py``); None: on a GPU. A model that cannot falls back to
                 the other way with a warning.
             recorded: on a GPU, record such steps as CUDA graphs; False is there to compare with.
@@ -88,6 +92,7 @@ class EmbeddedEngine:
                 max_rows=rows.get(name, ROWS),
                 autocast=kinds.get(name),
                 activate=adapters.get(name),
+                packed=name in packed,
             )
             for name, model in models.items()
         }
@@ -221,13 +226,14 @@ class _SchedulerFactory:
     recordings, and other schedulers for a model that they cannot decode."""
 
     def __init__(self, device: torch.device, fixed: bool, recorded: bool) -> None:
-        self._fixed = fixed
+        self._fixed, self._may_pack = fixed, device.type == "cpu" and not fixed
         self._recorder = None
         if fixed and recorded:
             from cotrain.engine.graphs import recorder_for
 
             self._recorder = recorder_for(device)
         self._copies: dict[tuple[int, torch.dtype], HalfPrecisionCopies] = {}
+        self._packed: dict[int, PackedWeights] = {}
 
     def __call__(
         self,
@@ -237,6 +243,7 @@ class _SchedulerFactory:
         max_rows: int,
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None,
+        packed: bool,
     ) -> Scheduler:
         copies = None
         if autocast:
@@ -246,6 +253,14 @@ class _SchedulerFactory:
         plain = partial(
             Scheduler, policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies
         )
+        if packed and self._may_pack and not autocast:
+            from cotrain.engine.packed import PackedWeights
+
+            try:
+                return plain(copies=self._packed.setdefault(id(model), PackedWeights(model)))
+            except ModelError as error:
+                del self._packed[id(model)]
+                warnings.warn(f"policy {policy!r}: decoded without packed weights ({error})", RuntimeWarning, 3)
         if not self._fixed:
             return plain()
         from cotrain.engine.graphs import StaticScheduler

@@ -108,6 +108,7 @@ class StaticScheduler(Scheduler):
     counts: StaticCounts
     running: DeferredRows
     _cache: StaticCache  # type: ignore[assignment]
+    _copies: HalfPrecisionCopies | None
 
     def __init__(
         self,
@@ -241,8 +242,8 @@ class StaticScheduler(Scheduler):
         )
 
     @contextmanager
-    def _inference_state(self, activate: bool = True) -> Iterator[None]:
-        with super()._inference_state(activate):
+    def _inference_state(self, activate: bool = True, copies: bool = True) -> Iterator[None]:
+        with super()._inference_state(activate, copies):
             if not self.running:
                 self._forget_moved_weights()
             yield

@@ -37,6 +37,7 @@ from cotrain.text.decoding import StopWatch
 
 if TYPE_CHECKING:
     from cotrain.engine.copies import HalfPrecisionCopies
+    from cotrain.engine.packed import PackedWeights
 
 LEAST_ADMITTED = 8  # fewer than this (or a quarter of what runs at once) do not interrupt running rows
 
@@ -70,10 +71,10 @@ class Scheduler:
         max_rows: int,
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None = None,
-        copies: HalfPrecisionCopies | None = None,
+        copies: HalfPrecisionCopies | PackedWeights | None = None,
     ) -> None:
         """``activate``: called before each admission and decode step, to select an adapter of a shared module.
-        ``copies``: of the weights in ``autocast``, shared by all schedulers of this model.
+        ``copies``: of the weights in ``autocast`` or in another layout, shared by all schedulers of this model.
 
         Raises ModelError for a model that this scheduler does not decode as its own forward pass would.
         """
@@ -287,7 +288,8 @@ class Scheduler:
                     [*row.request.prompt_ids, *token_ids]
                     for row, token_ids in zip(self.running.items, self.running.row_tokens(), strict=True)
                 ]
-                inputs = [torch.tensor([ids], device=self.device) for ids in sequences]
+            inputs = [torch.tensor([ids], device=self.device) for ids in sequences]
+            with self._inference_state(activate=False, copies=False):
                 expected = torch.cat(
                     [self.model(input_ids=ids, use_cache=False).logits[:, -1] for ids in inputs]
                 ).float()
@@ -326,11 +328,11 @@ class Scheduler:
             self.running.remove_rows(*moves)
 
     @contextmanager
-    def _inference_state(self, activate: bool = True) -> Iterator[None]:
+    def _inference_state(self, activate: bool = True, copies: bool = True) -> Iterator[None]:
         """The policy's adapter, evaluation mode, autocast and copies; modules in training mode are set back to it."""
         if activate:
             self._activate()
-        if self._copies and not self.running:
+        if self._copies and copies and not self.running:
             self._copies.refresh()
         training = [module for module in self._modules if module.training]
         for module in training:
@@ -338,9 +340,8 @@ class Scheduler:
         cast: AbstractContextManager[object] = nullcontext()
         if self.autocast:
             cast = torch.autocast(self.device.type, self.autocast, cache_enabled=self.casts_kept)
-        copies = self._copies.use_copies() if self._copies else nullcontext()
         try:
-            with cast, copies:
+            with cast, self._copies.use_copies() if self._copies and copies else nullcontext():
                 yield
         finally:
             for module in training:

@@ -75,7 +75,7 @@ class TorchLearner(PolicyVerbs):
         Args:
             model: see ``Scorer``; parameters with ``requires_grad`` are trained, and must be float32 or float64.
             lr: learning rate after warm-up.
-            optimizer: ``adamw`` or ``muon`` of ``models.optim``, called with (model, lr=, weight_decay=).
+            optimizer: ``adamw`` of ``models.optim``, or another, called with (model, lr=, weight_decay=).
             weight_decay: decoupled, on matrices only.
             clip_norm: the global gradient norm is scaled down to this; None for no clipping.
             warmup: updates over which the learning rate rises linearly; the first is made at lr / warmup.

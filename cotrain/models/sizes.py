@@ -65,11 +65,7 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
         check_config(read_object(where / "config.json", label), [key for _, key in shapes], label)
     with report_model_errors(label, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
-    parameters, sides = 0, 0
-    for shape, key in shapes:
-        parameters += math.prod(shape)
-        if len(shape) == 2 and not any(part in key for part in ("embed", "lm_head", "wte", "wpe", "score")):
-            sides += sum(shape)
+    parameters, sides = sum(math.prod(shape) for shape, _ in shapes), sum(map(sum, matrices_of(shapes)))
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     tokenizer: Any = load_tokenizer(where, trust_remote_code=trust_remote_code)
@@ -88,16 +84,27 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     )
 
 
+def matrices_of(shapes: Shapes) -> list[tuple[int, int]]:
+    """(out, in) of the matrices inside of layers."""
+    outside = ("embed", "lm_head", "wte", "wpe", "score")
+    return [(s[0], s[1]) for s, key in shapes if len(s) == 2 and not any(part in key for part in outside)]
+
+
 @functools.lru_cache(maxsize=64)
-def parameter_count(name: str) -> int | None:
+def weight_shapes(name: str) -> Shapes | None:
     """Of all its weights; None for a model that cannot be looked at: whoever loads it says what is wrong."""
     try:
         resolved = resolve_model(name)
         where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
-        shapes = _hub_shapes(str(resolved)) if where is None else shapes_in(where, name)
+        return _hub_shapes(str(resolved)) if where is None else shapes_in(where, name)
     except ModelError:
         return None
-    return sum(math.prod(shape) for shape, _ in shapes)
+
+
+def parameter_count(name: str) -> int | None:
+    """Of all its weights; None as above."""
+    shapes = weight_shapes(name)
+    return None if shapes is None else sum(math.prod(shape) for shape, _ in shapes)
 
 
 def _cached_directory(name: str) -> Path | None:

@@ -5,7 +5,8 @@ as far as a run looks at once. The parts are sums of sizes:
 
 ::
 
-    weights      parameters × 4 bytes (2 in bfloat16), once for policies that share them
+    weights      parameters × 4 bytes (2 in bfloat16), once for policies that share them; as much again where they are
+                 laid out for decoding (``engine/packed.py``)
     optimiser    two moments of each trained parameter, and while an update is made its gradient
     cache        keys and values: rows × longest answer × 3/2, and prompts (``engine/cache.py``)
     activations  what the backward pass of ``micro_tokens`` tokens reads, about 10 · hidden + 4 · inner + 4 · key widths
@@ -41,12 +42,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.backend.memory import Memory, memory_of
+from cotrain.config.by_size import PACKED_FROM, are_small
 from cotrain.config.override import override
 from cotrain.config.policies import FollowerPolicy, Learning, Weights
 from cotrain.config.recipe import Recipe, check_problems
 from cotrain.core.errors import ConfigError, DataError, UserError
 from cotrain.core.types import Task
-from cotrain.models.sizes import ModelSize, model_size
+from cotrain.models.sizes import ModelSize, matrices_of, model_size, weight_shapes
 from cotrain.preflight.formats import asks_plainly, probe_tasks
 from cotrain.rollout.role import Role
 from cotrain.text.prompts import fields_of, fill_template
@@ -155,6 +157,7 @@ class RunEstimate:
         copies that are asked alone; ``samples``: with what the engine needs; ``world``: ranks that hold the learners in
         shards, of which this is one (each reads whole models before it keeps its share)."""
         weights: dict[tuple[Any, ...], float] = {}
+        packed: dict[tuple[Any, ...], float] = {}
         moments = update = cache = logits = 0.0
         for name in names:
             spec = self.recipe.policies[name]
@@ -176,10 +179,13 @@ class RunEstimate:
             if spec.speaks:
                 used, heads = self._cache_bytes(name, spec, shape)
                 cache, logits = cache + used, max(logits, heads)
+                if spec.packed:
+                    packed[base] = float(FLOAT_BYTES * shape.parameters)
         parts = {"weights": sum(weights.values())}
         if learns:
             parts["optimiser"] = moments
         if samples:
+            parts |= {"packed weights": sum(packed.values())} if packed else {}
             parts |= {"cache": cache, "logits of the sampler": logits}
         if learns:
             parts["gradients, activations and logits of an update"] = update
@@ -324,6 +330,8 @@ def _row_settings(recipe: Recipe, rows: int) -> list[str]:
 
 def _memory_advice(part: str) -> str:
     """The flags that make a part smaller."""
+    if part == "packed weights":
+        return "--set policies.NAME.packed=false"
     if part in ("weights", "optimiser"):
         return "--lora 16 trains adapters on one base, or take a smaller model"
     if part.startswith("gradients"):
@@ -334,6 +342,49 @@ def _memory_advice(part: str) -> str:
         "fewer answers at a time with --set policies.NAME.rows=8, shorter ones with --set "
         "roles.NAME.sampling.max_tokens=N, or --set policies.NAME.autocast=true"
     )
+
+
+def choose_packing(
+    recipe: Recipe, backend: Mapping[str, Any], memory: Memory | None = None, gain: float | None = None
+) -> tuple[Recipe, list[str]]:
+    """The recipe with ``packed`` of each policy that answers through the embedded engine on a CPU, where nobody chose
+    it and its model is not small, with as many rows as then fit; and what is to be said of that. ``backend``: as it
+    describes itself; ``memory``, ``gain``: by default the machine's, and what a short probe finds."""
+    from cotrain.engine.packed import LEAST_GAIN, can_pack, measure_gain
+
+    if backend["device"] != "cpu" or backend.get("engine") == "vllm" or not can_pack():
+        return recipe, []
+    names: dict[str, list[str]] = {}  # of policies, by their model
+    for name in dict.fromkeys(role.policy for role in recipe.roles.values()):
+        spec = recipe.policies[name]
+        if not isinstance(spec, Weights) or not spec.speaks or spec.dtype != "float32" or spec.autocast:
+            continue
+        if spec.packed is None and not are_small([spec.model], unknown=True, least=PACKED_FROM):
+            names.setdefault(spec.model, []).append(name)
+    notes: list[str] = []
+    for model in sorted(names):
+        packed, plain = (
+            override(recipe, [f"policies.{n}.packed={v}" for n in names[model]]) for v in ("true", "false")
+        )
+        try:
+            estimate = estimate_run(packed, device="cpu")
+            fitting, said = fit_to_memory(packed, "cpu", memory)
+        except UserError:  # whoever opens it says what is wrong
+            return recipe, notes
+        room, most = memory or memory_of("cpu"), replace(estimate, recipe=fitting).total_memory
+        more = estimate.total_memory - replace(estimate, recipe=plain).total_memory
+        found = gain or measure_gain(matrices_of(weight_shapes(model) or []))
+        fits = room is None or most <= room.available
+        chosen = fits and found >= LEAST_GAIN
+        recipe = fitting if chosen else plain
+        notes.append(
+            f"note: weights of {model} are {'' if chosen else 'not '}laid out for decoding: products are {found:.2f} "
+            f"times as fast so by a short probe, for {bytes_text(more)} more memory"
+            f"{'' if fits else ', more than there is'}; "
+            f"--set policies.NAME.packed={str(not chosen).lower()} chooses otherwise"
+        )
+        notes += said if chosen else []
+    return recipe, notes
 
 
 # -- several processes, and the memory of their machines

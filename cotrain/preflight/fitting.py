@@ -1,4 +1,6 @@
-"""Problems whose prompt leaves no room in the model's context for an answer: found and set aside.
+"""What of a run fits: problems into the model's context, and weights that are laid out for decoding into the memory.
+
+Problems whose prompt leaves no room in the model's context for an answer are found and set aside.
 
 Such an episode fails with the reason "prompt too long" (``rollout/executor.py``); here they are named. Of a finite
 source the prompts of roles that are shown the problem alone are looked at before the first step, as many as a moment's
@@ -8,9 +10,12 @@ time allows. Left out: prompts that hold what other roles say, whose length nobo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from cotrain.config.by_size import PACKED_FROM, are_small
 from cotrain.config.evaluation import has_split
+from cotrain.config.recipe import Recipe
 from cotrain.core.errors import TooLong
 from cotrain.engine.contract import ContextLimitedEngine
 from cotrain.text.chat_template import Message
@@ -66,3 +71,19 @@ def _prompt_length(trainer: CoTrainer, name: str, problem: str) -> int:
     said = [] if role.system is None else [Message("system", role.system)]
     said.append(Message("user", fill_template(role.prompt, problem=problem)))
     return len(trainer.policies.renderers[role.policy].render(said))
+
+
+def with_packing(recipe: Recipe, backend: Mapping[str, Any]) -> tuple[Recipe, list[str]]:
+    """``choose_packing``, where a model is not small: nothing is measured for the others."""
+    models = [spec.model for spec in recipe.policies.values() if spec.speaks and spec.head]
+    if are_small(models, unknown=True, least=PACKED_FROM):
+        return recipe, []
+    from cotrain.preflight.estimate import choose_packing
+
+    return choose_packing(recipe, backend)
+
+
+def recorded_packing(saved: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What a run was begun with, of its recipe.json: settings and their values. Nothing is measured again."""
+    policies = saved["settings"]["policies"].items()
+    return [(f"policies.{name}.packed", one["packed"]) for name, one in policies if one.get("packed") is not None]

@@ -17,6 +17,7 @@ import torch
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
+from cotrain.config.override import restore_settings
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
 from cotrain.core.verbosity import Pace
@@ -30,7 +31,7 @@ from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.metrics.steps import flops_of
-from cotrain.preflight.fitting import too_long_notes
+from cotrain.preflight.fitting import recorded_packing, too_long_notes, with_packing
 from cotrain.runs import seal
 from cotrain.runs.directory import (
     AFTER,
@@ -86,12 +87,15 @@ def start_run(
 
     ``backend``: who runs the policies; None: this process, on ``device``. ``lag``: see ``lag.py``.
     """
+    backend = backend or LocalBackend(device)
+    recipe, notes = with_packing(recipe, backend.describe())
     recipe, saved = prepare_recipe(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     with RunDirectory.begin(out) as directory:
-        backend = backend or LocalBackend(device)
         trainer = CoTrainer(recipe, backend=backend, wrap=wrap, lag=lag)
         versions = provenance_json(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
         observer = LoggingObserver(observer or SilentObserver(), directory.path)
+        for note in notes:
+            observer.message(note)
         aside = getattr(recipe.tasks, "quarantine", None)
         grown = {} if aside is None else _write_quarantine(aside, directory.path / QUARANTINE, observer)
         directory.write_sealed({"provenance.json": versions, "recipe.json": saved}, grown)
@@ -126,7 +130,8 @@ def resume_run(
         seal.verify_files(directory)
         transaction.sweep_leftovers(directory.checkpoints)
         saved: Any = directory.read("recipe.json")  # ``open`` has seen it
-        refuse_other(directory.path, saved, recipe := pin_model_names(recipe, saved))
+        recipe = restore_settings(pin_model_names(recipe, saved), recorded_packing(saved))
+        refuse_other(directory.path, saved, recipe)
         if (done := _finished_outcome(directory, observer)) is not None:
             return done
         versions: Any = directory.read("provenance.json")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,10 @@ from cotrain.core.errors import ConfigError, ModelError
 from cotrain.methods.cooper.recipe import cooper
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.models.sizes import model_size, parameter_count
+from cotrain.models.sizes import model_size, parameter_count, weight_shapes
 from cotrain.preflight import estimate
-from cotrain.preflight.estimate import estimate_run, fit_to_memory, resident_bytes
+from cotrain.preflight.estimate import choose_packing, estimate_run, fit_to_memory, resident_bytes
+from cotrain.preflight.fitting import with_packing
 from cotrain.rollout.common_roles import FORMAT_MARK
 from cotrain.runs.directory import recipe_json, resolved_json
 from tests.helpers import TINY
@@ -126,6 +128,39 @@ def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
         fit_to_memory(recipe, "cpu", Memory(total=2 * GIB, available=GIB))
 
 
+def test_weights_are_laid_out_where_that_pays_and_fits(models, monkeypatch):
+    monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.5 * GIB)
+    recipe, room = tango(model=models.middle), Memory(total=64 * GIB, available=64 * GIB)
+    here = {"device": "cpu", "kind": "local"}
+    made, (line,) = choose_packing(recipe, here, room, 1.4)
+    assert [made.policies[name].packed for name in ("generator", "verifier", "start")] == [True, True, None]
+    assert made.origin.settings[-2:] == ("policies.generator.packed=true", "policies.verifier.packed=true")
+    assert "are laid out for decoding" in line and "1.40 times as fast" in line and "1.49 GiB more memory" in line
+    more = estimate_run(made, device="cpu").memory["packed weights"]
+    assert more == 2 * 4 * model_size(models.middle).parameters
+    assert choose_packing(made, here, room, 0.5) == (made, [])  # as a run that goes on: nothing is chosen anew
+    slow, (line,) = choose_packing(recipe, here, room, 1.05)
+    assert slow.policies["generator"].packed is False and "are not laid out" in line and "packed=true" in line
+    rows, (line, fewer) = choose_packing(recipe, here, Memory(total=64 * GIB, available=11 * GIB), 1.4)
+    assert rows.policies["generator"].packed and rows.policies["generator"].rows < 256 and "answers at a time" in fewer
+    full, (line,) = choose_packing(recipe, here, Memory(total=64 * GIB, available=4 * GIB), 1.4)
+    assert full.policies["generator"].packed is False and full.policies["generator"].rows == 256
+    assert "more than there is" in line
+    chosen = override(recipe, ["policies.generator.packed=false", "policies.verifier.packed=true"])
+    assert choose_packing(chosen, here, room, 1.4) == (chosen, [])
+    for backend in ({"device": "cuda"}, {"device": "cpu", "engine": "vllm"}):
+        assert choose_packing(recipe, backend, room, 1.4) == (recipe, [])
+    shared, _ = choose_packing(tango(model=models.middle, lora=8), here, room, 1.4)
+    assert estimate_run(shared, device="cpu").memory["packed weights"] == more / 2
+
+
+def test_nothing_is_measured_for_small_models(monkeypatch):
+    """Their weights stay in the caches; so what a run of them computes depends on no clock."""
+    monkeypatch.setattr("cotrain.engine.packed.measure_gain", None)
+    for recipe in (tango(), grpo(model=TINY)):
+        assert with_packing(recipe, {"device": "cpu", "kind": "local"}) == (recipe, [])
+
+
 def test_the_dry_run_says_so_and_its_file_is_the_same_run(models, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["run", "grpo", f"--model={models.middle}", "--out=run", "--dry-run"]
@@ -133,11 +168,15 @@ def test_the_dry_run_says_so_and_its_file_is_the_same_run(models, tmp_path, monk
     told = capsys.readouterr().out
     line = next(one for one in told.splitlines() if "defaults for a model of 200 million parameters" in one)
     assert "lr 1e-05, tasks_per_step 8, micro_tokens 1024; --lr, --tasks-per-step choose otherwise" in line
+    packing = re.findall(r"packed weights .*|weights of .* laid out for decoding: products are [0-9.]+ times .*", told)
+    chosen = "policies.generator.packed=true" in told
+    assert len(packing) == 1 + chosen and "policies.start.packed=null" in told
     assert "\nlr = 1e-05\n" in told
     Path("run.toml").write_text(told)
     assert main(["run", "--config=run.toml", "--out=run", "--dry-run"]) == 0
     again = capsys.readouterr().out
     assert "\nlr = 1e-05\n" in again and "defaults for" not in again
+    assert f"policies.generator.packed={str(chosen).lower()}" in again and "laid out" not in again
     assert main([*words, "--lr=2e-4"]) == 0
     assert "\nlr = 0.0002\n" in capsys.readouterr().out
 
@@ -176,9 +215,9 @@ def on_the_hub(tmp_path, monkeypatch):
         return SimpleNamespace(files_metadata={"model.safetensors": file})
 
     monkeypatch.setattr("cotrain.models.sizes.get_safetensors_metadata", headers)
-    parameter_count.cache_clear()
+    weight_shapes.cache_clear()
     yield server
-    parameter_count.cache_clear()
+    weight_shapes.cache_clear()
 
 
 def test_a_model_of_the_hub_is_looked_at_without_its_weights(on_the_hub):
@@ -206,7 +245,7 @@ def test_a_size_that_nobody_can_tell_is_told(on_the_hub, tmp_path, monkeypatch, 
         (["--lr=1e-5"], ""),
     ):
         on_the_hub.silent = 1  # when defaults are chosen; later the server is there again
-        parameter_count.cache_clear()
+        weight_shapes.cache_clear()
         assert main([*words, *more]) == 0
         found = [line for line in capsys.readouterr().out.splitlines() if "is not known" in line]
         assert found == ([f"# {told}"] if told else [])

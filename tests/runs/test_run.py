@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from cotrain import api
+from cotrain.config.override import override
 from cotrain.config.policies import critic, ema, snapshot, trainable
 from cotrain.config.recipe import Objective
 from cotrain.config.schedule import single
@@ -135,6 +136,11 @@ CASTS = {
     "tango-frozen": lambda tasks: briefly(tango(steps=2, verifier="frozen", tasks=tasks, **SMALL)),
     "tango-simultaneous": lambda tasks: briefly(tango(steps=2, simultaneous=True, reviews=4, tasks=tasks, **SMALL)),
 }
+CASTS["packed"] = lambda tasks: override(
+    briefly(tango(steps=3, warmup=1, ratio=(1, 1), reviews=3, tasks=tasks, **SMALL)),
+    ["policies.generator.packed=true", "policies.verifier.packed=true"],
+)
+CASTS["packed-lora"] = lambda tasks: override(CASTS["tango-lora"](tasks), ["policies.generator.packed=true"])
 CANARY = "canary-7f3a"
 
 
@@ -205,6 +211,18 @@ def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, whole, tmp_pat
     assert transaction.latest_checkpoint(other / "checkpoints").step > 0
     loop.resume_run(CASTS[name](EASY), other, wrap=lambda engine: RandomLatency(engine, 8))
     assert digest(other) == digest(folder)
+
+
+def test_what_was_chosen_for_a_run_of_a_bare_recipe_is_not_chosen_anew(whole, tmp_path):
+    """A recipe in which nobody chose goes on as the run was begun, also where its weights are laid out."""
+    bare = replace(CASTS["packed"](EASY), origin=None)
+    with pytest.raises(Interrupted):
+        loop.start_run(
+            bare, tmp_path / "run", checkpoint_every=1, wrap=lambda e: counted([], e, 3 * whole("packed")[1] // 4)
+        )
+    open_again = {name: replace(spec, packed=None) for name, spec in bare.policies.items()}
+    loop.resume_run(replace(bare, policies=open_again), tmp_path / "run")
+    assert digest(tmp_path / "run") == digest(whole("packed")[0])
 
 
 def test_the_weights_really_move(whole):
