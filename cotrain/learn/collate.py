@@ -220,7 +220,8 @@ class PlannedTerm:
     """One objective's share of an update."""
 
     term: LossTerm
-    normaliser: Normaliser  # of all samples of the term, wherever they are computed
+    normaliser: Normaliser  # of all samples of the term, wherever and whether they are computed
+    tokens: float  # of those that are computed
     batches: tuple[tuple[int, ...], ...]  # micro-batches to run here: indices into ``term.samples``
 
 
@@ -233,16 +234,30 @@ def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -
     for term in terms:
         if not term.samples:
             continue
-        tokens = sum(len(s.token_ids) for s in term.samples)
-        sequences = [(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in term.samples]
+        tokens, chosen = sum(len(s.token_ids) for s in term.samples), computed_samples(term)
+        samples = [term.samples[i] for i in chosen]
+        sequences = [(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in samples]
+        batches = batches_of(sequences, micro_tokens=micro_tokens, shared=shared)
         planned.append(
             PlannedTerm(
                 term=term,
-                normaliser=Normaliser(tokens=float(tokens), sequences=float(len(sequences))),
-                batches=tuple(batches_of(sequences, micro_tokens=micro_tokens, shared=shared)),
+                normaliser=Normaliser(tokens=float(tokens), sequences=float(len(term.samples))),
+                tokens=float(sum(len(s.token_ids) for s in samples)),
+                batches=tuple(tuple(chosen[i] for i in batch) for batch in batches),
             )
         )
     return tuple(planned)
+
+
+def computed_samples(term: LossTerm) -> list[int]:
+    """Which samples of a term have a forward and a backward pass: indices. Those without any advantage have none where
+    nothing but advantages is learned from, as their gradient is 0; the shortest one has where no other is left, so that
+    there is a gradient."""
+    every = list(range(len(term.samples)))
+    if term.algorithm.needs().zeros:
+        return every
+    lengths = [len(s.prompt_ids) + len(s.token_ids) for s in term.samples]
+    return [i for i in every if bool(term.samples[i].advantages.any())] or [min(every, key=lambda i: lengths[i])]
 
 
 def batches_of(sequences: Sequences, *, micro_tokens: int, shared: bool) -> list[tuple[int, ...]]:

@@ -98,6 +98,9 @@ class Needs:
     temperature: float | None = None  # of all log-probabilities; None: the one at which the role samples
     head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution
+    zeros: bool = (
+        True  # samples whose advantages are all 0 may have a gradient; False: the update need not compute them
+    )
     beside: tuple[str, ...] = ()  # roles that are compared with and not learned from: any policy may play them
 
 

@@ -179,6 +179,13 @@ def uses_ratio(loss: TokenLoss) -> bool:
     return not (isinstance(loss, ScoreFunction) and loss.cap is None)
 
 
+def has_other_terms(loss: TokenLoss, kl: Kl | None, bonus: float) -> bool:
+    """May a sample without any advantage have a gradient? By KL or entropy, or by a user's own loss."""
+    own = loss.otherwise if isinstance(loss, Shaped) else loss
+    known = isinstance(own, Clipped | ClippedSequence | ScoreFunction)
+    return not known or bool(bonus) or (kl is not None and kl.coefficient != 0.0)
+
+
 def policy_loss(
     logprobs: torch.Tensor,
     entropy: torch.Tensor | None,
@@ -246,6 +253,10 @@ class PolicyLoss:
     constant: float | None = None  # tokens per sequence, with normalise="constant"
     kl: Kl | None = None
     entropy: float = 0.0  # coefficient of the bonus
+
+    @property
+    def has_other_terms(self) -> bool:
+        return has_other_terms(self.loss, self.kl, self.entropy)
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser

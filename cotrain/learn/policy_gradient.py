@@ -256,6 +256,7 @@ class PolicyGradient(PolicyLoss):
             group=1 if self.advantage is None else 2,
             reference=self.kl.reference if self.kl else None,
             entropy=self.entropy != 0.0,
+            zeros=self.has_other_terms,
             beside=self.beside,
         )
 

@@ -58,6 +58,7 @@ class Ppo(PolicyLoss):
             values=self.values,
             reference=reference,
             entropy=self.entropy != 0.0,
+            zeros=self.has_other_terms,
         )
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:

@@ -32,7 +32,6 @@ from cotrain.learn.contract import (
     Given,
     Loss,
     LossTerm,
-    Normaliser,
     PolicyVerbs,
     Sequences,
     UpdateReport,
@@ -294,7 +293,7 @@ class TorchLearner(PolicyVerbs):
             loss = term.algorithm.loss_of(predictions, entropies, move_to(batch, self.scorer.device), normaliser)
             middle = perf_counter()
             (loss.value * (term.weight if counts else 0.0)).backward()
-            for name, value in {"loss": loss.value.detach().double(), **_token_means(loss, normaliser)}.items():
+            for name, value in {"loss": loss.value.detach().double(), **_token_means(loss, planned.tokens)}.items():
                 sums[name] = sums[name] + (value if counts else 0.0)
             forward, backward = forward + middle - began, backward + perf_counter() - middle
         values: list[float] = torch.stack(list(sums.values())).tolist()
@@ -302,6 +301,7 @@ class TorchLearner(PolicyVerbs):
         return {f"{term.name}/{name}": value for name, value in totals.items()} | {
             f"{term.name}/samples": normaliser.sequences,
             f"{term.name}/tokens": normaliser.tokens,
+            **({f"{term.name}/flat_tokens": flat} if (flat := normaliser.tokens - planned.tokens) else {}),
             f"{term.name}/forward_seconds": forward,
             f"{term.name}/backward_seconds": backward,
         }
@@ -319,9 +319,9 @@ def inner_products(stages: Sequence[Gradients], device: torch.device) -> torch.T
     return found
 
 
-def _token_means(loss: Loss, normaliser: Normaliser) -> dict[str, torch.Tensor]:
-    """Of a micro-batch in the term's means over tokens."""
-    return {name: value.double() / normaliser.tokens for name, value in loss.sums.items()}
+def _token_means(loss: Loss, tokens: float) -> dict[str, torch.Tensor]:
+    """Of a micro-batch in the term's means over the tokens that are computed."""
+    return {name: value.double() / tokens for name, value in loss.sums.items()}
 
 
 def _gradient_metrics(names: Sequence[str], products: torch.Tensor) -> dict[str, float]:

@@ -124,6 +124,11 @@ LEARNING = (
     Metric(key="{policy}/{objective}/samples", unit=COUNT, meaning="traces that it learned from"),
     Metric(key="{policy}/{objective}/tokens", unit=COUNT, meaning="tokens that it learned from"),
     Metric(
+        key="{policy}/{objective}/flat_tokens", unit=COUNT,
+        meaning="those of traces whose advantages are all 0: nothing reads them, so the update leaves them out but "
+            "counts them in its totals; means over tokens are of the others",
+    ),
+    Metric(
         key="{policy}/{objective}/surprisal", label="surprisal per token, nats", unit=NATS,
         healthy=(0.01, 1), tolerable=(0.003, 2), advice=EXPLORING,
         meaning="mean −log-probability of its own sampled tokens: an estimate of its entropy, over what is learned "

@@ -31,7 +31,8 @@ from dataclasses import dataclass
 from cotrain.backend.handles import ComputeShape
 from cotrain.backend.process_stats import ProcessStats, process_metrics
 from cotrain.core.types import Episode
-from cotrain.learn.contract import Sample, with_context
+from cotrain.learn.collate import computed_samples
+from cotrain.learn.contract import LossTerm, with_context
 from cotrain.train.policy_store import PolicyStore
 
 PARTS = ("prefill", "sampling", "scoring", "learning")
@@ -104,8 +105,9 @@ class FlopsMeter:
         """Tokens of others that a policy was asked about."""
         self._spent[policy, "scoring"] += forward_flops(self._shapes[policy], sequence_work(sequences))
 
-    def count_learning(self, policy: str, samples: Sequence[Sample]) -> None:
+    def count_learning(self, policy: str, term: LossTerm) -> None:
         """What a policy was trained on."""
+        samples = [term.samples[i] for i in computed_samples(term)] if term.samples else []
         work = sequence_work([(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in samples])
         self._spent[policy, "learning"] += learning_flops(self._shapes[policy], work)
 

@@ -280,7 +280,7 @@ class CoTrainer:
             learner = self.policies[policy]
             report = learner.update(policy_terms)
             for term in policy_terms:
-                self.meter.count_learning(policy, term.samples)
+                self.meter.count_learning(policy, term)
             if report.stepped:
                 followers = self.policies.followers_of(policy)
                 changed += [policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))]

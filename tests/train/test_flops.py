@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,7 @@ from cotrain.backend.handles import ComputeShape, compute_shape
 from cotrain.config.policies import adapter, critic, frozen, reward_model, trainable
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Trace
-from cotrain.learn.contract import Sample
+from cotrain.learn.contract import LossTerm, Sample
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.metrics.steps import flops_of
@@ -104,9 +103,9 @@ def test_a_step_is_the_sum_of_its_traces() -> None:
     learned: list[Sample] = []
     meter, keep = trainer.meter, trainer.meter.count_learning
 
-    def note_and_count(policy: str, samples: Sequence[Sample]) -> None:
-        learned.extend(samples)
-        keep(policy, samples)
+    def note_and_count(policy: str, term: LossTerm) -> None:
+        learned.extend(term.samples)
+        keep(policy, term)
 
     meter.count_learning = note_and_count  # type: ignore[method-assign]
     for _ in range(3):

@@ -29,7 +29,7 @@ from cotrain.functional.credit import leave_one_out, reward_to_go, whiten
 from cotrain.functional.likelihood import outcome_cross_entropy
 from cotrain.functional.reductions import masked_sum
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, policy_loss
+from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, has_other_terms, policy_loss
 from cotrain.learn.samples import pools_of, usable_samples, value_of
 
 
@@ -94,7 +94,8 @@ class Prime:
     def needs(self) -> Needs:
         scores = (self.prm, self.reference) if self.process_weight else ()
         pull = self.kl.reference if self.kl else None
-        return Needs(reads=(self.outcome,), group=2, scores=scores, reference=pull)
+        zeros = has_other_terms(self.loss, self.kl, 0.0)
+        return Needs(reads=(self.outcome,), group=2, scores=scores, reference=pull, zeros=zeros)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         graded, dropped = usable_samples(batch.samples, (self.outcome,))
