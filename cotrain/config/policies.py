@@ -128,6 +128,7 @@ class Learning(Weights):
     clip_norm: float = 1.0  # global gradient norm is clipped to this
     weight_decay: float = 0.0
     gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
+    offload: bool = False  # on a GPU, moments of the optimiser in the machine's own memory between updates
     restart_every: int = (
         0  # updates of an iteration; each begins with an optimiser that has seen nothing. 0: one for all
     )
@@ -164,6 +165,7 @@ class Learning(Weights):
             "recompute": self.gradient_checkpointing,
             "restart_every": self.restart_every,
             "restart_weights": self.restart_weights,
+            "offload": self.offload,
             "head": self.head,
         }
 

@@ -69,6 +69,7 @@ class TorchLearner(PolicyVerbs):
         scorer: Callable[..., Scorer] = Scorer,
         restart_every: int = 0,
         restart_weights: bool = False,
+        offload: bool = False,
     ) -> None:
         """
         Args:
@@ -90,6 +91,7 @@ class TorchLearner(PolicyVerbs):
             activate: called before each pass, to select the adapter of this policy on a shared base.
             scorer: called as ``Scorer``.
             restart_every: updates of an iteration; the first of each is made, and warmed up, as by a new optimiser.
+            offload: between updates, the moments lie in the machine's own memory and not on the device.
             restart_weights: ``restart`` puts the weights of the start back at its begin.
 
         Raises ConfigError, ModelError.
@@ -115,7 +117,7 @@ class TorchLearner(PolicyVerbs):
         self._decay = decay
         self._updates = self._restarted = 0  # and after how many the weights were put back last
         self._renewed = 0  # and after how many the optimiser began anew
-        self._every = restart_every
+        self._every, self._offload = restart_every, offload
         self._start = {name: p.detach().clone() for name, p in self._trained.items()} if restart_weights else {}
         self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
 
@@ -185,10 +187,13 @@ class TorchLearner(PolicyVerbs):
             if finite:
                 if updates_in_iteration == 0 < self._updates:
                     self._optimizer.clear_moments()
+                if self._offload:
+                    self._optimizer.move_state()
                 self._optimizer.step(multiplier)
                 self._updates += 1
         finally:
             self._optimizer.zero_grad()
+            self._rest()
         metrics |= {
             "grad_norm": norm,
             "lr": self._lr * multiplier,
@@ -273,11 +278,17 @@ class TorchLearner(PolicyVerbs):
                     f"expected {parameter.dtype} {tuple(parameter.shape)}"
                 )
         load_optimizer_tensors(self._optimizer, self.model, {name: tensors[OPTIMIZER + name] for name in moments})
+        self._rest()
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(tensors[MODEL + name])
         self._updates, self.scorer.micro_tokens = int(updates), int(micro_tokens)
         self._restarted, self._renewed = int(restarted), int(renewed)
+
+    def _rest(self) -> None:
+        if self._offload:
+            self._optimizer.move_state(torch.device("cpu"))
+            release_gpu_cache(self.scorer.device)
 
     def _run_term(self, planned: PlannedTerm) -> dict[str, float]:
         """Forward and backward of one objective; its metrics under its name."""

@@ -49,6 +49,12 @@ class Optimizer:
             part.step()
             increment_version(p for g in part.param_groups for p in g["params"])  # which fused kernels forget
 
+    def move_state(self, device: torch.device | None = None) -> None:
+        """All moments to ``device``; None: to where each parameter is."""
+        for part in self.parts:
+            for parameter, state in part.state.items():
+                state.update({field: state[field].to(device or parameter.device) for field in state})
+
     def clear_moments(self) -> None:
         """All moments: the next step is made as the first."""
         for part in self.parts:

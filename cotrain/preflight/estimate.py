@@ -7,7 +7,8 @@ as far as a run looks at once. The parts are sums of sizes:
 
     weights      parameters × 4 bytes (2 in bfloat16), once for policies that share them; as much again where they are
                  laid out for decoding (``engine/packed.py``)
-    optimiser    two moments of each trained parameter, and while an update is made its gradient
+    optimiser    two moments of each trained parameter, and while an update is made its gradient; with ``offload`` the
+                 moments are on a GPU for the optimiser's step alone
     cache        keys and values: rows × longest answer × 3/2, and prompts (``engine/cache.py``)
     activations  what the backward pass of ``micro_tokens`` tokens reads, about 10 · hidden + 4 · inner + 4 · key widths
     a layer
@@ -36,7 +37,7 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,8 +173,11 @@ class RunEstimate:
                 trained = _trained_parameters(spec, shape)
                 if spec.lora is not None:
                     weights[(spec.model, name, "adapter")] = float(trained * FLOAT_BYTES) / share
-                moments += 2 * FLOAT_BYTES * trained / world
-                update = max(update, FLOAT_BYTES * trained / world + _activation_bytes(spec, shape))
+                own, each_pass = 2 * FLOAT_BYTES * trained / world, _activation_bytes(spec, shape)
+                if spec.offload and self.device != "cpu":  # back on the device when activations are gone
+                    own, each_pass = 0.0, max(each_pass, own)
+                moments += own
+                update = max(update, FLOAT_BYTES * trained / world + each_pass)
             if world > 1:
                 update = max(update, float(shape.parameters * each))
             if spec.speaks:
@@ -316,8 +320,23 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
     most = max(parts, key=lambda name: parts[name])
     return recipe, [
         f"note: this run is estimated to take {bytes_text(estimate.total_memory)}, and {available} are available on "
-        f"{device}; most of it is {most}: {_memory_advice(most)}"
+        f"{device}; most of it is {most}: {_memory_advice(most)}",
+        *_fitting_settings(estimate, memory.available),
     ]
+
+
+def _fitting_settings(estimate: RunEstimate, available: float) -> Iterator[str]:
+    """A line that says which settings of the policies that learn let a run fit, the cheapest first; none where neither
+    does."""
+    trained = [name for name, spec in estimate.recipe.policies.items() if isinstance(spec, Learning)]
+    moved = [f"policies.{name}.offload=true" for name in trained if estimate.device != "cpu"]
+    again = [f"policies.{name}.gradient_checkpointing=true" for name in trained]
+    for settings in filter(None, (moved, again, moved and moved + again)):
+        total = replace(estimate, recipe=override(estimate.recipe, settings)).total_memory
+        if total <= available:
+            flags = " ".join(f"--set {setting}" for setting in settings)
+            yield f"note: it fits with {flags}: {bytes_text(total)}"
+            return
 
 
 def _row_settings(recipe: Recipe, rows: int) -> list[str]:

@@ -128,6 +128,35 @@ def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
         fit_to_memory(recipe, "cpu", Memory(total=2 * GIB, available=GIB))
 
 
+def test_the_settings_that_let_a_run_fit_are_said(models, monkeypatch):
+    """Moments beside the device cost less than layers computed again; together they make the most room."""
+    monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.0)
+    recipe, total = tango(model=models.middle, tasks_per_step=1, group_size=1), {}
+    moved, again = (
+        [f"policies.{name}.{field}=true" for name in ("generator", "verifier")]
+        for field in ("offload", "gradient_checkpointing")
+    )
+    wide = [f"policies.{name}.{field}" for name in recipe.policies for field in ("rows=8", "micro_tokens=16384")]
+    few = override(recipe, wide)  # whose activations are larger than the moments
+    for settings in ((), tuple(moved), tuple(again), (*moved, *again)):
+        total[settings] = estimate_run(override(few, settings), device="cuda").total_memory
+    plain, offload, checkpoints, both = total.values()
+    assert both < offload < plain and both < checkpoints < plain
+    assert estimate_run(override(few, moved), device="cuda").memory["optimiser"] == 0
+    assert estimate_run(override(few, moved), device="cpu").memory == estimate_run(few, device="cpu").memory
+
+    def said(available, device):
+        return fit_to_memory(few, device, Memory(total=64 * GIB, available=available))[1]
+
+    assert said(2 * plain, "cuda") == []
+    for available, settings in ((offload, moved), (both, [*moved, *again])):
+        (_, line) = said(available, "cuda")
+        assert line.startswith("note: it fits with " + " ".join(f"--set {one}" for one in settings))
+    assert len(said(both - 1, "cuda")) == 1
+    (_, line) = said(checkpoints, "cpu")
+    assert "gradient_checkpointing=true" in line and "offload" not in line
+
+
 def test_weights_are_laid_out_where_that_pays_and_fits(models, monkeypatch):
     monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.5 * GIB)
     recipe, room = tango(model=models.middle), Memory(total=64 * GIB, available=64 * GIB)

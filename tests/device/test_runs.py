@@ -10,6 +10,7 @@ from cotrain import api
 from cotrain.backend.local import LocalBackend
 from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.cli import main
+from cotrain.config.override import override
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import complete_request
 from cotrain.methods.tango import tango
@@ -20,6 +21,7 @@ from tests.backend.processes import Here
 from tests.backend.test_lag import Stop, rows
 from tests.backend.test_several import briefly
 from tests.device.beside import DEVICE, assert_near, rows_on, small
+from tests.device.pretended import NAME
 from tests.helpers import EASY, TINY, answers, mixed_requests, tiny_model
 
 pytestmark = pytest.mark.whole
@@ -47,6 +49,27 @@ def test_what_learns_later_has_the_rows_of_the_cpu(case):
 
 def test_adapters_on_one_base_have_the_rows_of_the_cpu():
     assert_near(*(rows_on(device, brief(lora=4)) for device in (DEVICE, "cpu")))
+
+
+def test_moments_rest_beside_the_device_and_change_no_bit():
+    """After each update, and after a checkpoint of either was loaded."""
+    apart = [f"policies.{name}.offload=true" for name in ("generator", "verifier")]
+    recipes = {False: brief(), True: override(brief(), apart)}
+    trainers = {moved: CoTrainer(recipe, backend=LocalBackend(DEVICE)) for moved, recipe in recipes.items()}
+
+    def moment_devices(trainer):
+        optimizers = [trainer.policies[name].learner._optimizer for name in ("generator", "verifier")]
+        states = [state for one in optimizers for part in one.parts for state in part.state.values()]
+        return {tensor.device.type for state in states for tensor in state.values()}
+
+    for _ in range(2):
+        rows = {moved: trainer.step().row for moved, trainer in trainers.items()}
+        assert rows[True] == rows[False]
+        assert {moved: moment_devices(t) for moved, t in trainers.items()} == {False: {NAME}, True: {"cpu"}}
+    saved = trainers[False].state(), trainers[False].policies.tensors()
+    trainers[True].load(*saved)
+    assert moment_devices(trainers[True]) == {"cpu"}
+    assert trainers[True].step().row == trainers[False].step().row
 
 
 def test_held_out_figures_are_those_of_the_cpu():
