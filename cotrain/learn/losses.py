@@ -254,10 +254,6 @@ class PolicyLoss:
     kl: Kl | None = None
     entropy: float = 0.0  # coefficient of the bonus
 
-    @property
-    def has_other_terms(self) -> bool:
-        return has_other_terms(self.loss, self.kl, self.entropy)
-
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:

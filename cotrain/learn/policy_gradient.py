@@ -32,7 +32,7 @@ from cotrain.core.signals import TRUTH, Signal
 from cotrain.core.state import State
 from cotrain.functional.credit import ema_baseline, group_mean_std, leave_one_out, pool_is_flat, reward_to_go
 from cotrain.learn.contract import Batch, Credit, Needs, Sample
-from cotrain.learn.losses import PolicyLoss, check_loss, uses_ratio
+from cotrain.learn.losses import PolicyLoss, check_loss, has_other_terms, uses_ratio
 from cotrain.learn.samples import (
     PlacedRewards,
     RewardWeights,
@@ -256,7 +256,7 @@ class PolicyGradient(PolicyLoss):
             group=1 if self.advantage is None else 2,
             reference=self.kl.reference if self.kl else None,
             entropy=self.entropy != 0.0,
-            zeros=self.has_other_terms,
+            zeros=has_other_terms(self.loss, self.kl, self.entropy),
             beside=self.beside,
         )
 

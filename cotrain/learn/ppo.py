@@ -22,7 +22,7 @@ from cotrain.functional.credit import whiten
 from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.functional.values import gae, value_loss
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.losses import PolicyLoss, check_loss, uses_ratio
+from cotrain.learn.losses import PolicyLoss, check_loss, has_other_terms, uses_ratio
 from cotrain.learn.samples import (
     RewardWeights,
     StepScale,
@@ -58,7 +58,7 @@ class Ppo(PolicyLoss):
             values=self.values,
             reference=reference,
             entropy=self.entropy != 0.0,
-            zeros=self.has_other_terms,
+            zeros=has_other_terms(self.loss, self.kl, self.entropy),
         )
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:

@@ -1,4 +1,4 @@
-"""Muon for hidden matrices (Jordan et al. 2024), and the schedule of learning rates: of pretraining, not of runs."""
+"""Muon for hidden matrices (Jordan et al. 2024): of pretraining, not of runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.models.optim import Optimizer, embedding_names, has_bfloat16, trainable_parameters
-
-SHAPES = ("linear", "cosine", "wsd")
 
 
 class Float32Muon(torch.optim.Muon):
@@ -84,32 +81,3 @@ def muon(
     if rest:
         parts.append(torch.optim.AdamW(rest, lr=lr, betas=betas, eps=eps, weight_decay=0.0, fused=True))
     return Optimizer(parts)
-
-
-def lr_multiplier(step: int, total: int, warmup: int = 0, decay_fraction: float = 1.0, shape: str = "linear") -> float:
-    """Multiplier of the learning rate at ``step`` (from 0) of ``total``: warm-up, plateau, decay to zero.
-
-    Warm-up is linear: (step + 1) / warmup. The last ``decay_fraction`` of all steps decay, linearly or as a half
-    cosine; "wsd" (warm-up, stable, decay; arXiv 2404.06395) decays as 1 − sqrt (arXiv 2405.18392). From ``total`` on
-    it is 0. Raises ConfigError, UnknownName.
-    """
-    if shape not in SHAPES:
-        raise UnknownName("schedule shape", shape, SHAPES)
-    if total < 1 or warmup < 0 or not 0.0 <= decay_fraction <= 1.0:
-        raise ConfigError(
-            f"schedule: expected total ≥ 1, warmup ≥ 0, decay_fraction in [0, 1], found {total}, {warmup}, "
-            f"{decay_fraction}"
-        )
-    if step >= total:
-        return 0.0
-    rise = min(1.0, (step + 1) / warmup) if warmup else 1.0
-    decay = min(round(total * decay_fraction), max(total - warmup, 0))
-    start = total - decay
-    if step < start or not decay:
-        return rise
-    done = (step - start) / decay  # in [0, 1)
-    if shape == "linear":
-        return rise * (1.0 - done)
-    if shape == "cosine":
-        return rise * 0.5 * (1.0 + math.cos(math.pi * done))
-    return rise * (1.0 - math.sqrt(done))

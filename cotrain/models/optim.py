@@ -1,4 +1,4 @@
-"""Optimisers as named state, and AdamW (arXiv 1711.05101). Muon and the schedule of pretraining: ``muon.py``.
+"""Optimisers as named state: AdamW (arXiv 1711.05101), with one schedule. Muon: ``muon.py``.
 
 ``Optimizer`` joins the torch optimisers that share a model's parameters and names every state tensor after its
 parameter, so that a checkpoint is a flat dictionary of tensors: safetensors, no pickle, and it still fits after
@@ -9,13 +9,16 @@ Left out: gradient scaling (bfloat16 needs none) and 8-bit states.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 from torch.autograd.graph import increment_version
 
-from cotrain.core.errors import ConfigError, StateError
+from cotrain.core.errors import ConfigError, StateError, UnknownName
+
+SHAPES = ("linear", "cosine", "wsd")
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -80,6 +83,35 @@ def adamw(
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     return Optimizer([torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)])
+
+
+def lr_multiplier(step: int, total: int, warmup: int = 0, decay_fraction: float = 1.0, shape: str = "linear") -> float:
+    """Multiplier of the learning rate at ``step`` (from 0) of ``total``: warm-up, plateau, decay to zero.
+
+    Warm-up is linear: (step + 1) / warmup. The last ``decay_fraction`` of all steps decay, linearly or as a half
+    cosine; "wsd" (warm-up, stable, decay; arXiv 2404.06395) decays as 1 − sqrt (arXiv 2405.18392). From ``total`` on
+    it is 0. Raises ConfigError, UnknownName.
+    """
+    if shape not in SHAPES:
+        raise UnknownName("schedule shape", shape, SHAPES)
+    if total < 1 or warmup < 0 or not 0.0 <= decay_fraction <= 1.0:
+        raise ConfigError(
+            f"schedule: expected total ≥ 1, warmup ≥ 0, decay_fraction in [0, 1], found {total}, {warmup}, "
+            f"{decay_fraction}"
+        )
+    if step >= total:
+        return 0.0
+    rise = min(1.0, (step + 1) / warmup) if warmup else 1.0
+    decay = min(round(total * decay_fraction), max(total - warmup, 0))
+    start = total - decay
+    if step < start or not decay:
+        return rise
+    done = (step - start) / decay  # in [0, 1)
+    if shape == "linear":
+        return rise * (1.0 - done)
+    if shape == "cosine":
+        return rise * 0.5 * (1.0 + math.cos(math.pi * done))
+    return rise * (1.0 - math.sqrt(done))
 
 
 def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, torch.Tensor]:

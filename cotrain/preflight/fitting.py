@@ -75,15 +75,8 @@ def _prompt_length(trainer: CoTrainer, name: str, problem: str) -> int:
 
 def with_packing(recipe: Recipe, backend: Mapping[str, Any]) -> tuple[Recipe, list[str]]:
     """``choose_packing``, where a model is not small: nothing is measured for the others."""
-    models = [spec.model for spec in recipe.policies.values() if spec.speaks and spec.head]
-    if are_small(models, unknown=True, least=PACKED_FROM):
+    if are_small((s.model for s in recipe.policies.values() if s.speaks), unknown=True, least=PACKED_FROM):
         return recipe, []
     from cotrain.preflight.estimate import choose_packing
 
     return choose_packing(recipe, backend)
-
-
-def recorded_packing(saved: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """What a run was begun with, of its recipe.json: settings and their values. Nothing is measured again."""
-    policies = saved["settings"]["policies"].items()
-    return [(f"policies.{name}.packed", one["packed"]) for name, one in policies if one.get("packed") is not None]

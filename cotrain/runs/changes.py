@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cotrain.config.override import restore_settings
 from cotrain.config.policies import Policy, Weights
+from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.trust import admit_file, admit_model, admit_module
 from cotrain.disk.lock import RunLock
@@ -157,3 +159,11 @@ def admit_models(policies: Mapping[str, Policy]) -> None:
     for policy in policies.values():
         if isinstance(policy, Weights) and policy.trust_remote_code:
             admit_model(policy.model)
+
+
+def with_recorded_packing(recipe: Recipe, saved: Mapping[str, Any]) -> Recipe:
+    """The recipe with ``packed`` of its policies as a run was begun with it, of its recipe.json: nothing is measured
+    again."""
+    policies = saved["settings"]["policies"].items()
+    recorded = [(f"policies.{name}.packed", one["packed"]) for name, one in policies if one.get("packed") is not None]
+    return restore_settings(recipe, recorded)

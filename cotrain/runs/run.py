@@ -17,7 +17,6 @@ import torch
 
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
-from cotrain.config.override import restore_settings
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
 from cotrain.core.verbosity import Pace
@@ -31,7 +30,7 @@ from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.metrics.steps import flops_of
-from cotrain.preflight.fitting import recorded_packing, too_long_notes, with_packing
+from cotrain.preflight.fitting import too_long_notes, with_packing
 from cotrain.runs import seal
 from cotrain.runs.directory import (
     AFTER,
@@ -124,13 +123,15 @@ def resume_run(
     wrap: Callable[[Any], Any] | None = None,
 ) -> Outcome:
     """Go on where a run was interrupted; a finished run only has its summary returned."""
+    from cotrain.runs.changes import with_recorded_packing
+
     directory = RunDirectory.open(out)
     observer = LoggingObserver(observer or SilentObserver(), directory.path)
     with RunLock(directory.path):
         seal.verify_files(directory)
         transaction.sweep_leftovers(directory.checkpoints)
         saved: Any = directory.read("recipe.json")  # ``open`` has seen it
-        recipe = restore_settings(pin_model_names(recipe, saved), recorded_packing(saved))
+        recipe = with_recorded_packing(pin_model_names(recipe, saved), saved)
         refuse_other(directory.path, saved, recipe)
         if (done := _finished_outcome(directory, observer)) is not None:
             return done

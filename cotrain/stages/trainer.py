@@ -37,8 +37,15 @@ from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, truncate_after
 from cotrain.disk.lock import RunLock
 from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolate_documents
-from cotrain.models.muon import lr_multiplier, muon
-from cotrain.models.optim import Optimizer, adamw, has_bfloat16, load_optimizer_tensors, optimizer_tensors
+from cotrain.models.muon import muon
+from cotrain.models.optim import (
+    Optimizer,
+    adamw,
+    has_bfloat16,
+    load_optimizer_tensors,
+    lr_multiplier,
+    optimizer_tensors,
+)
 from cotrain.stages.batches import Documents, batches_ahead, pack_all
 from cotrain.stages.packing import PADDING, Document, PackedBatch, block_mask, segment_lengths
 

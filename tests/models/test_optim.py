@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
-from cotrain.models.muon import Float32Muon, lr_multiplier, muon
-from cotrain.models.optim import adamw, load_optimizer_tensors, optimizer_tensors
+from cotrain.models.muon import Float32Muon, muon
+from cotrain.models.optim import adamw, load_optimizer_tensors, lr_multiplier, optimizer_tensors
 
 
 @pytest.mark.parametrize(
