@@ -89,15 +89,16 @@ def resume(
 def _refuse_other_than_recipe(recipe: Any) -> None:
     if isinstance(recipe, Recipe):
         return
-    name = recipe if isinstance(recipe, str) else getattr(recipe, "__name__", "")
+    name = (recipe if isinstance(recipe, str) else getattr(recipe, "__name__", "")).rpartition(".")[2]
+    algorithm = getattr(recipe, "func", type(recipe)).__name__ == "PolicyGradient"  # ``cotrain.grpo``, or what it makes
     advice = (
-        f"from cotrain.methods.{name} import {name}, and pass {name}(steps=100)"
+        f"from cotrain.recipes import {name}, and pass {name}(steps=100)"
         if name in recipe_names()
-        else (
-            f"call the function, as in {name}(steps=100)"
-            if callable(recipe) and name
-            else "pass what a recipe function returns, such as cotrain.methods.grpo.grpo(steps=100)"
-        )
+        else "an algorithm is given to an objective; the recipe is cotrain.recipes.grpo, as in grpo(steps=100)"
+        if algorithm
+        else f"call the function, as in {name}(steps=100)"
+        if callable(recipe) and name
+        else "pass what a recipe function returns, such as cotrain.recipes.grpo(steps=100)"
     )
     raise ConfigError(f"cotrain.run takes a Recipe, and {recipe!r} is none: {advice}")
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import cotrain
+import cotrain.recipes
+from cotrain.methods import METHODS
 
 ROOT = Path(cotrain.__file__).parent
 MOST = {"files": 140, "lines": 24_000}  # that a run of GRPO imports; lower them with every cut
@@ -55,15 +57,31 @@ def test_importing_the_package_loads_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def stubbed_names(stub: str) -> dict[str, str]:
+    """Name → the module that a stub takes it from."""
+    tree = ast.parse((ROOT / stub).read_text(encoding="utf-8"))
+    nodes = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: str(node.module) for node in nodes for alias in node.names}
+
+
 def test_every_public_name_is_there_and_type_checkers_see_the_same():
-    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {(a.asname or a.name, node.module) for node in block.body for a in getattr(node, "names", ())}
-    assert seen == set(cotrain.PLACES.items())
+    recipes = {name: "cotrain.recipes" for name in METHODS if name not in cotrain.PLACES}
+    assert stubbed_names("__init__.pyi") == cotrain.PLACES | recipes
     assert all(getattr(cotrain, name) is not None for name in cotrain.PLACES)
-    assert set(cotrain.PLACES) <= set(dir(cotrain))
+    assert set(cotrain.PLACES) | set(recipes) <= set(dir(cotrain))
     with pytest.raises(AttributeError, match=r"no attribute .grop."):
         cotrain.grop  # noqa: B018
+
+
+def test_every_recipe_is_imported_by_its_name():
+    """The estimator ``cotrain.grpo`` and the recipe of that name are two things, each told of the other."""
+    assert stubbed_names("recipes.pyi") == {name: place.partition(":")[0] for name, place in METHODS.items()}
+    assert all(getattr(cotrain.recipes, name).recipe.__name__ == name for name in METHODS)
+    assert set(METHODS) == set(dir(cotrain.recipes))
+    assert cotrain.tango is cotrain.recipes.tango
+    assert not hasattr(cotrain.grpo, "recipe") and hasattr(cotrain.recipes.grpo, "recipe")
+    with pytest.raises(AttributeError, match=r"no recipe .tanog."):
+        cotrain.recipes.tanog  # noqa: B018
 
 
 def test_every_folder_with_modules_is_a_package():
