@@ -46,6 +46,10 @@ def figure_text(estimate: dict[str, Any] | None) -> str:
     return f"{estimate['value']:.3f} [{low}, {high}]"
 
 
+def add_view_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--view", action="store_true", help="serve the page of the run from its first second on")
+
+
 def add_device_flag(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … (default: auto)"
@@ -203,7 +207,7 @@ def prompt_of(path: str | None, flag: str = "--prompt") -> str | None:
 
 
 RECIPE = "recipe"
-NEVER = ("help", "config", "dry_run", "json", "log_level")  # they say nothing of the run
+NEVER = ("help", "config", "dry_run", "json", "log_level", "smoke", "view")  # they say nothing of the run
 
 
 def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:

@@ -11,6 +11,7 @@ from cotrain.commands.common import (
     add_device_flag,
     add_lag_flag,
     add_threads_flag,
+    add_view_flag,
     backend_of,
     device_of,
     quiet_libraries,
@@ -40,6 +41,7 @@ def resume(argv: Sequence[str]) -> int:
     add_backend_flags(parser)
     add_lag_flag(parser, None)
     add_trust_flag(parser)
+    add_view_flag(parser)
     arguments = parser.parse_strictly(argv)
     from cotrain.runs.directory import RunDirectory, refuse_other_lag
 
@@ -83,6 +85,7 @@ def resume(argv: Sequence[str]) -> int:
             out=arguments.directory,
             trackers=trackers_of_run(arguments.directory),
             notes=[*notes, *cluster_notes],
+            view=arguments.view,
         )
 
 
@@ -90,6 +93,7 @@ def demo(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in five minutes.")
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
     parser.add_argument("--seed", type=whole_number(), metavar="N", help="another demo (default: 0)")
+    add_view_flag(parser)
     arguments = parser.parse_strictly(argv)
     set_threads(None)
     quiet_libraries()
@@ -110,7 +114,12 @@ def demo(argv: Sequence[str]) -> int:
                 "with it, or choose another --out"
             )
         return run_watched(
-            recipe, lambda watch: api.resume(directory.path, recipe=recipe, observer=watch), out=arguments.out
+            recipe,
+            lambda watch: api.resume(directory.path, recipe=recipe, observer=watch),
+            out=arguments.out,
+            view=arguments.view,
         )
     recipe = build(seed=arguments.seed or 0)
-    return run_watched(recipe, lambda watch: api.run(recipe, arguments.out, observer=watch), out=arguments.out)
+    return run_watched(
+        recipe, lambda watch: api.run(recipe, arguments.out, observer=watch), out=arguments.out, view=arguments.view
+    )

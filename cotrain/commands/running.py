@@ -19,6 +19,7 @@ from cotrain.commands.common import (
     add_device_flag,
     add_lag_flag,
     add_threads_flag,
+    add_view_flag,
     backend_of,
     config_lines,
     config_of,
@@ -61,7 +62,12 @@ def run(argv: Sequence[str]) -> int:
 
     build = find_recipe(target)
     parser, names = parser_of(target, build)
-    words = [*(config_words(*config, parser) if config else ()), *argv]
+    words = config_words(*config, parser) if config else []
+    if "--smoke" in argv:
+        from cotrain.commands.smoke import smoke_note, smoke_words
+
+        words += smoke_words(build, parser, names, argv)
+    words += argv
     parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
     typed = typed_flags(words, parser)
     if parsed.json and not parsed.dry_run:
@@ -86,7 +92,8 @@ def run(argv: Sequence[str]) -> int:
     if not parsed.dry_run:
         RunDirectory(parsed.out).refuse_used()  # before a model is asked
         check_due(recipe)
-    notes = size_notes(base_recipe.origin, parsed.set, typed)
+    notes = [smoke_note(recipe)] if parsed.smoke else []
+    notes += size_notes(base_recipe.origin, parsed.set, typed)
     if backend is None and not are_small(spec.model for spec in recipe.policies.values() if spec.head):
         from cotrain.preflight.estimate import fit_to_memory
 
@@ -111,6 +118,7 @@ def run(argv: Sequence[str]) -> int:
             out=parsed.out,
             trackers=_checked_trackers(parsed.tracker),
             notes=[*notes, *cluster_notes, *([IN_TURN] if parsed.lag and backend is None else [])],
+            view=parsed.view,
         )
 
 
@@ -188,6 +196,7 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         action="store_true",
         help="open model and data, print the flags as a file for --config, memory and disk, and all settings",
     )
+    run_group.add_argument("--smoke", action="store_true", help="a trial in seconds: few steps, little is measured")
     run_group.add_argument(
         "--json", action="store_true", help="with --dry-run: the settings as recipe.json will have them"
     )
@@ -201,6 +210,7 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         metavar="N",
         help="keep those of every N steps (default: 0, the last two)",
     )
+    add_view_flag(run_group)
     add_device_flag(run_group)
     add_backend_flags(run_group)
     add_lag_flag(run_group)
@@ -232,6 +242,7 @@ def run_watched(
     out: str,
     trackers: Sequence[str] = (),
     notes: Sequence[str] = (),  # to be said first
+    view: bool = False,  # with its page beside it
 ) -> int:
     """Run under the live table, mirrored in trackers; print how to watch it, and where the results are."""
     from cotrain.pages.live import LiveTable, ends_of
@@ -248,7 +259,12 @@ def run_watched(
                 from cotrain.pages.trackers import TrackingObserver
 
                 watch = stack.enter_context(TrackingObserver(live, out, trackers, about=about))
-            for note in (*notes, f"watch it in a browser: cotrain view {shlex.quote(out)}"):
+            address = f"watch it in a browser: cotrain view {shlex.quote(out)}"
+            if view:
+                from cotrain.pages.command import serve_beside
+
+                address = stack.enter_context(serve_beside(Path(out)))
+            for note in (*notes, address):
                 live.message(note)
             outcome = work(watch)
     except Interrupted as stopped:

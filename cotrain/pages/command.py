@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from cotrain.core.flags import Parser, whole_number
-from cotrain.pages.places import find_places
+from cotrain.pages.follow import RECIPE
+from cotrain.pages.places import ViewPlace, find_places
 from cotrain.pages.server import HOST, Viewer, listen
 
 
@@ -36,6 +41,34 @@ def view(words: Sequence[str]) -> int:
         except KeyboardInterrupt:
             return 0
     return 0
+
+
+@contextmanager
+def serve_beside(folder: Path) -> Iterator[str]:
+    """The page of a run that this process is about to begin, for as long as the run goes on; gives the line to say. The
+    browser of this machine opens where there is one. Whoever asks before the run has a directory waits for it."""
+    over = threading.Event()
+    place = ViewPlace(kind="run", path=folder, name=folder.resolve().name)
+    with Viewer([place], folder) as viewer, listen(viewer, 0) as server:
+
+        def serve() -> None:
+            while not (folder / RECIPE).is_file():
+                if over.wait(0.1):
+                    return
+            server.serve_forever(poll_interval=0.1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        address = f"http://{HOST}:{server.server_address[1]}/{viewer.token}/"
+        if sys.platform in ("darwin", "win32") or os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
+            webbrowser.open(address)
+        try:
+            yield f"watch it in a browser while it goes on: {address}  (this machine alone)"
+        finally:
+            over.set()
+            if (folder / RECIPE).is_file():
+                server.shutdown()
+            thread.join(timeout=5)
 
 
 def split_address(words: str) -> tuple[Path, str]:

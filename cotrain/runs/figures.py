@@ -4,13 +4,16 @@ batches, tokens, FLOPs and seconds."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.config.evaluation import has_split
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import Pace, clock_text
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
@@ -39,6 +42,38 @@ def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
             key if "/" not in key else _with_split(split, key): value for key, value in further.items() if "/" in key
         }
     return figures
+
+
+def count_episodes(trainer: CoTrainer) -> int:
+    """How many episodes ``final_figures`` plays, greedy ones included."""
+    evaluation, tasks = trainer.recipe.evaluation, trainer.recipe.tasks
+
+    def count_problems(split: str, most: int) -> int:
+        size = tasks.size(split)
+        return most if size is None else min(most, size)
+
+    total = count_problems("test", evaluation.tasks) * (evaluation.group_size + evaluation.greedy)
+    if evaluation.fixed:
+        again = 1 + evaluation.greedy
+        total += count_problems("test", evaluation.tasks) * max(1, evaluation.group_size // 4) * again
+    further = [split for split in evaluation.splits if has_split(tasks, split)]
+    members = min(4, evaluation.group_size) + evaluation.greedy
+    return total + sum(count_problems(split, evaluation.tasks // 2) * members for split in further)
+
+
+@contextmanager
+def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Say how many episodes measuring ``what`` takes, how far it has come, and how long it took; and how to measure
+    less, where that is more than the run's steps play."""
+    recipe, count, begun = trainer.recipe, count_episodes(trainer), time.monotonic()
+    steps = recipe.steps * recipe.tasks_per_step * recipe.group_size
+    less = "; --evaluation-tasks N measures less, --smoke is a trial" if what == "the start" and count > steps else ""
+    say(f"measuring {what} on held-out problems, {count:,} episodes{less} …")
+    pace, usual = Pace(count, "  measured {} episodes", say), trainer.watch
+    trainer.watch = lambda _: pace.add
+    yield
+    trainer.watch = usual
+    say(f"measured {what} in {clock_text(time.monotonic() - begun)}")
 
 
 def end_figures(trainer: CoTrainer, say: Callable[[str], None]) -> dict[str, Estimate]:

@@ -48,6 +48,7 @@ from cotrain.runs.figures import (
     final_figures,
     last_measured,
     problems_json,
+    progress_shown,
     rows_of,
     seconds_of,
     throughput_row,
@@ -237,8 +238,8 @@ def _measure_start(
         return dict(saved_figures)
     for line in too_long_notes(trainer) if saved is None else ():
         observer.message(line)
-    observer.message("measuring the start on held-out problems …")
-    figures = final_figures(trainer)
+    with progress_shown(trainer, "the start", observer.message):
+        figures = final_figures(trainer)
     start_files = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
     if (
         saved is not None
@@ -405,8 +406,8 @@ def _run_steps(
     if chosen is not None:
         spent["chosen"] = chosen
         _load_best(directory, trainer, chosen, observer)
-    observer.message("measuring the end on held-out problems …")
-    after, counts = end_figures(trainer, observer.message), directory.read("before_counts.json")
+    with progress_shown(trainer, "the end", observer.message):
+        after, counts = end_figures(trainer, observer.message), directory.read("before_counts.json")
     _name_set_aside(trainer, told_of, observer)
     summary = {
         "recipe": recipe.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import sys
 import threading
 from dataclasses import replace
 
@@ -92,8 +93,11 @@ def test_what_interrupts_a_cell_ends_its_play():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("grpo", r"'grpo' is none: from cotrain.methods.grpo import grpo, and pass grpo\(steps=100\)"),
-        (grpo, "from cotrain.methods.grpo import grpo, and pass grpo"),
+        ("grpo", r"'grpo' is none: from cotrain.recipes import grpo, and pass grpo\(steps=100\)"),
+        (grpo, "from cotrain.recipes import grpo, and pass grpo"),
+        (sys.modules[grpo.__module__], "from cotrain.recipes import grpo, and pass grpo"),
+        (cotrain.grpo, "the recipe is cotrain.recipes.grpo"),
+        (cotrain.rloo(rewards={cotrain.OUTCOME: 1.0}), "the recipe is cotrain.recipes.grpo"),
         (brief, r"call the function, as in brief\(steps=100\)"),
         (3, "pass what a recipe function returns"),
     ],

@@ -1,0 +1,45 @@
+"""``cotrain run --smoke``: the flags of a run that only shows that a recipe works from its start to its report. Every
+phase is reached, warm-ups and stages take one step each, and little is measured. Its figures say nothing of the method.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cotrain.core.flags import Parser, parsed_values, typed_flags, typed_words
+
+STAGES = ("warmup", "unlabelled", "iteration", "revising")  # parameters of recipes: steps of a stage
+PROBLEMS, MEMBERS, HELD_OUT = 2, 4, 2
+
+
+def smoke_words(build: Callable[..., Any], parser: Parser, names: Sequence[str], words: Sequence[str]) -> list[str]:
+    """The flags of a short run of this recipe, to stand before ``words``, which are the user's."""
+    usual = {name: parameter.default for name, parameter in inspect.signature(build).parameters.items()}
+    flags: dict[str, Any] = {"tasks_per_step": PROBLEMS, "group_size": min(MEMBERS, usual.get("group_size", MEMBERS))}
+    flags |= {"evaluation_tasks": HELD_OUT, "evaluate_every": 0}
+    flags |= dict.fromkeys((name for name in STAGES if usual.get(name, 0) is None or usual.get(name, 0) > 1), 1)
+    if isinstance(ratio := usual.get("ratio"), tuple):
+        flags["ratio"] = tuple(min(1, part) for part in ratio)
+    shorter = ["--set=evaluation.splits=[]"]
+    for name in (name for name in flags if name in usual):
+        shorter += [f"--{name.replace('_', '-')}", *typed_words(flags[name]).split()]
+    both = [*shorter, *words]
+    parsed, typed = parser.parse_strictly(both), typed_flags(both, parser)
+    schedule = build(**{n: v for n, v in parsed_values(parsed, names).items() if n in typed}).schedule
+    warmup = schedule.warmup if "warmup" in typed_flags(words, parser) else [(n, 1) for n, _ in schedule.warmup]
+    if list(schedule.warmup) != list(warmup):
+        shorter.append(f"--set=schedule.warmup={json.dumps(warmup)}")
+    return [*shorter, "--steps", str(max(2, sum(steps for _, steps in warmup) + len(schedule.cycle)))]
+
+
+def smoke_note(recipe: Any) -> str:
+    """What is said of a short run."""
+    stages = "".join(f", {steps} of them {name}" for name, steps in recipe.schedule.warmup)
+    return (
+        f"note: --smoke: {recipe.steps} steps of {recipe.tasks_per_step} problems{stages}, and "
+        f"{recipe.evaluation.tasks} held-out problems; the figures of so short a run say nothing of the method. Flags "
+        "that you give count more"
+    )
