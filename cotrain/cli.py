@@ -50,7 +50,8 @@ from nothing
 
 `cotrain COMMAND --help` lists the flags of each; all take --log-level."""
 
-LENIENT = ("run", "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
+LENIENT = ("run", "train", "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
+AS_JSON = ("run", "train", "resume", "demo", "compare", "study", "pretrain", "sft")  # long, with a result at the end
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     *(
         errno.EACCES,
@@ -68,6 +69,7 @@ COMMANDS = {  # command → where its function is, which is imported when it is 
     "demo": "commands.resuming:demo",
     "list": "commands.reading:list_recipes",
     "run": "commands.running:run",
+    "train": "commands.running:run",  # as others call it
     "resume": "commands.resuming:resume",
     "eval": "commands.reading:evaluate",
     "check": "commands.reading:check",
@@ -112,7 +114,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cotrain {__version__}")
         return 0
     try:
-        return find_command(argv[0])(argv[1:])
+        command = find_command(argv[0])
+        if "--json" not in argv or "--dry-run" in argv or argv[0] not in AS_JSON:
+            return command(argv[1:])
+        from cotrain.commands.as_json import print_result
+
+        return print_result(command, argv[1:])
     except CotrainError as error:
         if shows_all():
             traceback.print_exc()

@@ -1,6 +1,7 @@
 """What a newcomer types first: a trial is short, the page of a run is there from its first second on, and measuring
 says how much it is."""
 
+import csv
 import json
 import re
 import urllib.request
@@ -14,6 +15,7 @@ from cotrain.config.override import override
 from cotrain.config.registry import find_recipe
 from cotrain.core.flags import parsed_values, typed_flags
 from cotrain.methods import NAMES, tango
+from cotrain.tasks.jsonl import SPLITS, JsonlTasks
 from tests.helpers import TINY
 
 SMALL = ["--model", TINY, "--threads", "1", "--kl", "0"]
@@ -46,12 +48,12 @@ def test_a_trial_is_short_and_says_so_and_flags_count_more(tmp_path, capsys):
 
 def test_measuring_says_how_many_episodes_it_plays(tmp_path, capsys):
     words = ["run", "grpo", *SMALL, "--steps", "1", "--tasks-per-step", "2", "--group-size", "2"]
-    words += ["--evaluation-tasks", "4", "--set", "evaluation.group_size=2"]
+    words += ["--evaluation-tasks", "24", "--set", "evaluation.group_size=2"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
-    # 4 problems, twice and greedily; 2 of each of two further splits, the same way
-    assert "measuring the start on held-out problems, 24 episodes; --evaluation-tasks N measures less" in said
-    assert "measuring the end on held-out problems, 24 episodes …" in said
+    # 24 problems, twice and greedily; 12 of each of two further splits, the same way
+    assert "measuring the start on held-out problems, 144 episodes; --evaluation-tasks N measures less" in said
+    assert "measuring the end on held-out problems, 144 episodes …" in said
     assert len(re.findall(r"measured the (?:start|end) in \d+:\d\d", said)) == 2
 
 
@@ -103,3 +105,160 @@ def test_view_prints_the_address_first(tmp_path, capsys):
     said = capsys.readouterr().out
     assert re.search(r"watch it in a browser while it goes on: http://127\.0\.0\.1:\d+/\S+/", said)
     assert said.index("http://") < said.index("measuring the start")
+
+
+def plain_lines(said):
+    return [line for line in said.splitlines() if not line.startswith("#")]
+
+
+def test_flags_of_other_programs_are_taken_as_ours(capsys):
+    theirs = ["--learning_rate", "3e-4", "--num-generations=4", "--max-steps", "7", "--beta", "0", "--quiet"]
+    theirs += ["--max-completion-length", "64", "--save_steps", "5", "--output-dir", "none", "--limit", "9"]
+    ours = ["--lr", "3e-4", "--group-size=4", "--steps", "7", "--kl", "0", "--log-level", "warning"]
+    ours += ["--set", "roles.solver.sampling.max_tokens=64", "--checkpoint-every", "5", "--out", "none"]
+    ours += ["--evaluation-tasks", "9"]
+    said = []
+    for command, words in (("train", theirs), ("run", ours)):
+        assert main([command, "grpo", "--model", TINY, "--threads", "1", "--dry-run", *words]) == 0
+        said.append(plain_lines(capsys.readouterr().out))
+    assert said[0] == said[1] and "group-size = 4" in said[0]
+
+
+def test_every_name_of_another_program_leads_to_a_flag_that_a_command_has(monkeypatch, capsys):
+    from cotrain.core.flag_names import ADVICE, OURS
+    from tests.commands import test_help
+
+    commands = [[name, *test_help.FURTHER.get(name, [])] for name in test_help.known(capsys)]
+    parsers = [test_help.parser_of(monkeypatch, words) for words in commands]
+    flags = {flag for parser in parsers for action in parser._actions for flag in action.option_strings}
+    assert {own for ours in OURS.values() for own in ours} <= flags
+    assert {own for ways in ADVICE.values() for own in ways if own} <= flags
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "grpo", "--batch_size", "4"], "--tasks-per-step problems times --group-size answers"),
+        (["train", "grpo", "--num-train-epochs", "1"], "a run is counted in steps: --steps N"),
+        (["sft", "--per-device-train-batch-size", "4"], "a batch is counted in tokens: --batch-tokens N"),
+        (["eval", "--model", "x"], "the model or the run is the first word"),
+        (["eval", "x", "--num-fewshot", "5"], "put some into --prompt FILE"),
+        (["run", "grpo", "--use-peft"], "--lora RANK"),
+        (["run", "grpo", "--max-tokens"], "argument --max-tokens: expected one argument"),
+        (["run", "grpo", "--no-such-flag", "1"], "unknown argument '--no-such-flag'"),
+        (["run", "grpo", "--learning-rate", "fast"], "argument --lr: expected a number, found 'fast'"),
+    ],
+)
+def test_what_is_done_another_way_here_is_said_in_one_line(words, told, capsys):
+    assert main([*words, "--out", "none"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_a_file_of_flags_takes_their_names_too(tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text('recipe = "grpo"\nlearning_rate = 3e-4\nnum-generations = 4\nmax-tokens = 64\n')
+    assert main(["run", "--config", str(file), "--model", TINY, "--threads", "1", "--dry-run"]) == 0
+    said = plain_lines(capsys.readouterr().out)
+    assert {"lr = 0.0003", "group-size = 4", 'set = ["roles.solver.sampling.max_tokens=64"]'} <= set(said)
+
+
+def test_the_result_of_a_run_alone_goes_to_stdout_as_json(tmp_path, capfd):
+    out = tmp_path / "run"
+    assert main(["run", "grpo", "--smoke", "--json", *SMALL, "--steps", "1", "--out", str(out)]) == 0
+    result = capfd.readouterr()
+    assert json.loads(result.out) == json.loads((out / "summary.json").read_text())
+    assert "measuring the start" in result.err and "report: " in result.err
+    assert main(["resume", str(out), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["steps"] == 1
+
+
+def test_the_result_of_a_stage_as_json(tmp_path, capfd):
+    words = ["sft", "--model", TINY, "--tokens", "2048", "--batch-tokens", "1024", "--length", "512", "--threads", "1"]
+    assert main([*words, "--json", "--out", str(tmp_path / "model")]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["finished"] and found["step"] == 2 and found["loss"] > 0
+
+
+ROWS = [(f"Tom has {i} apples and buys {i + 3}. How many has he now?", str(2 * i + 3)) for i in range(40)]
+
+
+def asked(question):
+    return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}]
+
+
+def written(folder, layout):
+    """The rows in a layout that others use; the file."""
+    names, ending, wrap = LAYOUTS[layout]
+    rows = [dict(zip(names, wrap(*row), strict=True)) for row in ROWS]
+    file = folder / f"rows.{ending}"
+    if ending == "csv":
+        with file.open("w", newline="") as stream:
+            table = csv.DictWriter(stream, names)
+            table.writeheader()
+            table.writerows(rows)
+    else:
+        text = json.dumps(rows) if ending == "json" else "".join(json.dumps(row) + "\n" for row in rows)
+        file.write_text(text)
+    return file
+
+
+LAYOUTS = {  # names of the columns, ending of the file, what stands in a row
+    "ours": (("question", "answer"), "jsonl", lambda q, a: (q, a)),
+    "trl": (("prompt", "solution"), "jsonl", lambda q, a: (asked(q), a)),
+    "spelled": (("Prompt", "Ground Truth"), "csv", lambda q, a: (q, a)),
+    "array": (("Problem", "final-answer"), "json", lambda q, a: (q, a)),
+    "worked": (("problem", "solution"), "jsonl", lambda q, a: (q, f"We add both.\nThis is $\\boxed{{{a}}}$.")),
+    "number": (("query", "expected_answer"), "jsonl", lambda q, a: (q, int(a))),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_data_of_others_is_read_and_shown(layout, tmp_path, capsys):
+    file = written(tmp_path, layout)
+    assert main(["check", "data", str(file), "--json"]) == 0
+    seen = json.loads(capsys.readouterr().out)["seen"]
+    (question, answer), _, _ = LAYOUTS[layout]
+    assert (seen["question"], seen["answer"]) == (question, answer)
+    assert (seen["first_question"], seen["first_answer"]) == ROWS[0]
+    source = JsonlTasks(file)
+    assert {split: source.size(split) for split in SPLITS} == seen["splits"]
+    assert bool(source.notes) == (layout != "ours")
+    source.close()
+
+
+def test_columns_of_any_name_are_named_by_flags(tmp_path, capsys):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"frage": q, "loesung": a, "question": "no"}) + "\n" for q, a in ROWS))
+    names = ["--question-column", "frage", "--answer-column", "loesung"]
+    assert main(["check", "data", str(file), *names]) == 0
+    assert "a run sees: question from 'frage', answer from 'loesung'" in capsys.readouterr().out
+    run = ["run", "grpo", "--model", TINY, "--threads", "1", "--data", str(file), "--dry-run"]
+    assert main([*run, *names]) == 0
+    flags = capsys.readouterr().out
+    assert 'tasks = "jsonl:frage,loesung"' in flags
+    (tmp_path / "mine.toml").write_text(flags)
+    assert main(["run", "--config", str(tmp_path / "mine.toml"), "--dry-run"]) == 0
+    assert plain_lines(capsys.readouterr().out) == plain_lines(flags)
+    assert main([*run, "--answer-column", "frage", "--tasks", "words"]) == 2
+    assert "--answer-column goes with --data FILE and --tasks jsonl, not with 'words'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"frage": "1 + 1?", "loesung": "2"}, "name the column, as in --question-column NAME"),
+        ({"question": "1 + 1?", "loesung": "2"}, "no field 'answer'"),
+        ({"problem": "1 + 1?", "solution": "one and " * 20}, "name the column that has the answer alone"),
+        ({"prompt": [{"role": "user"}], "answer": "2"}, "messages of {role, content}"),
+        ({"prompt": [*asked("1?"), *asked("2?")], "answer": "2"}, "2 messages of a user"),
+        ({"prompt": [*asked("1?"), {"role": "assistant", "content": "1"}], "answer": "2"}, "the last"),
+        ({"prompt": "1 + 1?", "completion": "2", "label": True}, "the layout is prompt and completion"),
+    ],
+)
+def test_a_row_that_cannot_be_guessed_says_what_to_do(row, told, tmp_path, capsys):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    assert main(["run", "grpo", "--data", str(file), "--out", str(tmp_path / "run")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line

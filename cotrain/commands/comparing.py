@@ -9,10 +9,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import add_answer_flags, add_device_flag, answer_format_of, device_of, quiet_libraries
+from cotrain.commands.common import (
+    add_answer_flags,
+    add_column_flags,
+    add_device_flag,
+    add_json_flag,
+    answer_format_of,
+    device_of,
+    quiet_libraries,
+)
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, real_number, whole_number
-from cotrain.core.verbosity import print_progress
+from cotrain.core.verbosity import print_progress, tell_result
 from cotrain.pages.compare_words import EQUAL
 
 
@@ -48,7 +56,10 @@ def compare(argv: Sequence[str]) -> int:
         help="steps between points of the curves; 0: no curves",
     )
     parser.add_argument("--tasks", metavar="SOURCE", help="problems of every arm, as of `cotrain run`")
-    parser.add_argument("--data", metavar="FILE", help="file, directory or owner/name of the Hub with them")
+    parser.add_argument(
+        "--data", metavar="FILE", help="JSON lines, a JSON array, CSV or parquet, or owner/name of the Hub"
+    )
+    add_column_flags(parser)
     parser.add_argument(
         "--operations", type=whole_number(1), nargs=2, metavar="N", help="fewest and most steps of word problems"
     )
@@ -59,9 +70,11 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
     add_device_flag(parser)
     parser.add_argument("--workers", type=whole_number(1), metavar="N", help="runs at a time (default: one a core)")
+    add_json_flag(parser)
     arguments = parser.parse_strictly(argv, _setting_meant)
     quiet_libraries()
     from cotrain import lab
+    from cotrain.tasks.sources import with_columns
 
     batches, budget = arguments.batches, arguments.budget
     if arguments.equal in ("batches", "updates") and budget is not None:
@@ -85,7 +98,7 @@ def compare(argv: Sequence[str]) -> int:
             measure=arguments.measure,
             evaluate_every=arguments.evaluate_every,
             settings=tuple(arguments.set),
-            tasks=arguments.tasks,
+            tasks=with_columns(arguments.tasks, arguments.question_column, arguments.answer_column),
             data=arguments.data,
             operations=tuple(arguments.operations) if arguments.operations else None,
             lenient=arguments.lenient,
@@ -119,6 +132,7 @@ def study(argv: Sequence[str]) -> int:
     add_device_flag(parser)
     parser.add_argument("--workers", type=whole_number(1), metavar="N", help="runs at a time (default: one a core)")
     parser.add_argument("--dry-run", action="store_true", help="check file and arms, print what they run, and stop")
+    add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
     quiet_libraries()
     from cotrain.lab.comparison.forecast import forecast
@@ -144,6 +158,7 @@ def _run_and_print(work: Callable[[], dict[str, Any]], out: Path) -> int:
     except Interrupted as stopped:
         print("stopped; nothing is lost. Go on with the same command")
         return 128 + (stopped.signal or signal.SIGINT)
+    tell_result(result)
     for line in result["lines"]:
         print(line)
     print(f"report: {out / 'report.html'}")

@@ -9,6 +9,7 @@ from typing import Any
 from cotrain.commands.common import (
     add_backend_flags,
     add_device_flag,
+    add_json_flag,
     add_lag_flag,
     add_threads_flag,
     add_view_flag,
@@ -42,6 +43,7 @@ def resume(argv: Sequence[str]) -> int:
     add_lag_flag(parser, None)
     add_trust_flag(parser)
     add_view_flag(parser)
+    add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
     from cotrain.runs.directory import RunDirectory, refuse_other_lag
 
@@ -94,6 +96,7 @@ def demo(argv: Sequence[str]) -> int:
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
     parser.add_argument("--seed", type=whole_number(), metavar="N", help="another demo (default: 0)")
     add_view_flag(parser)
+    add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
     set_threads(None)
     quiet_libraries()

@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.commands.common import (
-    RECIPE,
     add_answer_flags,
     add_backend_flags,
+    add_column_flags,
     add_device_flag,
     add_lag_flag,
     add_threads_flag,
     add_view_flag,
     backend_of,
-    config_lines,
-    config_of,
-    config_words,
     device_of,
     figure_text,
     quiet_libraries,
@@ -39,6 +36,7 @@ from cotrain.core.flags import (
     typed_flags,
     whole_number,
 )
+from cotrain.core.verbosity import tell_result
 from cotrain.metrics.table import is_headline, table_rank
 
 if TYPE_CHECKING:
@@ -56,13 +54,17 @@ def run(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    config = config_of(argv)
+    config: tuple[str, dict[str, Any]] | None = None
+    if any(word.partition("=")[0] == "--config" for word in argv):
+        from cotrain.commands.config_file import config_of, config_words
+
+        config = config_of(argv)
     target, argv = _split_target(argv, config)
     from cotrain.config.registry import find_recipe
 
     build = find_recipe(target)
     parser, names = parser_of(target, build)
-    words = config_words(*config, parser) if config else []
+    words, argv = config_words(*config, parser) if config else [], parser.own_names(argv)
     if "--smoke" in argv:
         from cotrain.commands.smoke import smoke_note, smoke_words
 
@@ -70,8 +72,8 @@ def run(argv: Sequence[str]) -> int:
     words += argv
     parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
     typed = typed_flags(words, parser)
-    if parsed.json and not parsed.dry_run:
-        parser.error("--json goes with --dry-run; add it")
+    if parsed.out is None and not parsed.dry_run:
+        parser.error("the following arguments are required: --out")
     set_threads(parsed.threads)
     quiet_libraries()
     from cotrain import api
@@ -88,11 +90,13 @@ def run(argv: Sequence[str]) -> int:
     backend, device = backend_of(parsed), device_of(parsed.device, here=parsed.backend == "local")
     if (origin := base_recipe.origin) is not None:
         for name in names:
-            setattr(parsed, name, origin.arguments.get(name, getattr(parsed, name)))
+            value = origin.arguments.get(name, getattr(parsed, name))
+            setattr(parsed, name, value.get("function") if isinstance(value, dict) else value)
     if not parsed.dry_run:
         RunDirectory(parsed.out).refuse_used()  # before a model is asked
         check_due(recipe)
     notes = [smoke_note(recipe)] if parsed.smoke else []
+    notes += getattr(recipe.tasks, "notes", [])
     notes += size_notes(base_recipe.origin, parsed.set, typed)
     if backend is None and not are_small(spec.model for spec in recipe.policies.values() if spec.head):
         from cotrain.preflight.estimate import fit_to_memory
@@ -106,6 +110,7 @@ def run(argv: Sequence[str]) -> int:
         notes += packing
         recipe = with_answer_formats(recipe, parsed, dry=True)
         parsed.set = list(recipe.origin.settings) if recipe.origin else parsed.set
+        from cotrain.commands.config_file import config_lines
         from cotrain.commands.dry_run import dry_run
 
         return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
@@ -151,11 +156,11 @@ def _split_target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]
     """The recipe's name, by the first word or the file of flags, and the words behind it."""
     if argv and not argv[0].startswith("-"):
         return argv[0], argv[1:]
-    if config is None or RECIPE not in config[1]:
+    if config is None or "recipe" not in config[1]:
         raise ConfigError(
             "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`"
         )
-    return str(config[1][RECIPE]), argv
+    return str(config[1]["recipe"]), argv
 
 
 def _make_recipe(
@@ -164,14 +169,16 @@ def _make_recipe(
     """The recipe of these arguments, on the problems that the flags name."""
     from cotrain.config.registry import make_recipe
 
-    if parsed.tasks is None and parsed.data is None and parsed.operations is None and not parsed.lenient:
+    data_flags = ("tasks", "data", "operations", "question_column", "answer_column")
+    if all(getattr(parsed, name) is None for name in data_flags) and not parsed.lenient:
         return make_recipe(target, arguments)
     if "tasks" not in inspect.signature(build).parameters:
         raise ConfigError(
             f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations"
         )
-    from cotrain.tasks.sources import problem_source
+    from cotrain.tasks.sources import problem_source, with_columns
 
+    parsed.tasks = with_columns(parsed.tasks, parsed.question_column, parsed.answer_column)
     return make_recipe(
         target, {**arguments, "tasks": problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient)}
     )
@@ -186,7 +193,7 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     its_own = parser.add_argument_group(f"parameters of {build.__name__}")
     common = parser.add_argument_group("settings of every recipe")
     data, run_group = parser.add_argument_group("problems"), parser.add_argument_group("the run")
-    run_group.add_argument("--out", required=True, metavar="DIR", help="a new directory for the run")
+    run_group.add_argument("--out", metavar="DIR", help="a new directory for the run")
     run_group.add_argument("--set", action="append", default=[], metavar="a.b=value", help="any setting; see --dry-run")
     run_group.add_argument(
         "--config", metavar="FILE", help="flags in a TOML file, one key a flag; those given here count more"
@@ -198,7 +205,9 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     )
     run_group.add_argument("--smoke", action="store_true", help="a trial in seconds: few steps, little is measured")
     run_group.add_argument(
-        "--json", action="store_true", help="with --dry-run: the settings as recipe.json will have them"
+        "--json",
+        action="store_true",
+        help="print the summary as JSON; with --dry-run the settings as recipe.json will have them",
     )
     run_group.add_argument(
         "--checkpoint-every", type=whole_number(1), default=25, metavar="N", help="steps between checkpoints"
@@ -220,8 +229,11 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         "--tasks", metavar="SOURCE", help="words (the default), games:NAME, gym:NAME, jsonl, or a benchmark: gsm8k …"
     )
     data.add_argument(
-        "--data", metavar="FILE", help="file, directory or owner/name of the Hub, for all but words and gym"
+        "--data",
+        metavar="FILE",
+        help="JSON lines, a JSON array, CSV or parquet, a directory of them, or owner/name of the Hub",
     )
+    add_column_flags(data)
     data.add_argument(
         "--lenient", action="store_true", help="set malformed rows of --data aside, in OUT/quarantine.jsonl"
     )
@@ -272,6 +284,7 @@ def run_watched(
     except Diverged as error:
         print(f"cotrain: {error}", file=sys.stderr)
         return 1
+    tell_result(outcome.summary)
     print_summary(outcome.summary)
     print(f"report: {outcome.directory / 'report.html'}")
     return 0

@@ -12,7 +12,7 @@ from typing import Any
 from cotrain.core.flags import Parser, parsed_values, typed_flags, typed_words
 
 STAGES = ("warmup", "unlabelled", "iteration", "revising")  # parameters of recipes: steps of a stage
-PROBLEMS, MEMBERS, HELD_OUT = 2, 4, 2
+PROBLEMS, MEMBERS, HELD_OUT, REVIEWS = 2, 4, 2, 2
 
 
 def smoke_words(build: Callable[..., Any], parser: Parser, names: Sequence[str], words: Sequence[str]) -> list[str]:
@@ -21,6 +21,8 @@ def smoke_words(build: Callable[..., Any], parser: Parser, names: Sequence[str],
     flags: dict[str, Any] = {"tasks_per_step": PROBLEMS, "group_size": min(MEMBERS, usual.get("group_size", MEMBERS))}
     flags |= {"evaluation_tasks": HELD_OUT, "evaluate_every": 0}
     flags |= dict.fromkeys((name for name in STAGES if usual.get(name, 0) is None or usual.get(name, 0) > 1), 1)
+    if usual.get("reviews", 0) > REVIEWS:
+        flags["reviews"] = REVIEWS
     if isinstance(ratio := usual.get("ratio"), tuple):
         flags["ratio"] = tuple(min(1, part) for part in ratio)
     shorter = ["--set=evaluation.splits=[]"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.commands.common import add_device_flag, add_threads_flag, device_of, prompt_of, set_threads
+from cotrain.commands.common import add_device_flag, add_json_flag, add_threads_flag, device_of, prompt_of, set_threads
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, real_number, whole_number
 from cotrain.core.verbosity import print_progress
@@ -37,6 +37,7 @@ def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
         "--save-every", type=whole_number(0), default=500, metavar="N", help="steps between checkpoints"
     )
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    add_json_flag(parser)
     add_device_flag(parser)
     add_threads_flag(parser)
 
@@ -74,7 +75,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     """Train a byte-level BPE tokenizer with single-token digits."""
     parser = Parser(prog="cotrain tokenizer", description=tokenizer.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
-    _add_data_flags(parser, ".txt, .jsonl or .parquet (default: the procedural corpus)")
+    _add_data_flags(parser, ".txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)")
     parser.add_argument("--vocab-size", type=whole_number(1), default=640, metavar="N", help="tokens")
     parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="of the procedural corpus")
     arguments = parser.parse_strictly(argv)
@@ -124,7 +125,7 @@ def pretrain(argv: Sequence[str]) -> int:
     """Train a language model from nothing, or go on with one, on running text."""
     parser = Parser(prog="cotrain pretrain", description=pretrain.__doc__)
     _add_common_flags(parser, lr=3e-3, tokens=4_000_000)
-    _add_data_flags(parser, ".txt, .jsonl or .parquet (default: the procedural corpus)")
+    _add_data_flags(parser, ".txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)")
     parser.add_argument("--model", help="go on from this model")
     parser.add_argument("--tokenizer", metavar="DIR", help="tokenizer of a new model (default: one is trained)")
     parser.add_argument("--kind", choices=("llama", "qwen3"), default="llama", help="llama or qwen3")
@@ -185,7 +186,7 @@ def sft(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain sft", description=sft.__doc__)
     _add_common_flags(parser, lr=None, tokens=1_000_000)
     parser.add_argument("--model", required=True, help="directory, Hub name or embedded model to start from")
-    _add_data_flags(parser, ".jsonl or .parquet (default: procedural solutions and reviews)")
+    _add_data_flags(parser, ".jsonl, .json, .csv or .parquet (default: procedural solutions and reviews)")
     parser.add_argument(
         "--role", choices=("solver", "verifier"), help="build what this role will see and say from --data"
     )

@@ -27,7 +27,7 @@ from cotrain.config.override import override
 from cotrain.config.policies import Learning, LrDecay, Policy, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import Protocol, Schedule
-from cotrain.core.arguments import bound_arguments, check_argument, hints_of
+from cotrain.core.arguments import bound_arguments, check_argument, hints_of, takes_function
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.registry import METHODS, joined_places
 from cotrain.core.state import Store
@@ -198,6 +198,10 @@ def _wrap_recipe(build: Build, *, without: tuple[str, ...], defaults: Mapping[st
             if name in without:
                 raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
         bound = bound_arguments(make_recipe, (), arguments)
+        for name in (name for name, value in bound.items() if isinstance(value, str) and takes_function(hints[name])):
+            from cotrain.core.user_code import load_function
+
+            bound[name] = load_function(bound[name], f"{name} of {build.__name__}")
         sized = anew and len(arguments) < len(bound)  # all of them: the file of a dry run
         defaults = size_defaults(bound, arguments) if sized else {}
         bound |= defaults
@@ -287,10 +291,15 @@ def describe_argument(name: str, value: Any) -> Any:
         return value
     if isinstance(value, tuple | list):
         return [describe_argument(name, v) for v in value]
+    if inspect.isfunction(value):
+        from cotrain.core.user_code import function_target
+
+        return {"function": function_target(value)}
     describe = getattr(value, "describe", None)
     if describe is None:
         raise ConfigError(
-            f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value or a task source"
+            f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value, a function or "
+            "a task source"
         )
     from cotrain.core.user_code import class_target
 

@@ -161,6 +161,11 @@ def _least_of(hint: Any, *, held_out: bool = False) -> int | None:
     return bounds[0].held_out if held_out and bounds[0].held_out is not None else bounds[0].least
 
 
+def takes_function(hint: Any) -> bool:
+    """Whether an annotation allows a function, which a text may name: ``str | Callable[..., float]``."""
+    return any(typing.get_origin(one) is Callable for one in typing.get_args(hint))
+
+
 def fits_hint(value: Any, hint: Any) -> bool:
     """Whether a value is of the kind that an annotation asks for. What is no plain kind (a task source) always fits."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)

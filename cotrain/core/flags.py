@@ -66,12 +66,21 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`")
 
+    def own_names(self, words: Sequence[str]) -> list[str]:
+        """The words with flags of other programs in the names of this command. Raises ConfigError."""
+        known = {flag for action in self._actions for flag in action.option_strings}
+        if all(word.partition("=")[0] in known for word in words if word.startswith("--") or word == "-o"):
+            return list(words)
+        from cotrain.core.flag_names import rename_flags
+
+        return rename_flags(words, known, self.prog)
+
     def parse_strictly(
         self, words: Sequence[str], elsewhere: Callable[[str, str], str] = lambda flag, value: ""
     ) -> argparse.Namespace:
         """Parse all of ``words``; an unknown flag names the nearest known one, or what ``elsewhere`` says of it and its
         value, such as which command has it."""
-        values, unknown = self.parse_known_args(words)
+        values, unknown = self.parse_known_args(self.own_names(words))
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
             word = unknown[0].split("=")[0]

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from cotrain.core.errors import SHOWN, ConfigError, CotrainError, error_text, nearest_name, unknown_message
@@ -158,6 +158,29 @@ def first_user_line(places: Iterable[tuple[str, int | None]]) -> str:
         if file.suffix == ".py" and not ({ours, *libraries} & set(file.parents)):
             return f"{file.name}, line {line}"
     return ""
+
+
+def function_target(function: FunctionType) -> str:
+    """How to find a function of the user's again: ``/path/to/file.py:name``; of one that no file has its name alone."""
+    try:
+        file = Path(inspect.getfile(function)).resolve()
+    except (OSError, TypeError):
+        file = Path()
+    named = function.__qualname__.isidentifier() and file.suffix == ".py"
+    return f"{file}:{function.__qualname__}" if named else function.__qualname__
+
+
+def load_function(target: str, where: str) -> FunctionType:
+    """The function that ``path/to/file.py:name`` names. Raises ConfigError."""
+    path, _, name = target.rpartition(":")
+    if not path.endswith(".py"):
+        raise ConfigError(f"{where} is {target!r}; expected path/to/file.py:function")
+    module = load_file(path, where)
+    functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+    if name not in functions:
+        raise ConfigError(f"{where}: {unknown_message('function', name, functions)}")
+    found: FunctionType = getattr(module, name)
+    return found
 
 
 def class_target(kind: type) -> str | None:

@@ -26,6 +26,7 @@ LEVELS = ("debug", "info", "warning", "error")
 LOGGER = logging.getLogger("cotrain")
 if LOGGER.level == logging.NOTSET:  # from Python too, where no command sets it
     LOGGER.setLevel(logging.INFO)
+RESULTS: list[Any] = []  # of the command that runs
 LIBRARIES = ("transformers", "huggingface_hub", "httpx", "datasets", "peft")
 
 
@@ -57,6 +58,11 @@ def print_progress(text: str) -> None:
     """Print one line of progress."""
     if shows_progress():
         print(text, flush=True)
+
+
+def tell_result(value: Any) -> None:
+    """What a command found, for ``--json``."""
+    RESULTS.append(value)
 
 
 # -- How far something long has come: a line with total and time left, at most every five seconds and ten in all.

@@ -23,7 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,10 @@ from cotrain.core.flags import Parser
 from cotrain.core.types import ParseFailure
 from cotrain.core.verbosity import Pace, print_progress
 from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
+from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.tasks.processbench import solution_of_row
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
-from cotrain.tasks.rows import ANY, Schema, row_of, schema_of
+from cotrain.tasks.rows import ANY, Schema, format_of, row_of, schema_of
 from cotrain.text.answers import check_answer, free_solution
 from cotrain.text.parsers import TAGS, tagged_solution
 
@@ -73,6 +74,7 @@ class LintReport:
     read: dict[str, Any] = field(
         default_factory=dict
     )  # with --answer: of how many texts so many are read, and are right
+    seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
     aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
 
     def count_rows(self, level: str) -> int:
@@ -87,6 +89,12 @@ class LintReport:
         out = [f"{self.path}: {self.rows} rows"]
         for finding in self.findings:
             out += finding.report_lines()
+        if self.seen:
+            splits = ", ".join(f"{count} {split}" for split, count in self.seen["splits"].items())
+            out.append(
+                "a run sees: question from {question!r}, answer from {answer!r}; {0}".format(splits, **self.seen)
+            )
+            out.append("    {first_question!r:.160} → {first_answer!r:.60}".format(**self.seen))
         if self.read:
             counts = "{texts} worked texts: {read} are read, {right} of them as the gold answer".format(**self.read)
             out.append(f"--answer {self.read['answer']}: {counts}")
@@ -106,6 +114,7 @@ class _Question:
     answer: str | None
     words: tuple[str, ...]
     worked: str = ""  # the text in which an answer is looked for, with ``--answer``
+    columns: tuple[str, str] = ("", "")  # that question and answer were read from
 
 
 def check_file(
@@ -118,7 +127,7 @@ def check_file(
     answer: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> LintReport:
-    """Check one file of JSON lines (``.gz`` too) or parquet, of questions and answers or of ProcessBench.
+    """Check one file of JSON lines, a JSON array, CSV or parquet, of questions and answers or of ProcessBench.
 
     ``answer``: how worked texts are read. ``say`` hears of what takes long. Raises DataError where a file is missing,
     unreadable or empty; every other fault is a finding.
@@ -140,6 +149,7 @@ def check_file(
         lengths=lengths,
         histogram=histogram,
         read=answer_counts,
+        seen=_view_of_run(questions),
         aside=aside,
     )
 
@@ -151,20 +161,44 @@ def _read_questions(path: Path, schema: Schema) -> tuple[list[_Question], Quaran
     def read_question(row: dict[str, Any], where: str) -> _Question:
         if "steps" in row and "label" in row:
             sample = solution_of_row(row, where, "")
-            asked, answer, given = sample.problem, None, " ".join(sample.steps)
+            asked, answer, given, columns = sample.problem, None, " ".join(sample.steps), ("", "")
         else:
             found = row_of(row, schema.question, schema.answer, where)
-            asked, answer, given = found.question, found.answer, ""
+            asked, answer, given, columns = found.question, found.answer, "", found.columns
         words, key = tuple(_WORD.findall(asked.casefold())), question_key(asked)
         whole = f"{key} {question_key(given)}" if given else key
         number = int(where.rpartition(" ")[2])
         worked = _worked_text(row)
-        return _Question(number=number, text=asked, key=key, row=whole, answer=answer, words=words, worked=worked)
+        return _Question(
+            number=number,
+            text=asked,
+            key=key,
+            row=whole,
+            answer=answer,
+            words=words,
+            worked=worked,
+            columns=columns,
+        )
 
     questions = parse_rows(numbered_lines(path), read_question, aside)
     if not questions and not aside.refused:
-        raise DataError(f"{path}: no rows; expected JSON lines, one object a line, or parquet")
+        raise DataError(f"{path}: no rows; expected {format_of(path)}")
     return questions, aside
+
+
+def _view_of_run(questions: Sequence[_Question]) -> dict[str, Any]:
+    """What ``cotrain run --data`` makes of these rows, but for those it leaves out as held-out ones; {} for reviews."""
+    first = next((question for question in questions if question.answer is not None), None)
+    if first is None:
+        return {}
+    splits = Counter(split_of(question.text) for question in questions)
+    columns = dict(zip(("question", "answer"), first.columns, strict=True))
+    return {
+        **columns,
+        "splits": {split: splits[split] for split in SPLITS},
+        "first_question": first.text,
+        "first_answer": first.answer,
+    }
 
 
 def _worked_text(row: Mapping[str, Any]) -> str:
@@ -314,9 +348,13 @@ def command(argv: Sequence[str]) -> int:
     if argv[:1] != ["data"]:
         raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`")
     parser = Parser(prog="cotrain check data", description="Find what is wrong with a file of questions and answers.")
-    parser.add_argument("file", metavar="FILE", help="JSON lines, .gz or plain, or parquet")
+    parser.add_argument(
+        "file", metavar="FILE", help="JSON lines, one JSON array, CSV with a header, each .gz or plain, or parquet"
+    )
     parser.add_argument("--against", nargs="+", default=[], metavar="FILE", help="files that must not share questions")
     parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
+    parser.add_argument("--question-column", metavar="NAME", help="with the question, where its name is no usual one")
+    parser.add_argument("--answer-column", metavar="NAME", help="with the answer, where its name is no usual one")
     parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
     parser.add_argument(
         "--answer", metavar="FORMAT", help="read its worked texts so: tags, boxed, hash, phrase, last-number …"
@@ -326,6 +364,11 @@ def command(argv: Sequence[str]) -> int:
     if arguments.answer is not None:
         check_answer(arguments.answer)
     schema = ANY if arguments.schema is None else schema_of(arguments.schema)
+    schema = replace(
+        schema,
+        question=arguments.question_column or schema.question,
+        answer=arguments.answer_column or schema.answer,
+    )
     report = check_file(
         arguments.file,
         arguments.against,

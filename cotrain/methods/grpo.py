@@ -8,16 +8,18 @@ Controls are parameters: ``estimator`` is how an answer is compared with its gro
 verifier would be worth; with ``oracle_noise=0.2`` one that is wrong about every fifth step. ``outcome_noise=0.2`` pays
 by a judge that is wrong about every fifth answer, at random; ``false_positives=0.2`` by one that calls every fifth
 wrong answer right, ``false_negatives=0.2`` by one that calls every fifth right answer wrong. ``format_reward`` pays for
-a solution that can be read, as a channel of its own. Left out: several updates from one batch.
+a solution that can be read, as a channel of its own. ``reward`` is a function of your own that pays in place of the
+truth. Left out: several updates from one batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 from cotrain import CORRECT, FORMAT, OUTCOME, STEP, Signal
-from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task
+from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task, Turn
 from cotrain import decay, common_roles, gives, recipe, rng_of, single, solve
 from cotrain.config.schedule import Protocol
 from cotrain.learn.algorithms import BY_NAME, Name
@@ -52,6 +54,20 @@ async def solve_and_be_told(
     solution.reward(WORD, float(right != flipped))
 
 
+PAID = Signal("reward", meaning="what the user's own function says of the answer")
+Reward = Callable[[Task, Turn, bool], float]  # the problem, the answer, whether it is right
+
+
+@gives(*SOLVED, PAID.to("solver"))
+async def solve_and_be_paid(
+    task: Task, roles: Roles, *, reward: Reward, step_rewards: StepRewards = "none", oracle_noise: float = 0.0
+) -> None:
+    """``solve``, and what ``reward`` says of the answer, unless it could not be graded."""
+    solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
+    if not solution.failed:
+        solution.reward(PAID, reward(task, solution, CORRECT.known(solution)))
+
+
 @recipe
 def grpo(
     run: Settings,
@@ -62,6 +78,7 @@ def grpo(
     alpha_end: float = 0.001,  # the same weight, at the end
     steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # who pays for steps
     oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
+    reward: str | Reward | None = None,  # pays instead of the truth: my_file.py:function of task, answer, correct
     outcome_noise: float = 0.0,  # chance with which a readable answer is paid as if it were the other
     false_positives: float = 0.0,  # the same chance for wrong answers alone
     false_negatives: float = 0.0,  # and for right answers alone
@@ -85,9 +102,12 @@ def grpo(
     play: Protocol = partial(solve, step_rewards=step_rewards, oracle_noise=oracle_noise)
     if told_wrongly:
         play = partial(solve_and_be_told, noise=noise, step_rewards=step_rewards, oracle_noise=oracle_noise)
-    rewards: dict[Signal, Any] = {WORD if told_wrongly else OUTCOME: 1.0} | (
-        {FORMAT: format_reward} if format_reward else {}
-    )
+    if callable(reward):
+        if told_wrongly:
+            raise ConfigError("grpo: noise is about the truth, and reward pays in its place; leave out one")
+        play = partial(solve_and_be_paid, reward=reward, step_rewards=step_rewards, oracle_noise=oracle_noise)
+    paid = PAID if callable(reward) else WORD if told_wrongly else OUTCOME
+    rewards: dict[Signal, Any] = {paid: 1.0} | ({FORMAT: format_reward} if format_reward else {})
     rewards |= {STEP: decay(alpha, alpha_end)} if oracle else {}
     learn = BY_NAME[estimator](rewards=rewards, kl=run.pull())
     return run.recipe(

@@ -178,6 +178,11 @@ class Turn:
         return str(self.address)
 
     @property
+    def tokens(self) -> int:
+        """How many tokens it sampled, the one that ended it included."""
+        return len(self.completion.token_ids)
+
+    @property
     def finish(self) -> str:
         """ "stop" or "length"."""
         return self.completion.finish

@@ -145,8 +145,8 @@ def _old_and_new(model: str, lost: list[str], where: Path) -> tuple[str, str]:
 
 def admit_code(target: str, arguments: Mapping[str, Any]) -> None:
     """Of what a recipe is made of."""
-    classes = [one["class"] for one in arguments.values() if isinstance(one, Mapping) and one.get("class")]
-    for one in (target, *classes):
+    parts = [one.get("class") or one.get("function") for one in arguments.values() if isinstance(one, Mapping)]
+    for one in (target, *filter(None, parts)):
         path = str(one).rpartition(":")[0]
         if path.endswith(".py"):
             admit_file(path)

@@ -67,7 +67,11 @@ def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) ->
     less, where that is more than the run's steps play."""
     recipe, count, begun = trainer.recipe, count_episodes(trainer), time.monotonic()
     steps = recipe.steps * recipe.tasks_per_step * recipe.group_size
-    less = "; --evaluation-tasks N measures less, --smoke is a trial" if what == "the start" and count > steps else ""
+    less = (
+        "; --evaluation-tasks N measures less, --smoke is a trial"
+        if what == "the start" and count > max(steps, 100)
+        else ""
+    )
     say(f"measuring {what} on held-out problems, {count:,} episodes{less} …")
     pace, usual = Pace(count, "  measured {} episodes", say), trainer.watch
     trainer.watch = lambda _: pace.add

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from cotrain.core.verbosity import tell_result
+
 
 def progress_printer(steps: int) -> Callable[[dict[str, Any]], None]:
     """Prints a row with how many steps there are, and from the second row on the time that is left."""
@@ -40,6 +42,10 @@ def _duration_text(seconds: float) -> str:
 
 
 def report_outcome(outcome: Any, out: str) -> int:
+    loss = None if math.isnan(outcome.loss) else outcome.loss  # done before: JSON has no NaN
+    names = ("step", "finished", "seconds")
+    found = {name: getattr(outcome, name) for name in names} | {"loss": loss, "validation": dict(outcome.validation)}
+    tell_result({"model": out, **found})
     if outcome.finished:
         held_out = ", ".join(f"{name} {value:.3f}" for name, value in outcome.validation.items())
         losses = "finished before" if math.isnan(outcome.loss) else f"loss {outcome.loss:.3f}; held out: {held_out}"

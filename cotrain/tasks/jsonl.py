@@ -1,8 +1,9 @@
 """Problems from a local file, a directory, or a data set of the Hub: one row a problem, with a question and an answer.
 
-Accepted rows: ``{"question": …, "answer": …}``, ``{"problem": …, "answer": …}``, and GSM8K's, whose answer is worked
-text that ends in ``#### N``. Other columns are given as ``question=`` and ``answer=``; ``rows.py`` has those of public
-benchmarks and the format's details.
+Accepted rows: ``{"question": …, "answer": …}`` under their usual names, such as ``Prompt`` and ``Ground Truth`` or
+TRL's ``prompt`` of messages and ``solution``, and GSM8K's, whose answer is worked text that ends in ``#### N``. Other
+columns are given as ``question=`` and ``answer=``; ``rows.py`` has those of public benchmarks and the format's
+details.
 
 One file is cut into splits by a hash of each question: 80 % train, 10 % validation, 10 % test. So a split never depends
 on the order of rows, rows added later move nothing, and a question that occurs twice lies in one split. A directory
@@ -72,6 +73,14 @@ class JsonlTasks:
             raise DataError(
                 f"{self.path}: its rows have changed since they were recorded; restore the file, or start anew"
             )
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said as a run begins: from which columns its problems are read, where that was guessed."""
+        question, answer = self._rows["train"][0].columns
+        if (question, answer) == ("question", "answer") or (question, answer) == self._columns:
+            return []
+        return [f"note: {self.path}: the question is read from {question!r}, the answer from {answer!r}"]
 
     def get(self, split: str, index: int) -> Task:
         """Row ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""

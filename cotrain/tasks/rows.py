@@ -8,7 +8,10 @@ r"""Rows of question and answer: the columns of public benchmarks, and a row of 
 
 ``SCHEMAS`` says for each benchmark which columns hold what, in the public release and in the common copies. Columns are
 written as text: ``a|b`` is the first of the two that a row has, ``a+b`` both with a space between, ``a[]`` a list of
-texts, joined by commas. An answer that ends in ``#### N``, as GSM8K's, is worked text with the answer N.
+texts, joined by commas, and ``~question`` the first usual name of a question in any spelling (``Ground Truth`` is
+``ground_truth``). A question may be the messages of a conversation with one question of a user, as TRL has them. An
+answer may be worked text: one that ends in ``#### N``, as GSM8K's, has the answer N, and in any other the last
+``\boxed{N}`` counts.
 
 Every malformed row is an error with its file, row and column; ``reading.py`` has whole files. A column ``paraphrase``,
 a string or a list of strings, puts the same question in other words; other columns are ignored. Parquet files have the
@@ -25,8 +28,8 @@ import json
 import math
 import os
 from collections import Counter, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
 from itertools import chain
@@ -37,8 +40,9 @@ from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
 from cotrain.grading.notation import without_separators
 from cotrain.tasks.parquet import ENDING, parquet_rows
-from cotrain.text.parsers import write_solution
+from cotrain.text.parsers import last_boxed, write_solution
 
+MOST_WORDS = 12  # of an answer in a column that is called a solution; longer ones are worked texts
 BOM = b"\xef\xbb\xbf"
 FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
 Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
@@ -53,8 +57,18 @@ class Schema:
     hub: str = ""  # "owner/name" or "owner/name:config"
 
 
+USUAL_NAMES = {  # what a column is usually called, without capitals, spaces and strokes; the first that is there
+    "~question": ("question", "problem", "prompt", "query", "input", "problemstatement", "questiontext"),
+    "~answer": (
+        *("answer", "finalanswer", "expectedanswer", "correctanswer", "groundtruth", "goldanswer", "gold", "target"),
+        *("reference", "referenceanswer", "solution", "result"),
+    ),
+}
+ANY = Schema(  # whatever a file may call them
+    "question_concat|Body+Question|body+question|question|problem|~question", "answer|Answer|final_answer[]|~answer"
+)
 SCHEMAS = {
-    "jsonl": Schema("question|problem", "answer"),
+    "jsonl": ANY,
     "gsm8k": Schema("question|problem", "answer", "openai/gsm8k:main"),
     "gsm-plus": Schema("question", "answer", "qintongli/GSM-Plus"),
     "gsm-symbolic": Schema("question", "answer", "apple/GSM-Symbolic:main"),
@@ -67,10 +81,6 @@ SCHEMAS = {
     "olympiadbench": Schema("problem|question", "answer|final_answer[]", "Hothan/OlympiadBench:OE_TO_maths_en_COMP"),
     "minerva": Schema("problem|question", "answer", "math-ai/minervamath"),
 }
-ANY = Schema(  # whatever a file may call them
-    "question_concat|Body+Question|body+question|question|problem|Question|Problem|prompt|input",
-    "answer|Answer|final_answer[]|result|target",
-)
 
 
 def schema_of(name: str) -> Schema:
@@ -88,6 +98,7 @@ class Row:
     answer: str  # the gold answer alone
     solution: str | None  # worked text in step tags, from GSM8K's format
     paraphrases: tuple[str, ...] = ()
+    columns: tuple[str, str] = field(default=("", ""), compare=False)  # that question and answer were read from
 
 
 def normal_question(question: str) -> str:
@@ -224,18 +235,26 @@ def _size_above(line: Line, most: int) -> bool:
 def row_of(row: dict[str, Any], question: str, answer: str, where: str) -> Row:
     """Question and answer of an object, by the columns that hold them. Raises DataError that begins with ``where``."""
     _refuse_talk(row, question, answer, where)
-    _, question_text = field_of(row, question, where, numbers=False)
+    asked, question_text = field_of(row, question, where, numbers=False)
     column, answer_text = field_of(row, answer, where, numbers=True)
+    columns = (asked, column)
     paraphrases = _read_paraphrases(row, question_text, f"{where}, field 'paraphrase'")
     work, mark, gold = answer_text.rpartition("####")
     if not mark:
-        return Row(question=question_text, answer=answer_text.strip(), solution=None, paraphrases=paraphrases)
+        boxed = last_boxed(answer_text) if "\\boxed" in answer_text else None
+        gold = answer_text.strip() if boxed is None else boxed
+        if boxed is None and column.lower() == "solution" and len(gold.split()) > MOST_WORDS:
+            raise DataError(
+                f"{where}, field {column!r}: a worked text without \\boxed{{…}} or ####; name the column that has the "
+                "answer alone, as in --answer-column NAME"
+            )
+        return Row(question=question_text, answer=gold, solution=None, paraphrases=paraphrases, columns=columns)
     gold = without_separators(gold.strip())
     if not gold:
         raise DataError(f"{where}, field {column!r}: nothing after the last '####'; expected the final answer there")
     lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
     solution = write_solution(lines, gold) if lines else None
-    return Row(question=question_text, answer=gold, solution=solution, paraphrases=paraphrases)
+    return Row(question=question_text, answer=gold, solution=solution, paraphrases=paraphrases, columns=columns)
 
 
 TALK = {"messages": "messages", "conversations": "ShareGPT", "completion": "prompt and completion"}  # column → layout
@@ -244,10 +263,9 @@ TALK = {"messages": "messages", "conversations": "ShareGPT", "completion": "prom
 def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) -> None:
     """Raise DataError for a row of worked text, as fine-tuning wants it, where problems with answers are expected."""
     column = next((name for name in TALK if name in row), None)
-    if column is None or any(choice.removesuffix("[]") in row for choice in answer.split("|")):
+    if column is None or any(_names_in(row, choice) for choice in answer.split("|")):
         return
-    wanted = [columns.split("|")[0].split("+")[0].removesuffix("[]") for columns in (question, answer)]
-    wanted = ["question", "answer"] if question == ANY.question else wanted
+    wanted = [_plain_name(columns) for columns in (question, answer)]
     raise DataError(
         f"{where}: the layout is {TALK[column]}; a run wants a problem and its answer alone, in the columns "
         f"{wanted[0]!r} and {wanted[1]!r}; to learn worked texts: `cotrain sft --role solver --data FILE`"
@@ -255,25 +273,56 @@ def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) ->
 
 
 def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) -> tuple[str, str]:
-    """The columns that a row has of those in ``columns`` ("a|b", "a+b", "a[]"), and their text."""
+    """The columns that a row has of those in ``columns`` ("a|b", "a+b", "a[]", "~question"), and their text."""
     for choice in columns.split("|"):
-        names = choice.split("+")
-        if all(name.removesuffix("[]") in row for name in names):
-            return choice, " ".join(_column_text(row, name, where, numbers=numbers) for name in names)
-    first = columns.split("|")[0].split("+")[0].removesuffix("[]")
+        if names := _names_in(row, choice):
+            return "+".join(names), " ".join(_column_text(row, name, where, numbers=numbers) for name in names)
+    first = _plain_name(columns)
     near = get_close_matches(first, row, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, row)) or 'none'})")
+    guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
+    more = f"; name the column, as in --{guessed}-column NAME" if guessed and row and not near else ""
+    raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, row)) or 'none'}){more}")
+
+
+def _names_in(row: Mapping[str, Any], choice: str) -> list[str]:
+    """The columns that one choice of ``columns`` means in this row; none where it does not have them all."""
+    if choice in USUAL_NAMES:
+        spelled = {"".join(c for c in str(name).casefold() if c.isalnum()): name for name in reversed(row)}
+        return next(([spelled[name]] for name in USUAL_NAMES[choice] if name in spelled), [])
+    names = choice.split("+")
+    return names if all(name.removesuffix("[]") in row for name in names) else []
+
+
+def _plain_name(columns: str) -> str:
+    """What to call the column in a sentence."""
+    guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
+    return guessed or columns.split("|")[0].split("+")[0].removesuffix("[]")
 
 
 def _column_text(row: dict[str, Any], name: str, where: str, *, numbers: bool) -> str:
     plain = name.removesuffix("[]")
     value, where = row[plain], f"{where}, field {plain!r}"
+    if not numbers and isinstance(value, list):
+        return _asked_in(value, where)
     if plain == name or not isinstance(value, list):
         return text_of(value, where, numbers=numbers)
     if not value:
         raise DataError(f"{where}: expected at least one text, found an empty list")
     return ", ".join(text_of(one, where, numbers=numbers) for one in value)
+
+
+def _asked_in(messages: list[Any], where: str) -> str:
+    """The question of a conversation: what its one message of a user says."""
+    asked = []
+    for message in messages:
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise DataError(f"{where}: expected text, or messages of {{role, content}}, found {kind_of(messages)}")
+        if message["role"] == "user":
+            asked.append(message["content"])
+    if len(asked) != 1 or messages[-1].get("role") != "user":
+        raise DataError(f"{where}: {len(asked)} messages of a user; a problem is one, the last; earlier turns are lost")
+    return text_of(asked[0], where, numbers=False)
 
 
 def _read_paraphrases(row: dict[str, Any], question: str, where: str) -> tuple[str, ...]:

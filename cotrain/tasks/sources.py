@@ -31,6 +31,7 @@ NAMED = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}  # kind →
 NAMES = (
     "words",
     "words:LOW-HIGH",
+    "jsonl:QUESTION,ANSWER",
     *SCHEMAS,
     *PROGRAMS,
     "gym:NAME",
@@ -41,19 +42,34 @@ NAMES = (
 )
 
 
+def with_columns(tasks: str | None, question: str | None, answer: str | None) -> str | None:
+    """``--tasks`` as ``--question-column`` and ``--answer-column`` make it: "jsonl:QUESTION,ANSWER". Raises
+    ConfigError for problems that are read from no columns, and a name with a comma."""
+    if question is None and answer is None:
+        return tasks
+    given = {"--question-column": question, "--answer-column": answer}
+    if (tasks or "jsonl").partition(":")[0] != "jsonl":
+        flag = next(flag for flag, name in given.items() if name is not None)
+        raise ConfigError(f"{flag} goes with --data FILE and --tasks jsonl, not with {tasks!r}; leave out one of them")
+    for flag, name in given.items():
+        if name is not None and ("," in name or not name):
+            raise ConfigError(f"{flag} {name!r}: a name without a comma is expected; rename the column")
+    return f"jsonl:{question or ''},{answer or ''}"
+
+
 def task_source(spec: str, data: str | None = None, *, lenient: bool = False) -> TaskSource:
     """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME" (with settings of its data set
-    "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", or with data "jsonl", a benchmark, "mbpp" or
-    "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is
-    made without arguments, or what a method ("games:NAME", "halves", "world") or an installed package has registered
-    (``cotrain.core.registry``).
+    "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", or with data "jsonl" (with columns of its own
+    "jsonl:QUESTION,ANSWER"), a benchmark, "mbpp" or "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION"), or
+    "path/to/file.py:CLASS", a class of the user's own that is made without arguments, or what a method ("games:NAME",
+    "halves", "world") or an installed package has registered (``cotrain.core.registry``).
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
     one. ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``.
     Raises UnknownName, and ConfigError when data is missing or is given to a source that has none.
     """
     kind, _, name = spec.partition(":")
-    if spec in SCHEMAS or kind in PROGRAMS:
+    if spec in SCHEMAS or kind in (*PROGRAMS, "jsonl"):
         if data is None:
             raise ConfigError(
                 f"tasks {spec!r} are read from a local file or from the Hub; add --data FILE or owner/name"
@@ -61,8 +77,11 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
         if kind in PROGRAMS:
             settings = {"kind": kind, "path": data, "sandbox": name or None, "lenient": lenient}
             return from_description({"kind": "programs", "settings": settings})
-        from cotrain.tasks.jsonl import benchmark_tasks
+        from cotrain.tasks.jsonl import JsonlTasks, benchmark_tasks
 
+        if kind == "jsonl" and name:
+            question, _, answer = name.partition(",")
+            return JsonlTasks(data, question or SCHEMAS[kind].question, answer or SCHEMAS[kind].answer, lenient=lenient)
         return benchmark_tasks(*_on_the_hub(spec, data), lenient=lenient)
     is_own_class, registered = spec.rpartition(":")[0].endswith(".py"), _is_registered(kind)
     if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):

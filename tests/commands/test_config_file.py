@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cotrain import cli
-from cotrain.commands.common import config_words
+from cotrain.commands.config_file import config_words
 from cotrain.commands.running import parser_of
 from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError

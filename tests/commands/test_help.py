@@ -9,7 +9,7 @@ from cotrain import cli
 from cotrain.core.flags import Parser
 from cotrain.methods import NAMES as SHIPPED
 
-FURTHER = {"check": ["data"], "convert": [], "run": ["grpo"]}  # words that stand before the flags
+FURTHER = {"check": ["data"], "convert": [], "run": ["grpo"], "train": ["grpo"]}  # words that stand before the flags
 
 
 class Made(Exception):
@@ -27,6 +27,7 @@ def parser_of(monkeypatch, words):
 
     with monkeypatch.context() as patch:
         patch.setattr(Parser, "parse_strictly", stop)
+        patch.setattr(Parser, "own_names", stop)
         with pytest.raises(Made) as made:
             cli.main(words)
     return made.value.args[0]

@@ -1,0 +1,93 @@
+"""A reward of the user's own, in ten lines: paid in place of the truth, and found again by a run that goes on."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import cotrain
+from cotrain import api
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError
+from cotrain.disk.ledger import Ledger
+from cotrain.recipes import grpo
+from tests.helpers import EASY, TINY
+
+PAGE = Path(__file__).parents[1] / "docs" / "method-from-scratch.md"
+SHORT = "def short(task, answer, correct):\n    return correct - 0.5 * answer.tokens\n"
+SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2, "kl": 0.0}
+
+
+def turns(folder):
+    with Ledger(folder / "episodes") as ledger:
+        return [trace for episode in ledger.read(0) for trace in episode.traces]
+
+
+def test_the_flag_pays_by_the_function_and_the_truth_is_kept(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(SHORT)
+    out = tmp_path / "run"
+    words = ["run", "grpo", "--smoke", "--steps", "1", "--model", TINY, "--threads", "1", "--kl", "0"]
+    assert main([*words, "--reward", f"{tmp_path / 'mine.py'}:short", "--out", str(out)]) == 0
+    played = turns(out)
+    assert played
+    for trace in played:
+        paid = {signal.name: signal.value for signal in trace.signals}
+        assert paid["reward"] == paid["outcome"] - 0.5 * len(trace.token_ids)
+    saved = json.loads((out / "recipe.json").read_text())
+    assert saved["origin"]["arguments"]["reward"] == {"function": f"{tmp_path / 'mine.py'}:short"}
+    assert saved["settings"]["objectives"]["generator"]["by"]["rewards"] == {"reward": 1.0}
+    assert main(["resume", str(out), "--steps", "2", "--threads", "1"]) == 0
+    assert "2 steps" in capsys.readouterr().out
+
+
+def test_the_ten_lines_of_the_page_run(tmp_path, monkeypatch):
+    (source,) = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len([line for line in source.splitlines() if line.strip()]) <= 10
+    (tmp_path / "mine.py").write_text(source)
+    begun = []
+    monkeypatch.setattr(cotrain, "run", lambda recipe, out: begun.append((recipe, out)))
+    runpy.run_path(str(tmp_path / "mine.py"), run_name="__main__")
+    ((recipe, out),) = begun
+    assert out == "runs/short" and recipe.steps == 100
+    assert recipe.origin.arguments["reward"] == {"function": f"{tmp_path / 'mine.py'}:short"}
+
+
+def test_a_function_of_no_file_runs_and_says_what_a_resumed_run_needs(tmp_path):
+    def longer(task, answer, correct):
+        return answer.tokens
+
+    recipe = grpo(reward=longer, steps=1, **SMALL)
+    api.run(recipe, tmp_path / "run")
+    assert all(trace.signals for trace in turns(tmp_path / "run"))
+    with pytest.raises(cotrain.core.errors.RunDirectoryError, match=r"longer.*expected path/to/file.py:function"):
+        api.rebuild_recipe(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("mine.py:shirt", "unknown function 'shirt'; did you mean 'short'"),
+        ("mine.py", "expected path/to/file.py:function"),
+        ("none.py:short", "there is no file"),
+    ],
+)
+def test_what_is_no_function_is_refused_before_the_run(target, told, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text(SHORT)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "grpo", "--reward", target, "--out", "run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line and not (tmp_path / "run").exists()
+
+
+def test_a_reward_and_noise_of_the_truth_do_not_go_together():
+    with pytest.raises(ConfigError, match="leave out one"):
+        grpo(reward=len, outcome_noise=0.1, **SMALL)
+
+
+def test_a_function_that_fails_is_named_with_its_line(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("def bad(task, answer, correct):\n    return answer.words\n")
+    words = ["run", "grpo", "--smoke", "--model", TINY, "--threads", "1", "--kl", "0", "--steps", "1"]
+    assert main([*words, "--reward", f"{tmp_path / 'mine.py'}:bad", "--out", str(tmp_path / "run")]) == 2
+    assert "mine.py, line 2: AttributeError" in capsys.readouterr().err
