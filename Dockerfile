@@ -1,0 +1,22 @@
+# docker build -t cotrain .                                    for a CPU
+# docker build -t cotrain --build-arg TORCH_INDEX=URL .        with the torch of another package index, such as CUDA's
+# docker run --rm -v "$PWD/runs:/work/runs" cotrain demo
+FROM python:3.11-slim
+
+ARG TORCH_INDEX=""
+
+RUN useradd --create-home --uid 1000 cotrain \
+    && mkdir /work \
+    && chown cotrain /work
+
+COPY pyproject.toml README.md LICENSE /src/
+COPY cotrain /src/cotrain
+
+RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch>=2.10,<2.14" \
+    && pip install --no-cache-dir "/src[serve]" \
+    && rm -rf /src
+
+USER cotrain
+WORKDIR /work
+ENTRYPOINT ["cotrain"]
+CMD ["--help"]

@@ -1,0 +1,84 @@
+"""The front page and the site: short, whole, and every public name in the API reference."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import cotrain
+from cotrain.methods import NAMES
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def pages_of(entries):
+    for entry in entries:
+        if isinstance(entry, str):
+            yield entry
+        elif isinstance(entry, dict):
+            for value in entry.values():
+                yield from pages_of([value] if isinstance(value, str) else value)
+
+
+def test_the_front_page_is_read_in_four_minutes():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 900
+    assert "make demo" in text and "make test" in text
+    for link in re.findall(r"\]\(([^)#]+)", text):
+        assert (ROOT / link).exists(), link
+
+
+def test_every_page_is_on_the_path_or_in_the_list():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    listed = set(pages_of(site["nav"]))
+    assert listed == {page.name for page in DOCS.glob("*.md")} | {"methods/README.md", "results/README.md"}
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w./-]+\.md)", index)) | {"index.md"}
+    assert listed <= linked
+
+
+def test_every_public_name_stands_in_the_api_reference():
+    shown = re.findall(r"^::: ([\w.]+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(shown) == sorted(f"{module}.{name}" for name, module in cotrain.PLACES.items())
+    undocumented = [
+        name for name in cotrain.PLACES if callable(getattr(cotrain, name)) and not getattr(cotrain, name).__doc__
+    ]
+    assert set(undocumented) <= {"After"}  # a name for a kind of function
+
+
+def test_the_list_of_methods_has_every_recipe():
+    table = (DOCS / "methods" / "README.md").read_text(encoding="utf-8")
+    assert {name for name in NAMES if f"`{name}`" not in table} <= {"demo"}
+
+
+def test_there_are_twenty_questions():
+    assert len(re.findall(r"^## … .*\?$", (DOCS / "questions.md").read_text(encoding="utf-8"), re.MULTILINE)) == 20
+
+
+def test_versions_that_are_allowed_are_those_of_the_project():
+    table = (DOCS / "versions.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for requirement in project["dependencies"]:
+        name, least = re.match(r"([\w-]+)>=([\d.]+)", requirement).groups()
+        assert re.search(rf"^\| `{name}` \| .* \| {re.escape(least)} (and newer|to )", table, re.MULTILINE), name
+
+
+def test_files_for_those_who_cite_and_report_can_be_read():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == cotrain.__version__ and citation["license"] == "MIT"
+    for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        assert yaml.safe_load(form.read_text(encoding="utf-8"))
+
+
+@pytest.mark.whole
+def test_the_site_builds_without_a_warning(tmp_path):
+    """Where mkdocs is installed, as in the environment of ``make docs``."""
+    pytest.importorskip("mkdocstrings")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path / "site")))
+    assert (tmp_path / "site" / "api" / "index.html").is_file()
