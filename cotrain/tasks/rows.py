@@ -40,7 +40,8 @@ from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
 from cotrain.grading.notation import without_separators
 from cotrain.tasks.parquet import ENDING, parquet_rows
-from cotrain.text.parsers import last_boxed, write_solution
+from cotrain.text.answers import last_boxed
+from cotrain.text.parsers import write_solution
 
 MOST_WORDS = 12  # of an answer in a column that is called a solution; longer ones are worked texts
 BOM = b"\xef\xbb\xbf"
@@ -288,7 +289,7 @@ def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) ->
 def _names_in(row: Mapping[str, Any], choice: str) -> list[str]:
     """The columns that one choice of ``columns`` means in this row; none where it does not have them all."""
     if choice in USUAL_NAMES:
-        spelled = {"".join(c for c in str(name).casefold() if c.isalnum()): name for name in reversed(row)}
+        spelled = {"".join(c for c in str(name).casefold() if c.isalnum()): name for name in [*row][::-1]}
         return next(([spelled[name]] for name in USUAL_NAMES[choice] if name in spelled), [])
     names = choice.split("+")
     return names if all(name.removesuffix("[]") in row for name in names) else []
