@@ -1,13 +1,13 @@
 # docker build -t cotrain .                                    for a CPU
 # docker build -t cotrain --build-arg TORCH_INDEX=URL .        with the torch of another package index, such as CUDA's
-# docker run --rm -v "$PWD/runs:/work/runs" cotrain demo
+# docker run --rm -v "$PWD/runs:/data/runs" cotrain demo
 FROM python:3.11-slim
 
 ARG TORCH_INDEX=""
 
 RUN useradd --create-home --uid 1000 cotrain \
-    && mkdir /work \
-    && chown cotrain /work
+    && mkdir /data \
+    && chown cotrain /data
 
 COPY pyproject.toml README.md LICENSE /src/
 COPY cotrain /src/cotrain
@@ -17,6 +17,6 @@ RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch
     && rm -rf /src
 
 USER cotrain
-WORKDIR /work
+WORKDIR /data
 ENTRYPOINT ["cotrain"]
 CMD ["--help"]
