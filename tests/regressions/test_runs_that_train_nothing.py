@@ -51,7 +51,7 @@ def played(protocol, steps=3, rewards=None):
         made,
         objectives={"generator": Objective(policy="generator", on="solver", by=by)},
         schedule=single(protocol, "generator", name="generator"),
-        evaluation=replace(made.evaluation, group_size=1, greedy=(), splits=()),
+        evaluation=replace(made.evaluation, group_size=1, greedy=False, splits=()),
     )
 
 
