@@ -1,6 +1,8 @@
-"""Sampling alone: the embedded engine, or transformers' ``generate``, on the benchmark's work.
+"""Sampling alone: the embedded engine, plain or packed, or transformers' ``generate``, on the benchmark's work.
 
-    python benchmarks/decode.py --side engine|generate --model DIR [--lengths drawn] [--bf16]
+    python benchmarks/decode.py --side engine|packed|generate --model DIR [--lengths drawn] [--bf16]
+
+Side ``packed`` is the engine with weights laid out for decoding on a CPU (``engine/packed.py``).
 
 All rows of a step at once; rows of a group have one prompt. ``generate`` runs the batch to its longest answer, with no
 stop token to look for; only tokens that were asked for count. ``decode_seconds`` is the whole less a run in which every
@@ -28,6 +30,11 @@ Sampler = Callable[[Sequence[tuple[int, ...]], Sequence[int]], int]  # (prompts,
 
 def by_engine(model: PreTrainedModel, work: Work, device: str, half: torch.dtype | None) -> Sampler:
     return sampler_of(EmbeddedEngine({"a": model}, max_rows=work.rows, device=device, autocast=half), work)
+
+
+def by_packed_engine(model: PreTrainedModel, work: Work, device: str, half: torch.dtype | None) -> Sampler:
+    engine = EmbeddedEngine({"a": model}, max_rows=work.rows, device=device, autocast=half, pack_weights=("a",))
+    return sampler_of(engine, work)
 
 
 def sampler_of(engine: EmbeddedEngine, work: Work) -> Sampler:
@@ -81,7 +88,7 @@ def by_generate(model: PreTrainedModel, work: Work, device: str, half: torch.dty
     return sample
 
 
-SIDES = {"engine": by_engine, "generate": by_generate}
+SIDES = {"engine": by_engine, "packed": by_packed_engine, "generate": by_generate}
 
 
 def main() -> None:

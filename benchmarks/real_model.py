@@ -1,4 +1,5 @@
-"""A model of SmolLM2-135M's shape: sampling beside transformers' ``generate``, a GRPO step beside TRL's.
+"""A model of SmolLM2-135M's shape: sampling beside transformers' ``generate``, packed weights beside plain ones, and a
+GRPO step beside TRL's.
 
     python benchmarks/real_model.py [--trl-python TRL_ENV/bin/python] [--rounds 3] [--threads 2]
 
@@ -47,6 +48,14 @@ def compare(kind: str, words: tuple[str, ...], rounds: int, trl: str | None) -> 
     pairs = alternate([*decode, "--side", "engine"], [*decode, "--side", "generate"], rounds)
     told(f"sampling, {kind}", "engine", "`generate`", pairs, "peak_mib")
     print(Line(f"sampling, {kind}", "engine", "`generate`", ratio(rated(pairs), "rate"), unit="tokens/s").row())
+    if kind == "float32":
+        pairs = alternate([*decode, "--side", "packed"], [*decode, "--side", "engine"], rounds)
+        told(f"sampling, {kind}, packed weights", "packed", "plain", pairs, "peak_mib")
+        print(
+            Line(
+                f"sampling, {kind}, packed weights", "packed", "plain", ratio(rated(pairs), "rate"), unit="tokens/s"
+            ).row()
+        )
     if trl is None:
         return
     ours = [sys.executable, str(HERE / "grpo_step.py"), *words]

@@ -27,6 +27,7 @@ from cotrain.learn.scorer import Scorer
 from cotrain.metrics.metric import BOTH, HELD_OUT, STEP, Metric, _mark_pattern
 from cotrain.metrics.table import TABLE
 from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
+from cotrain.tasks.words.problem import Fact, assemble_problem
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.chat_template import Message
 from cotrain.text.plain import ByteRenderer
@@ -36,6 +37,16 @@ CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query he
 VOCABULARY = 96
 EASY = replace(study_problems((2, 2)), max_value=20)  # problems that the tiny model was made for
 TINY = str(Path(__file__).parent / "assets" / "tiny")  # speaks every role's format (tests/make_tiny.py)
+FRUIT = assemble_problem(
+    (
+        Fact(target="apples", kind="given", right=12),
+        Fact(target="pears", kind="plus", left="apples", right=4),
+        Fact(target="plums", kind="difference", left="pears", right="apples"),
+        Fact(target="pies", kind="minus", left="apples", right=2),
+    ),
+    "plums",
+    family="plain",
+)
 CONTEXT = 128
 
 

@@ -108,7 +108,7 @@ class ModelSpec(PolicySpec, Protocol):
     def autocast(self) -> bool | None: ...
 
     @property
-    def packed(self) -> bool | None: ...  # weights in another layout for decoding
+    def pack_weights(self) -> bool | None: ...  # weights in another layout for decoding
 
     @property
     def load_options(self) -> dict[str, Any]: ...  # arguments of ``load_model``

@@ -54,7 +54,7 @@ def make_embedded_engine(handles: Mapping[str, ModelHandle], device: str) -> Eng
         activate={name: handle.activate for name, handle in handles.items() if handle.activate},
         max_rows={name: handle.spec.rows for name, handle in handles.items()},
         device=device,
-        packed=[name for name, handle in handles.items() if handle.spec.packed],
+        pack_weights=[name for name, handle in handles.items() if handle.spec.pack_weights],
         autocast={name: torch.bfloat16 for name, handle in handles.items() if handle.spec.autocast},
     )
 

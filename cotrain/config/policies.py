@@ -73,7 +73,7 @@ class Weights(Policy):
     autocast: bool | None = (
         None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
     )
-    packed: bool | None = (
+    pack_weights: bool | None = (
         None  # on a CPU, a copy of the weights laid out for decoding; None: if a probe finds it faster
     )
     attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.

@@ -56,7 +56,7 @@ class EmbeddedEngine:
         max_rows: int | Mapping[str, int] = ROWS,
         device: str | torch.device = "cpu",
         autocast: torch.dtype | Mapping[str, torch.dtype] | None = None,
-        packed: Collection[str] = (),
+        pack_weights: Collection[str] = (),
         static: bool | None = None,
         recorded: bool = True,
     ) -> None:
@@ -69,8 +69,8 @@ class EmbeddedEngine:
             max_rows: rows that one policy decodes at a time, of all or by policy.
             autocast: dtype of matrix products and of the cache, e.g. ``torch.bfloat16``, for all policies or by policy;
                 None, or no entry, computes in the weights' own.
-            packed: policies that decode with weights in another layout (``packed.py``), where they compute in float32
-                on a CPU. A model that cannot has a warning.
+            pack_weights: policies that decode with weights in another layout (``packed.py``), where they compute in
+                float32 on a CPU. A model that cannot has a warning.
             static: decode in steps of fixed shape (``graphs.py``); None: on a GPU. A model that cannot falls back to
                 the other way with a warning.
             recorded: on a GPU, record such steps as CUDA graphs; False is there to compare with.
@@ -92,7 +92,7 @@ class EmbeddedEngine:
                 max_rows=rows.get(name, ROWS),
                 autocast=kinds.get(name),
                 activate=adapters.get(name),
-                packed=name in packed,
+                pack=name in pack_weights,
             )
             for name, model in models.items()
         }
@@ -243,7 +243,7 @@ class _SchedulerFactory:
         max_rows: int,
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None,
-        packed: bool,
+        pack: bool,
     ) -> Scheduler:
         copies = None
         if autocast:
@@ -253,7 +253,7 @@ class _SchedulerFactory:
         plain = partial(
             Scheduler, policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies
         )
-        if packed and self._may_pack and not autocast:
+        if pack and self._may_pack and not autocast:
             from cotrain.engine.packed import PackedWeights
 
             try:

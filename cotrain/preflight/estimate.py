@@ -183,7 +183,7 @@ class RunEstimate:
             if spec.speaks:
                 used, heads = self._cache_bytes(name, spec, shape)
                 cache, logits = cache + used, max(logits, heads)
-                if spec.packed:
+                if spec.pack_weights:
                     packed[base] = float(FLOAT_BYTES * shape.parameters)
         parts = {"weights": sum(weights.values())}
         if learns:
@@ -350,7 +350,7 @@ def _row_settings(recipe: Recipe, rows: int) -> list[str]:
 def _memory_advice(part: str) -> str:
     """The flags that make a part smaller."""
     if part == "packed weights":
-        return "--set policies.NAME.packed=false"
+        return "--set policies.NAME.pack_weights=false"
     if part in ("weights", "optimiser"):
         return "--lora 16 trains adapters on one base, or take a smaller model"
     if part.startswith("gradients"):
@@ -366,9 +366,9 @@ def _memory_advice(part: str) -> str:
 def choose_packing(
     recipe: Recipe, backend: Mapping[str, Any], memory: Memory | None = None, gain: float | None = None
 ) -> tuple[Recipe, list[str]]:
-    """The recipe with ``packed`` of each policy that answers through the embedded engine on a CPU, where nobody chose
-    it and its model is not small, with as many rows as then fit; and what is to be said of that. ``backend``: as it
-    describes itself; ``memory``, ``gain``: by default the machine's, and what a short probe finds."""
+    """The recipe with ``pack_weights`` of each policy that answers through the embedded engine on a CPU, where nobody
+    chose it and its model is not small, with as many rows as then fit; and what is to be said of that. ``backend``: as
+    it describes itself; ``memory``, ``gain``: by default the machine's, and what a short probe finds."""
     from cotrain.engine.packed import LEAST_GAIN, can_pack, measure_gain
 
     if backend["device"] != "cpu" or backend.get("engine") == "vllm" or not can_pack():
@@ -378,12 +378,12 @@ def choose_packing(
         spec = recipe.policies[name]
         if not isinstance(spec, Weights) or not spec.speaks or spec.dtype != "float32" or spec.autocast:
             continue
-        if spec.packed is None and not are_small([spec.model], unknown=True, least=PACKED_FROM):
+        if spec.pack_weights is None and not are_small([spec.model], unknown=True, least=PACKED_FROM):
             names.setdefault(spec.model, []).append(name)
     notes: list[str] = []
     for model in sorted(names):
         packed, plain = (
-            override(recipe, [f"policies.{n}.packed={v}" for n in names[model]]) for v in ("true", "false")
+            override(recipe, [f"policies.{n}.pack_weights={v}" for n in names[model]]) for v in ("true", "false")
         )
         try:
             estimate = estimate_run(packed, device="cpu")
@@ -400,7 +400,7 @@ def choose_packing(
             f"note: weights of {model} are {'' if chosen else 'not '}laid out for decoding: products are {found:.2f} "
             f"times as fast so by a short probe, for {bytes_text(more)} more memory"
             f"{'' if fits else ', more than there is'}; "
-            f"--set policies.NAME.packed={str(not chosen).lower()} chooses otherwise"
+            f"--set policies.NAME.pack_weights={str(not chosen).lower()} chooses otherwise"
         )
         notes += said if chosen else []
     return recipe, notes

@@ -162,8 +162,8 @@ def admit_models(policies: Mapping[str, Policy]) -> None:
 
 
 def with_recorded_packing(recipe: Recipe, saved: Mapping[str, Any]) -> Recipe:
-    """The recipe with ``packed`` of its policies as a run was begun with it, of its recipe.json: nothing is measured
-    again."""
+    """The recipe with ``pack_weights`` of its policies as recipe.json has it: nothing is measured again."""
     policies = saved["settings"]["policies"].items()
-    recorded = [(f"policies.{name}.packed", one["packed"]) for name, one in policies if one.get("packed") is not None]
+    choices = {name: one["pack_weights"] for name, one in policies if one.get("pack_weights") is not None}
+    recorded = [(f"policies.{name}.pack_weights", chosen) for name, chosen in choices.items()]
     return restore_settings(recipe, recorded)

@@ -28,7 +28,7 @@ RECIPES = {
     "adapters": lambda: briefly(tango(warmup=0, ratio=(2, 1), reviews=2, lora=4, tasks=EASY, **FOUR)),
     "packed": lambda: override(
         briefly(tango(warmup=0, ratio=(2, 1), reviews=2, tasks=EASY, **FOUR)),
-        [f"policies.{name}.packed=true" for name in ("generator", "verifier")],
+        [f"policies.{name}.pack_weights=true" for name in ("generator", "verifier")],
     ),
     "EMA teacher": lambda: briefly(
         co_rewarding(variant="II", rate=0.3, tasks=EASY, **{**FOUR, "tasks_per_step": 3, "group_size": 4})

@@ -11,22 +11,12 @@ from cotrain.core.errors import ConfigError
 from cotrain.tasks.words import WordProblems
 from cotrain.tasks.words.corrupt import Habits
 from cotrain.tasks.words.oracle import read_steps
-from cotrain.tasks.words.problem import Fact, assemble_problem
 from cotrain.tasks.words.source import text_bucket
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.role_parsers import Review, step_verdicts
+from tests.helpers import FRUIT
 
 SOURCE = WordProblems()
-PROBLEM = assemble_problem(
-    (
-        Fact(target="apples", kind="given", right=12),
-        Fact(target="pears", kind="plus", left="apples", right=4),
-        Fact(target="plums", kind="difference", left="pears", right="apples"),
-        Fact(target="pies", kind="minus", left="apples", right=2),
-    ),
-    "plums",
-    family="plain",
-)
 
 
 def reviews(start: Start, count: int) -> list[tuple[str, Solution, str]]:
@@ -55,12 +45,12 @@ def test_conversations_are_addressed_and_from_the_training_buckets():
 
 def test_review_text_by_hand():
     steps = (" pears= apples+4=12+4=16 pears", " plums= pears- apples=16-12=5 plums")
-    assert review_text(PROBLEM, steps, "5", (True, False), False) == (
+    assert review_text(FRUIT, steps, "5", (True, False), False) == (
         "<step> pears= apples+4=12+4=16|16 CORRECT</step><step> plums= pears- apples=16-12=4|5 INCORRECT</step>"
         "<final>INCORRECT</final>"
     )
     with pytest.raises(ConfigError, match="one per step"):
-        review_text(PROBLEM, steps, "5", (True,), False)
+        review_text(FRUIT, steps, "5", (True,), False)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +74,8 @@ def test_review_text_by_hand():
     ],
 )
 def test_derivations_of_difficult_steps(steps: tuple[str, ...], blocks: tuple[str, ...]):
-    verdicts = tuple(not reading.reason for reading in read_steps(PROBLEM, steps))
-    text = review_text(PROBLEM, steps, "4", verdicts, False)
+    verdicts = tuple(not reading.reason for reading in read_steps(FRUIT, steps))
+    text = review_text(FRUIT, steps, "4", verdicts, False)
     written = re.findall("<step>(.*?) (CORRECT|INCORRECT)</step>", text)
     assert [word == "CORRECT" for _, word in written] == list(verdicts)
     assert all(block in ("", said) for block, (said, _) in zip(blocks, written, strict=True))

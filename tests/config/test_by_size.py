@@ -162,20 +162,26 @@ def test_weights_are_laid_out_where_that_pays_and_fits(models, monkeypatch):
     recipe, room = tango(model=models.middle), Memory(total=64 * GIB, available=64 * GIB)
     here = {"device": "cpu", "kind": "local"}
     made, (line,) = choose_packing(recipe, here, room, 1.4)
-    assert [made.policies[name].packed for name in ("generator", "verifier", "start")] == [True, True, None]
-    assert made.origin.settings[-2:] == ("policies.generator.packed=true", "policies.verifier.packed=true")
+    assert [made.policies[name].pack_weights for name in ("generator", "verifier", "start")] == [True, True, None]
+    assert made.origin.settings[-2:] == ("policies.generator.pack_weights=true", "policies.verifier.pack_weights=true")
     assert "are laid out for decoding" in line and "1.40 times as fast" in line and "1.49 GiB more memory" in line
     more = estimate_run(made, device="cpu").memory["packed weights"]
     assert more == 2 * 4 * model_size(models.middle).parameters
     assert choose_packing(made, here, room, 0.5) == (made, [])  # as a run that goes on: nothing is chosen anew
     slow, (line,) = choose_packing(recipe, here, room, 1.05)
-    assert slow.policies["generator"].packed is False and "are not laid out" in line and "packed=true" in line
+    assert (
+        slow.policies["generator"].pack_weights is False and "are not laid out" in line and "pack_weights=true" in line
+    )
     rows, (line, fewer) = choose_packing(recipe, here, Memory(total=64 * GIB, available=11 * GIB), 1.4)
-    assert rows.policies["generator"].packed and rows.policies["generator"].rows < 256 and "answers at a time" in fewer
+    assert (
+        rows.policies["generator"].pack_weights
+        and rows.policies["generator"].rows < 256
+        and "answers at a time" in fewer
+    )
     full, (line,) = choose_packing(recipe, here, Memory(total=64 * GIB, available=4 * GIB), 1.4)
-    assert full.policies["generator"].packed is False and full.policies["generator"].rows == 256
+    assert full.policies["generator"].pack_weights is False and full.policies["generator"].rows == 256
     assert "more than there is" in line
-    chosen = override(recipe, ["policies.generator.packed=false", "policies.verifier.packed=true"])
+    chosen = override(recipe, ["policies.generator.pack_weights=false", "policies.verifier.pack_weights=true"])
     assert choose_packing(chosen, here, room, 1.4) == (chosen, [])
     for backend in ({"device": "cuda"}, {"device": "cpu", "engine": "vllm"}):
         assert choose_packing(recipe, backend, room, 1.4) == (recipe, [])
@@ -198,14 +204,14 @@ def test_the_dry_run_says_so_and_its_file_is_the_same_run(models, tmp_path, monk
     line = next(one for one in told.splitlines() if "defaults for a model of 200 million parameters" in one)
     assert "lr 1e-05, tasks_per_step 8, micro_tokens 1024; --lr, --tasks-per-step choose otherwise" in line
     packing = re.findall(r"packed weights .*|weights of .* laid out for decoding: products are [0-9.]+ times .*", told)
-    chosen = "policies.generator.packed=true" in told
-    assert len(packing) == 1 + chosen and "policies.start.packed=null" in told
+    chosen = "policies.generator.pack_weights=true" in told
+    assert len(packing) == 1 + chosen and "policies.start.pack_weights=null" in told
     assert "\nlr = 1e-05\n" in told
     Path("run.toml").write_text(told)
     assert main(["run", "--config=run.toml", "--out=run", "--dry-run"]) == 0
     again = capsys.readouterr().out
     assert "\nlr = 1e-05\n" in again and "defaults for" not in again
-    assert f"policies.generator.packed={str(chosen).lower()}" in again and "laid out" not in again
+    assert f"policies.generator.pack_weights={str(chosen).lower()}" in again and "laid out" not in again
     assert main([*words, "--lr=2e-4"]) == 0
     assert "\nlr = 0.0002\n" in capsys.readouterr().out
 

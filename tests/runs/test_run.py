@@ -138,9 +138,9 @@ CASTS = {
 }
 CASTS["packed"] = lambda tasks: override(
     briefly(tango(steps=3, warmup=1, ratio=(1, 1), reviews=3, tasks=tasks, **SMALL)),
-    ["policies.generator.packed=true", "policies.verifier.packed=true"],
+    ["policies.generator.pack_weights=true", "policies.verifier.pack_weights=true"],
 )
-CASTS["packed-lora"] = lambda tasks: override(CASTS["tango-lora"](tasks), ["policies.generator.packed=true"])
+CASTS["packed-lora"] = lambda tasks: override(CASTS["tango-lora"](tasks), ["policies.generator.pack_weights=true"])
 CANARY = "canary-7f3a"
 
 
@@ -220,7 +220,7 @@ def test_what_was_chosen_for_a_run_of_a_bare_recipe_is_not_chosen_anew(whole, tm
         loop.start_run(
             bare, tmp_path / "run", checkpoint_every=1, wrap=lambda e: counted([], e, 3 * whole("packed")[1] // 4)
         )
-    open_again = {name: replace(spec, packed=None) for name, spec in bare.policies.items()}
+    open_again = {name: replace(spec, pack_weights=None) for name, spec in bare.policies.items()}
     loop.resume_run(replace(bare, policies=open_again), tmp_path / "run")
     assert digest(tmp_path / "run") == digest(whole("packed")[0])
 

@@ -10,22 +10,12 @@ import pytest
 
 from cotrain.tasks.words import WordProblems, corpus
 from cotrain.tasks.words.oracle import read_steps
-from cotrain.tasks.words.problem import Fact, assemble_problem
 from cotrain.tasks.words.source import text_bucket
 from cotrain.text.parsers import Solution, tagged_solution
+from tests.helpers import FRUIT
 
 SOURCE = WordProblems()
 DOCUMENTS = [corpus.pretraining_text(SOURCE, 0, i) for i in range(1500)]
-PROBLEM = assemble_problem(
-    (
-        Fact(target="apples", kind="given", right=12),
-        Fact(target="pears", kind="plus", left="apples", right=4),
-        Fact(target="plums", kind="difference", left="pears", right="apples"),
-        Fact(target="pies", kind="minus", left="apples", right=2),
-    ),
-    "plums",
-    family="plain",
-)
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
@@ -84,13 +74,13 @@ def test_texts_are_addressed():
 
 def test_the_final_verdict_wants_the_quantity_that_was_asked_for():
     steps = (" pears= apples+4=12+4=16 pears",)
-    readings = read_steps(PROBLEM, steps)
-    assert corpus.final_verdict(PROBLEM, readings, (True,), "16") is False  # right as far as it goes
-    done = read_steps(PROBLEM, PROBLEM.steps)
-    assert corpus.final_verdict(PROBLEM, done, (True, True), "4") is True
-    assert corpus.final_verdict(PROBLEM, done, (True, True), "5") is False
-    assert corpus.final_verdict(PROBLEM, done, (False, True), "4") is False
-    assert corpus.final_verdict(PROBLEM, (), (), "4") is False
+    readings = read_steps(FRUIT, steps)
+    assert corpus.final_verdict(FRUIT, readings, (True,), "16") is False  # right as far as it goes
+    done = read_steps(FRUIT, FRUIT.steps)
+    assert corpus.final_verdict(FRUIT, done, (True, True), "4") is True
+    assert corpus.final_verdict(FRUIT, done, (True, True), "5") is False
+    assert corpus.final_verdict(FRUIT, done, (False, True), "4") is False
+    assert corpus.final_verdict(FRUIT, (), (), "4") is False
 
 
 def test_speed():
