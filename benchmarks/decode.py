@@ -6,7 +6,8 @@ Side ``packed`` is the engine with weights laid out for decoding on a CPU (``eng
 
 All rows of a step at once; rows of a group have one prompt. ``generate`` runs the batch to its longest answer, with no
 stop token to look for; only tokens that were asked for count. ``decode_seconds`` is the whole less a run in which every
-answer is one token long: what the tokens after the first cost.
+answer is one token long: what the tokens after the first cost. ``first_token_seconds`` is the time from the start of
+the process to the end of its first token.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from work import Work, answer, middle, now, peak, side, work_of
+from work import Work, answer, middle, now, peak, process_age, side, work_of
 
 from cotrain.core.address import Address, seed_of
 from cotrain.core.types import Completion, Sampling
@@ -97,6 +98,8 @@ def main() -> None:
     given = parser.parse_args()
     work, device = work_of(given), given.device
     sample = SIDES[given.side](load_model(given.model)[0], work, device, torch.bfloat16 if given.bf16 else None)
+    sample(work.prompts(1), [1])
+    first_token_seconds = process_age()
     measured = []
     for step in range(given.warmup + given.steps):
         prompts = [prompt for prompt in work.prompts(work.tasks * (step + 1))[-work.tasks :] for _ in range(work.group)]
@@ -108,7 +111,7 @@ def main() -> None:
         if step >= given.warmup:
             whole, first = middle_of - began, ended - middle_of
             measured.append({"seconds": whole, "decode_seconds": whole - first, "sampled_tokens": tokens})
-    answer(**middle(measured), peak_mib=peak(device))
+    answer(**middle(measured), peak_mib=peak(device), first_token_seconds=first_token_seconds)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """A model of SmolLM2-135M's shape: sampling beside transformers' ``generate``, packed weights beside plain ones, and a
 GRPO step beside TRL's.
 
-    python benchmarks/real_model.py [--trl-python TRL_ENV/bin/python] [--rounds 3] [--threads 2]
+    python benchmarks/real_model.py [--trl-python TRL_ENV/bin/python] [--vllm-python VLLM_ENV/bin/python] [--rounds 3]
+
+The two environments: ``pip install torch trl`` for the one, for the other the line in ``vllm_decode.py``.
 
 In float32, and with bfloat16 arithmetic over float32 weights. Weights are random, as neither time nor memory hangs on
 them; the work is the benchmarks' (``work.py``): 4 prompts of 48 tokens, 8 answers to each, 32 tokens on average, of
@@ -29,6 +31,7 @@ WORK = ("--tasks", "4", "--group", "8", "--prompt", "48", "--new", "32", "--leng
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trl-python", metavar="PATH", help="the interpreter of an environment with TRL")
+    parser.add_argument("--vllm-python", metavar="PATH", help="the interpreter of an environment with vLLM")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=("float32", "bfloat16"), help="one kind of arithmetic")
@@ -40,32 +43,44 @@ def main() -> None:
         for kind in ("float32", "bfloat16"):
             if given.only in (None, kind):
                 compare(kind, (*words, *(("--bf16",) if kind == "bfloat16" else ())), given.rounds, given.trl_python)
+        if given.vllm_python and given.only != "bfloat16":
+            compare_vllm(words, given.rounds, given.vllm_python)
 
 
 def compare(kind: str, words: tuple[str, ...], rounds: int, trl: str | None) -> None:
     """Prints its rows as they come."""
     decode = [sys.executable, str(HERE / "decode.py"), *words]
     pairs = alternate([*decode, "--side", "engine"], [*decode, "--side", "generate"], rounds)
-    told(f"sampling, {kind}", "engine", "`generate`", pairs, "peak_mib")
+    print_seconds_and_memory(f"sampling, {kind}", "engine", "`generate`", pairs, "peak_mib")
     print(Line(f"sampling, {kind}", "engine", "`generate`", ratio(rated(pairs), "rate"), unit="tokens/s").row())
     if kind == "float32":
         pairs = alternate([*decode, "--side", "packed"], [*decode, "--side", "engine"], rounds)
-        told(f"sampling, {kind}, packed weights", "packed", "plain", pairs, "peak_mib")
-        print(
-            Line(
-                f"sampling, {kind}, packed weights", "packed", "plain", ratio(rated(pairs), "rate"), unit="tokens/s"
-            ).row()
-        )
+        print_seconds_and_memory(f"sampling, {kind}, packed weights", "packed", "plain", pairs, "peak_mib")
+        rate = ratio(rated(pairs), "rate")
+        print(Line(f"sampling, {kind}, packed weights", "packed", "plain", rate, unit="tokens/s").row())
     if trl is None:
         return
     ours = [sys.executable, str(HERE / "grpo_step.py"), *words]
     pairs = alternate(ours, [trl, str(HERE / "trl_step.py"), *words, "--rows", "32"], rounds)
     for a, b in pairs:
         check_same(a, b)
-    told(f"GRPO step, {kind}", "cotrain", "TRL", pairs, "step_peak_mib")
+    print_seconds_and_memory(f"GRPO step, {kind}", "cotrain", "TRL", pairs, "step_peak_mib")
 
 
-def told(what: str, a: str, b: str, pairs: list[tuple[Answer, Answer]], held: str) -> None:
+def compare_vllm(words: tuple[str, ...], rounds: int, vllm: str) -> None:
+    """Sampling in float32 at 32 and at 128 rows, and the time to the first token. Prints its rows as they come."""
+    for tasks in (4, 16):
+        more = (*words, "--tasks", str(tasks))
+        ours = [sys.executable, str(HERE / "decode.py"), *more, "--side", "packed"]
+        pairs = alternate(ours, [vllm, str(HERE / "vllm_decode.py"), *more], rounds)
+        assert all(a["sampled_tokens"] == b["sampled_tokens"] for a, b in pairs)
+        what = f"sampling, float32, {8 * tasks} rows"
+        print_seconds_and_memory(what, "engine", "vLLM", pairs, "peak_mib")
+        for key, name, unit in (("rate", "", "tokens/s"), ("first_token_seconds", ", start to the first token", "s")):
+            print(Line(f"{what}{name}", "engine", "vLLM", ratio(rated(pairs), key), unit=unit).row(), flush=True)
+
+
+def print_seconds_and_memory(what: str, a: str, b: str, pairs: list[tuple[Answer, Answer]], held: str) -> None:
     for key, name, unit in (("seconds", "", "s"), (held, ", memory", "MiB")):
         print(Line(f"{what}{name}", a, b, ratio(pairs, key), unit=unit).row(), flush=True)
 

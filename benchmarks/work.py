@@ -125,6 +125,13 @@ def now(device: str = "cpu") -> float:
     return time.perf_counter()
 
 
+def process_age() -> float:
+    """Seconds since this process began (Linux)."""
+    with open("/proc/self/stat", encoding="ascii") as file:
+        ticks = int(file.read().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
 def peak(device: str = "cpu") -> float:
     """Most MiB held so far: of the process's memory, or of the device's."""
     if device.startswith("cuda"):

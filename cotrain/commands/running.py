@@ -178,10 +178,9 @@ def _make_recipe(
         )
     from cotrain.tasks.sources import problem_source, with_columns
 
-    parsed.tasks = with_columns(parsed.tasks, parsed.question_column, parsed.answer_column)
-    return make_recipe(
-        target, {**arguments, "tasks": problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient)}
-    )
+    tasks = with_columns(parsed.tasks, parsed.question_column, parsed.answer_column)
+    source = problem_source(tasks, parsed.data, parsed.operations, parsed.lenient, arguments.get("labelled"))
+    return make_recipe(target, {**arguments, "tasks": source})
 
 
 def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]]:

@@ -30,7 +30,8 @@ def smoke_words(build: Callable[..., Any], parser: Parser, names: Sequence[str],
         shorter += [f"--{name.replace('_', '-')}", *typed_words(flags[name]).split()]
     both = [*shorter, *words]
     parsed, typed = parser.parse_strictly(both), typed_flags(both, parser)
-    schedule = build(**{n: v for n, v in parsed_values(parsed, names).items() if n in typed}).schedule
+    given = {n: v for n, v in parsed_values(parsed, names).items() if n in typed}
+    schedule = build(**{n: v for n, v in given.items() if n != "labelled"}).schedule  # the data are not read here
     warmup = schedule.warmup if "warmup" in typed_flags(words, parser) else [(n, 1) for n, _ in schedule.warmup]
     if list(schedule.warmup) != list(warmup):
         shorter.append(f"--set=schedule.warmup={json.dumps(warmup)}")

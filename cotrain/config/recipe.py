@@ -326,12 +326,13 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
 def check_problems(recipe: Recipe) -> None:
     """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where
     one is asked for that there is not."""
-    for split in ("train", "test", *(["validation"] if recipe.evaluate_every else [])):
+    labels = any(phase.unlabelled < 1 for phase in recipe.schedule.phases)
+    for split in (*(["train"] if labels else []), "test", *(["validation"] if recipe.evaluate_every else [])):
         if recipe.tasks.size(split) == 0:
             raise DataError(
-                f"tasks {recipe.tasks.name!r}: no problem is left for {split}; bring more rows (one file is cut by a "
-                "hash of each question into 80 % train, 10 % validation and 10 % test), or a directory with "
-                "train.jsonl and test.jsonl"
+                f"tasks {recipe.tasks.name!r}: no problem with an answer is left for {split}; bring more rows (a "
+                "file is cut by a hash of each question into 80 % train, 10 % validation and 10 % test), or a "
+                "directory with train.jsonl and test.jsonl"
             )
     for split in recipe.evaluation.splits:
         if split not in USUAL:

@@ -121,13 +121,18 @@ def rebind_options(protocol: Protocol, options: Mapping[str, Any]) -> Protocol:
 
 
 def single(
-    protocol: Protocol, *objectives: str, name: str = "train", group_size: int | None = None, **misplaced: Any
+    protocol: Protocol,
+    *objectives: str,
+    name: str = "train",
+    group_size: int | None = None,
+    unlabelled: float = 0.0,
+    **misplaced: Any,
 ) -> Schedule:
-    """The same phase at every step; ``group_size`` as in ``Phase``. Options of the protocol are ``misplaced`` here, and
+    """The same phase at every step; its settings as in ``Phase``. Options of the protocol are ``misplaced`` here, and
     refused: they are bound to it."""
     if misplaced:
         _refuse_misplaced(protocol, next(iter(misplaced)))
-    phase = Phase(name=name, protocol=protocol, objectives=objectives, group_size=group_size)
+    phase = Phase(name=name, protocol=protocol, objectives=objectives, group_size=group_size, unlabelled=unlabelled)
     return Schedule(phases=(phase,), cycle=(name,))
 
 
@@ -137,7 +142,8 @@ def _refuse_misplaced(protocol: Protocol, keyword: str) -> NoReturn:
     function = bound_function(protocol)
     label, options = getattr(function, "__name__", str(function)), option_names(function)
     if keyword not in options:
-        raise UnknownName(f"argument of single(), or option of {label},", keyword, ["name", "group_size", *options])
+        own = ("name", "group_size", "unlabelled")
+        raise UnknownName(f"argument of single(), or option of {label},", keyword, [*own, *options])
     raise ConfigError(
         f"single: {keyword} is an option of {label}; bind it, as in single(partial({label}, {keyword}=…), …)"
     )

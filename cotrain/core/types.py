@@ -93,6 +93,7 @@ class Task:
     grader: Grader = field(repr=False, compare=False)
     paraphrases: tuple[str, ...] = ()  # the same problem in other words; answer and grader hold for them too
     labelled: bool = True  # may its truth be paid or taught? If not, it is for metrics alone
+    gradable: bool = True  # can anybody say whether an answer is right? If not, nothing is noted of it
     whole: bool = False  # graded by all that is said, such as a program, and not by an answer in it
 
     def grade(self, text: str) -> Grade:

@@ -1,6 +1,7 @@
 """Co-rewarding: labels of a second view, so that a consensus cannot pay itself.
 
 Zhang et al. 2025 (arXiv 2508.00410). No answer is known; a label is the most frequent answer of a group of samples.
+Where only some problems have an answer (``--labelled answers``), it learns from the others.
 
     I    the problem and a paraphrase of it are sampled in a group each; the label of either pays the other, and the
          policy learns from both, standardised inside of each group
@@ -27,6 +28,7 @@ from typing import Literal
 from cotrain import ConfigError, Objective, Positive, Recipe, Roles, Settings, Task
 from cotrain import attempts, ema, frozen, gives, grpo, common_roles, pull_to, recipe, rng_of, single, solve, together
 from cotrain.config.schedule import Protocol
+from cotrain.core.types import UNLABELLED
 from cotrain.rollout.votes import VOTE, elected_turn, reward_vote
 
 
@@ -86,7 +88,7 @@ def co_rewarding(
             "rate=1 and rate_end=1 the teacher is the policy itself)"
         )
     if variant != "II":
-        paraphrase_of(run.problems.get("train", 0))
+        paraphrase_of(run.problems.get(UNLABELLED if run.unlabelled_share() else "train", 0))
     taught_by = teacher != "none"
     by = grpo(rewards={VOTE: 1.0}, kl=pull_to("teacher" if taught_by else "start", run.kl))
     solver = common_roles.solver("generator", run.model)
@@ -109,6 +111,6 @@ def co_rewarding(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=single(play, *objectives, name="generator", group_size=1),
+        schedule=single(play, *objectives, name="generator", group_size=1, unlabelled=run.unlabelled_share()),
         evaluate=solve,
     )

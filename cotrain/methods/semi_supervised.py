@@ -102,6 +102,8 @@ def semi_supervised(
     judging, learns = rest in JUDGED, rest in JUDGED and (rest != "frozen" or warmup > 0)
     if judging and reviews < 2:
         raise ConfigError(f"semi_supervised: reviews is {reviews}; expected at least 2, which are compared")
+    if rest == "truth":
+        run.check_truth_is_known()
     critic = verifier_model or run.model
     policies: dict[str, Policy] = {"generator": run.learner(), **run.start()}
     roles = {"solver": common_roles.solver("generator", run.model)}

@@ -4,7 +4,8 @@ Zuo et al. 2025 (arXiv 2504.16084). ``votes`` samples of a problem elect its lab
 equal to it earns 1. GRPO learns from the first ``group_size`` samples. It works as long as wrong answers are scattered:
 then most rewards are right even where the label is wrong. When they agree, the consensus feeds on itself.
 
-``labels="truth"`` is the control: the same samples, paid by the truth. Left out: extraction and simplification of
+Where only some problems have an answer (``--labelled answers``), it learns from the others. ``labels="truth"`` is the
+control: the same samples, paid by the truth. Left out: extraction and simplification of
 answers (they are compared as text), and training on the very problems of the test, as the paper does.
 """
 
@@ -13,10 +14,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import CORRECT, LABEL_RIGHT, OUTCOME
+from cotrain import CORRECT, OUTCOME
 from cotrain import ConfigError, Objective, Positive, Recipe, Roles, Settings, Task
 from cotrain import attempts, gives, grpo, common_roles, recipe, single, solve
-from cotrain.rollout.votes import VOTE, elected_turn, is_right, reward_vote
+from cotrain.rollout.votes import VOTE, elected_turn, note_label, reward_vote
 
 
 @gives(VOTE.to("solver"), OUTCOME.to("solver"))
@@ -26,14 +27,13 @@ async def vote(
     """``votes`` answers elect a label; the first ``trained`` are rewarded: ``vote``, or ``outcome`` with the truth."""
     solutions = await attempts(task, roles, votes)
     label = elected_turn(solutions)
-    for solution in solutions[trained:]:
-        solution.note(LABEL_RIGHT, is_right(label))
+    note_label(solutions[trained:], label)
     if labels == "vote":
         reward_vote(solutions[:trained], label)
         return
+    note_label(solutions[:trained], label)
     for solution in solutions[:trained]:
         solution.reward(OUTCOME, float(CORRECT.known(solution)))
-        solution.note(LABEL_RIGHT, is_right(label))
 
 
 @recipe
@@ -48,12 +48,14 @@ def ttrl(
             f"ttrl: {votes} votes, of which {run.group_size} are to be trained on; raise votes or lower group_size"
         )
     learn = grpo(rewards={VOTE if labels == "vote" else OUTCOME: 1.0}, kl=run.pull())
+    if labels == "truth":
+        run.check_truth_is_known()
     election = partial(vote, votes=votes, trained=run.group_size, labels=labels)
     return run.recipe(
         "ttrl" if labels == "vote" else "ttrl-truth",
         policies={"generator": run.learner(), **run.start()},
         roles={"solver": common_roles.solver("generator", run.model)},
         objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(election, "generator", name="generator", group_size=1),
+        schedule=single(election, "generator", name="generator", group_size=1, unlabelled=run.unlabelled_share()),
         evaluate=solve,
     )

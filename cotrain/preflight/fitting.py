@@ -17,6 +17,7 @@ from cotrain.config.by_size import PACKED_FROM, are_small
 from cotrain.config.evaluation import has_split
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import TooLong
+from cotrain.core.types import UNLABELLED
 from cotrain.engine.contract import ContextLimitedEngine
 from cotrain.text.chat_template import Message
 from cotrain.text.prompts import fields_of, fill_template
@@ -39,7 +40,7 @@ def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
         if fields_of(role.prompt) == {"problem"}
         if role.policy in trainer.policies.renderers and trainer.policies[role.policy].spec.head
     }
-    for split in dict.fromkeys(["train", "test", "validation", *trainer.recipe.evaluation.splits]):
+    for split in dict.fromkeys(["train", UNLABELLED, "test", "validation", *trainer.recipe.evaluation.splits]):
         size, looked = (tasks.size(split) if has_split(tasks, split) else None) or 0, 0
         misfits: dict[str, dict[str, int]] = {name: {} for name in contexts}  # role → problem → tokens of its prompt
         while looked < size and time.monotonic() < until:

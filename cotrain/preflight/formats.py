@@ -28,7 +28,7 @@ from cotrain.config.policies import Program
 from cotrain.config.recipe import Recipe
 from cotrain.core.address import make_nonce, seed_of
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import ParseFailure, Task
+from cotrain.core.types import UNLABELLED, ParseFailure, Task
 from cotrain.core.verbosity import Pace
 from cotrain.engine.contract import ContextLimitedEngine
 from cotrain.rollout.common_roles import speaks_short
@@ -505,8 +505,9 @@ def is_package_model(recipe: Recipe, role: Role) -> bool:
 
 def probe_tasks(recipe: Recipe) -> list[Task]:
     """``PROBED`` training problems, spread over the split where it ends."""
-    size = recipe.tasks.size("train")
-    return [recipe.tasks.get("train", i) for i in (range(PROBED) if size is None else spread_indices(size))]
+    split = "train" if recipe.tasks.size("train") != 0 else UNLABELLED
+    size = recipe.tasks.size(split)
+    return [recipe.tasks.get(split, i) for i in (range(PROBED) if size is None else spread_indices(size))]
 
 
 def spread_indices(size: int) -> list[int]:

@@ -35,9 +35,9 @@ SOLVED = (OUTCOME.to("solver"), FORMAT.to("solver"), STEP.to("solver"))
 
 async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None = None) -> bool | None:
     """Show what a solution says and note what the oracle knows of it, without any reward. Returns whether the answer is
-    right; None, and the turn fails, where that could not be found out. ``text``: the solution, if it is not all of the
-    turn."""
-    grade = await roles.grade(task, solution, text=text)
+    right; None where the problem has no answer to compare with, and, the turn fails, where grading failed. ``text``:
+    the solution, if it is not all of the turn."""
+    grade = await roles.grade(task, solution, text=text) if task.gradable else None
     parsed = solution.parsed
     solution.show(PROBLEM, task.prompt)
     if parsed.ok:
@@ -45,6 +45,8 @@ async def examine(task: Task, roles: Roles, solution: Turn, *, text: str | None 
         solution.show(ANSWER, parsed.answer)
     else:
         solution.show(FAILURE, parsed.reason)
+    if grade is None:
+        return None
     if grade.value is None:
         solution.fail(grade.reason or "ungraded")
         return None
@@ -97,12 +99,13 @@ async def solve(task: Task, roles: Roles, *, step_rewards: StepRewards = "none",
 
 
 async def attempts(task: Task, roles: Roles, n: int, *, role: str = "solver", problem: str | None = None) -> list[Turn]:
-    """``n`` answers of a role, with the truth noted; those that could not be graded are left out.
+    """``n`` answers of a role, with the truth noted; those whose grading failed are left out.
 
     ``problem``: what is asked, by default the task's prompt.
     """
     asked = task.prompt if problem is None else problem
-    turns = [t for t in await getattr(roles, role).many(n, problem=asked) if await examine(task, roles, t) is not None]
+    written = await getattr(roles, role).many(n, problem=asked)
+    turns = [t for t in written if await examine(task, roles, t) is not None or not task.gradable]
     for turn in turns:
         turn.show(PROBLEM, asked)
     return turns

@@ -33,7 +33,7 @@ async def review(
     text: str | None = None,
 ) -> list[Turn]:
     """``n`` judgements, in whatever format the role has (``judges.py``), of a solution that could be parsed and was
-    examined: shown, with the truth noted, without any reward.
+    examined: shown, with the truth noted where it is known, without any reward.
 
     ``group``: pool key, by default the reviews of this solution are compared with each other. ``text``: as in
     ``examine``.
@@ -83,9 +83,11 @@ def fields_for(task: Task, roles: Roles, judge: RoleHandle, solution: Turn, text
 
 
 def _note_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
+    right = CORRECT.of(solution)
     for turn in turns:
-        turn.note(CORRECT, CORRECT.known(solution))
-        turn.note(STEP_OK, STEP_OK.of(solution))
+        if right is not None:
+            turn.note(CORRECT, right)
+            turn.note(STEP_OK, STEP_OK.of(solution))
         show_verdict(turn)
     return turns
 

@@ -1,7 +1,7 @@
 """Labels by majority vote, for methods that do not use the right answers.
 
-The truth is noted on every turn for telemetry and never rewarded. Answers are compared as text, as in the papers: two
-ways to write one number are two answers.
+Where a problem has a truth, it is noted on every turn for telemetry; it is never rewarded. Answers are compared as
+text, as in the papers: two ways to write one number are two answers.
 """
 
 from __future__ import annotations
@@ -36,13 +36,21 @@ def agrees_with(turn: Turn, label: Turn | None) -> bool:
 
 
 def reward_vote(turns: Sequence[Turn], label: Turn | None) -> None:
-    """Reward ``VOTE``: 1 for the elected answer, else 0. Notes ``label_right``, is the label the truth, and
-    ``reward_right``, is the reward what the truth would have paid."""
+    """Reward ``VOTE``: 1 for the elected answer, else 0. Notes, where the truth is known, ``label_right``, is the label
+    the truth, and ``reward_right``, is the reward what the truth would have paid."""
+    note_label(turns, label)
     for turn in turns:
-        paid = agrees_with(turn, label)
+        paid, right = agrees_with(turn, label), CORRECT.of(turn)
         turn.reward(VOTE, float(paid))
-        turn.note(LABEL_RIGHT, is_right(label))
-        turn.note(REWARD_RIGHT, paid == CORRECT.known(turn))
+        if right is not None:
+            turn.note(REWARD_RIGHT, paid == right)
+
+
+def note_label(turns: Sequence[Turn], label: Turn | None) -> None:
+    """Notes ``label_right`` on turns of which the truth is known."""
+    for turn in turns:
+        if CORRECT.of(turn) is not None:
+            turn.note(LABEL_RIGHT, is_right(label))
 
 
 def is_right(label: Turn | None) -> bool:

@@ -246,7 +246,8 @@ def _parse_row(row: dict[str, Any], where: str) -> tuple[str, str, str]:
             found: Row = row_of(row, ANY.question, ANY.answer, where)
         except DataError as error:
             raise DataError(f"{error}; expected {LAYOUTS}") from error
-        bare_answer = _answer_in(found.answer) or found.answer  # the column may hold worked text
+        answer_text = found.answer or ""
+        bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
         worked = str(row.get("solution") or row.get("answer") or "")
         work = worked.rpartition("####")[0].strip() if "####" in worked else worked
         return found.question, "" if work.strip() == bare_answer else work, bare_answer

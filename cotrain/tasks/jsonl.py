@@ -25,7 +25,7 @@ from typing import Any
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import absolute_path
-from cotrain.core.types import Task
+from cotrain.core.types import UNLABELLED, Task
 from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.reading import Quarantine, parse_rows, read_rows
@@ -39,7 +39,8 @@ class JsonlTasks:
 
     ``question``, ``answer``: columns, see ``rows.py``. ``left_out``: training rows dropped because they ask a
     validation or test question. ``digest`` (from ``describe``) makes changed data an error. ``lenient`` sets malformed
-    rows aside, in ``quarantine``, where else the first one is an error. Raises DataError, see ``read_rows``.
+    rows aside, in ``quarantine``, where else the first one is an error. ``unanswered``: rows may lack an answer; these
+    are the split "unlabelled", and rows of all other splits have one. Raises DataError, see ``read_rows``.
     """
 
     def __init__(
@@ -52,21 +53,23 @@ class JsonlTasks:
         deadline_s: float = DEADLINE_S,
         digest: str | None = None,
         lenient: bool = False,
+        unanswered: bool = False,
     ) -> None:
         self.name = name
         self.quarantine = Quarantine()
-        self._lenient = lenient
+        self._lenient, self._unanswered = lenient, unanswered
         self.path = str(path) if is_hub_name(str(path)) else str(absolute_path(path))
         self._columns = (question, answer)
         self.grader = AnswerGrader(workers=workers, deadline_s=deadline_s)
         self._limits = (workers, deadline_s)
         self.left_out = 0
-        self._rows = self._arrange_splits(
-            read_splits(self.path, question, answer, self.quarantine if lenient else None)
-        )
+        parts = read_splits(self.path, question, answer, self.quarantine if lenient else None, unanswered)
+        without = tuple(row for rows in parts.values() for row in rows if row.answer is None)
+        answered = {name: [row for row in rows if row.answer is not None] for name, rows in parts.items()}
+        self._rows = self._arrange_splits(answered) | ({UNLABELLED: without} if unanswered else {})
         self.quarantine.check_share(self.path)
         self._keep_paraphrases_apart()
-        if not self._rows["train"]:
+        if not any(self._rows.get(split) for split in ("train", UNLABELLED)):
             raise DataError(f"{self.path}: too few questions, none falls into the training split; give at least 20")
         self._digest = _digest_of(self._rows)
         if digest is not None and digest != self._digest:
@@ -76,11 +79,15 @@ class JsonlTasks:
 
     @property
     def notes(self) -> list[str]:
-        """What is said as a run begins: from which columns its problems are read, where that was guessed."""
-        question, answer = self._rows["train"][0].columns
-        if (question, answer) == ("question", "answer") or (question, answer) == self._columns:
-            return []
-        return [f"note: {self.path}: the question is read from {question!r}, the answer from {answer!r}"]
+        """What is said as a run begins: from which columns its problems are read, where that was guessed; and how many
+        have no answer."""
+        unanswered = self._rows.get(UNLABELLED, ())
+        question, answer = next(rows[0].columns for rows in self._rows.values() if rows)
+        said = [f"{len(unanswered)} problems have no answer, {self.size('train')} for training have one"]
+        notes = said if unanswered else []
+        if (question, answer) not in (("question", "answer"), ("question", ""), self._columns):
+            notes += [f"the question is read from {question!r}, the answer from {answer or 'none'!r}"]
+        return [f"note: {self.path}: {note}" for note in notes]
 
     def get(self, split: str, index: int) -> Task:
         """Row ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
@@ -98,6 +105,7 @@ class JsonlTasks:
         workers, deadline_s = self._limits
         settings = {"path": self.path, "question": question, "answer": answer, "name": self.name, "workers": workers}
         settings |= {"deadline_s": deadline_s, "digest": self._digest} | ({"lenient": True} if self._lenient else {})
+        settings |= {"unanswered": True} if self._unanswered else {}
         return {"kind": "jsonl", "settings": settings}
 
     def close(self) -> None:
@@ -127,11 +135,14 @@ class JsonlTasks:
         return {"train": tuple(train), "validation": tuple(validation), "test": tuple(parts["test"])}
 
     def _keep_paraphrases_apart(self) -> None:
-        """Leave out training rows of which a paraphrase is a held-out question."""
+        """Leave out training rows that ask a held-out question, or of which a paraphrase does."""
         held_out = {normal_question(row.question) for split in ("validation", "test") for row in self._rows[split]}
-        train = self._rows["train"]
-        self._rows["train"] = tuple(r for r in train if held_out.isdisjoint(map(normal_question, r.paraphrases)))
-        self.left_out += len(train) - len(self._rows["train"])
+        for split in {"train", UNLABELLED} & self._rows.keys():
+            rows = self._rows[split]
+            self._rows[split] = tuple(
+                r for r in rows if held_out.isdisjoint(map(normal_question, (r.question, *r.paraphrases)))
+            )
+            self.left_out += len(rows) - len(self._rows[split])
 
 
 def gsm8k(path: str | Path) -> JsonlTasks:
@@ -139,10 +150,10 @@ def gsm8k(path: str | Path) -> JsonlTasks:
     return benchmark_tasks("gsm8k", path)
 
 
-def benchmark_tasks(name: str, path: str | Path, *, lenient: bool = False) -> JsonlTasks:
+def benchmark_tasks(name: str, path: str | Path, *, lenient: bool = False, unanswered: bool = False) -> JsonlTasks:
     """A benchmark of ``SCHEMAS`` from a file, a directory or the Hub. Raises UnknownName, DataError."""
     schema = schema_of(name)
-    return JsonlTasks(path, schema.question, schema.answer, name=name, lenient=lenient)
+    return JsonlTasks(path, schema.question, schema.answer, name=name, lenient=lenient, unanswered=unanswered)
 
 
 def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
@@ -155,17 +166,21 @@ def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
         difficulty=0.0,
         grader=grader,
         paraphrases=row.paraphrases,
+        labelled=row.answer is not None,
+        gradable=row.answer is not None,
     )
 
 
-def read_splits(path: str, question: str, answer: str, aside: Quarantine | None = None) -> dict[str, list[Row]]:
+def read_splits(
+    path: str, question: str, answer: str, aside: Quarantine | None = None, unanswered: bool = False
+) -> dict[str, list[Row]]:
     """What is at ``path`` (a file, a directory, a name on the Hub): one part under any name, or "train", "test" and,
     where there is one, "validation". Raises DataError, see ``read_rows``."""
     if is_hub_name(path):
         rows = {
             split: parse_rows(
                 ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)),
-                lambda row, where: row_of(row, question, answer, where),
+                lambda row, where: row_of(row, question, answer, where, unanswered),
                 aside,
             )
             for split, found in hub_rows(path).items()
@@ -175,7 +190,7 @@ def read_splits(path: str, question: str, answer: str, aside: Quarantine | None 
         raise DataError(f"{path}: expected one split, or train and test; it has {', '.join(rows) or 'none'}")
     folder = Path(path)
     if not folder.is_dir():
-        return {"all": read_rows(folder, question, answer, aside)}
+        return {"all": read_rows(folder, question, answer, aside, unanswered)}
     found = files_in(folder)
     files = {split: file for split in SPLITS for file in found if file.stem == split}
     if not {"train", "test"} <= set(files):
@@ -183,7 +198,7 @@ def read_splits(path: str, question: str, answer: str, aside: Quarantine | None 
         raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}")
     if len(files) < sum(file.stem in files for file in found):
         raise DataError(f"{folder}: a split is there as .jsonl and as .parquet; keep one of the two")
-    return {split: read_rows(file, question, answer, aside) for split, file in files.items()}
+    return {split: read_rows(file, question, answer, aside, unanswered) for split, file in files.items()}
 
 
 def split_of(question: str) -> str:
@@ -194,7 +209,7 @@ def split_of(question: str) -> str:
 
 def _digest_of(rows: dict[str, tuple[Row, ...]]) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for split in SPLITS:
-        for row in rows[split]:
+    for split, of_split in rows.items():
+        for row in of_split:
             digest.update(json.dumps([split, row.question, row.answer, *row.paraphrases]).encode())
     return digest.hexdigest()

@@ -4,11 +4,13 @@
     "10%"                a tenth of a finite set
     "words:2-3"          all training problems of a second source, and none of the first: labels on easier problems, or
     "easy.jsonl"         in another domain, as ``--tasks`` and ``--data`` name them
+    "answers"            those that have an answer, of ``--data`` where some rows have none
 
 Split "train" then holds the labelled problems alone, so that a method which knows nothing of labels learns from these.
 The other training problems are in the split "unlabelled", for phases that ask for them (``Phase.unlabelled``); their
-``Task.labelled`` is False, and what graders say of their answers is for metrics. Validation problems are of the
-labelled kind, since a checkpoint may be chosen by them; all other splits are those of the first source.
+``Task.labelled`` is False, and what graders say of their answers is for metrics. Problems of a file that have no answer
+are never graded (``Task.gradable``). Validation problems are of the labelled kind, since a checkpoint may be chosen by
+them; all other splits are those of the first source.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from cotrain.config.evaluation import has_split
 from cotrain.core.address import permuted_index, seed_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import UNLABELLED, Task, TaskSource
@@ -40,12 +43,14 @@ class PartlyLabelled:
         if size is not None and not 0 <= index < size:
             raise IndexError(f"labelled: index {index} of split {split!r}, which has {size} problems")
         if self.easier is not None:
-            if split in ("train", "validation"):
-                task = self.easier.get(split, index)
-                return replace(task, id=f"labelled-{task.id}")  # both sources may have one name
             if split == UNLABELLED:
-                return replace(self.targets.get("train", index), labelled=False)
-            return self.targets.get(split, index)
+                answered = self.targets.size("train")
+                if answered is None or index < answered:
+                    return replace(self.targets.get("train", index), labelled=False)
+                return self.targets.get(UNLABELLED, index - answered)
+            source = self._source_of(split)
+            task = source.get(split, index)
+            return replace(task, id=f"labelled-{task.id}") if source is self.easier else task  # of one name, perhaps
         if split == "train":
             return self.targets.get("train", self._permuted_place(index))
         if split == UNLABELLED:
@@ -63,13 +68,24 @@ class PartlyLabelled:
 
     def size(self, split: str) -> int | None:
         """Number of tasks in a split, None where it is endless. Raises UnknownName."""
-        of_labels = self.easier or self.targets
         if split == "train":
-            return self.count if self.easier is None else self.easier.size("train")
+            return self.count if self.easier is None else self.easier.size(split)
         if split == UNLABELLED:
             whole = self.targets.size("train")
-            return None if whole is None else whole - self.count
-        return (of_labels if split == "validation" else self.targets).size(split)
+            unanswered = self.targets.size(UNLABELLED) if has_split(self.targets, UNLABELLED) else 0
+            return None if whole is None else whole - self.count + (unanswered or 0)
+        return self._source_of(split).size(split)
+
+    def _source_of(self, split: str) -> TaskSource:
+        """Which of the two sources a split is from. Where no target has an answer, the held-out ones are labelled."""
+        if self.easier is None or (split not in ("train", "validation") and self.targets.size(split) != 0):
+            return self.targets
+        return self.easier
+
+    @property
+    def notes(self) -> list[str]:
+        """What either source says as a run begins."""
+        return [note for source in (self.targets, self.easier) for note in getattr(source, "notes", [])]
 
     @property
     def quarantine(self) -> Any:
@@ -84,9 +100,12 @@ class PartlyLabelled:
         return {"kind": self.name, "settings": settings}
 
 
-def with_labels(targets: TaskSource, labelled: str, seed: int) -> PartlyLabelled:
+def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
     """``targets`` with the labels that ``--labelled`` means. Raises ConfigError and UnknownName, one line each."""
     spec = labelled.strip()
+    if spec == "answers":
+        refuse_unlabelled(targets, f"labelled is {labelled!r}, which")
+        return targets
     if not re.fullmatch(r"-?[\d.]+%?", spec):
         from cotrain.tasks.sources import problem_source
 
@@ -118,6 +137,6 @@ def refuse_unlabelled(source: TaskSource, where: str) -> None:
         left = 0
     if left == 0:
         raise ConfigError(
-            f"{where} plays problems without labels, and all of {source.name!r} have one; say which have one with "
+            f"{where} wants problems without labels, and all of {source.name!r} have one; say which have one with "
             "--labelled, such as --labelled 16"
         )

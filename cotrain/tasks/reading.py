@@ -72,9 +72,11 @@ class Quarantine:
             raise UserError(f"{target}: cannot be written ({error.strerror}); name another file") from error
 
 
-def read_rows(path: Path, question: str, answer: str, aside: Quarantine | None = None) -> list[Row]:
+def read_rows(
+    path: Path, question: str, answer: str, aside: Quarantine | None = None, unanswered: bool = False
+) -> list[Row]:
     """Read and check a file of JSON lines, ``.gz`` or plain, or of parquet. Blank lines are allowed, and so is a byte
-    order mark.
+    order mark; ``unanswered``: so are rows without an answer.
 
     Raises DataError with file, row (counted from 1) and, for broken JSON, column: no such file, not a file, empty, not
     UTF-8, a NUL, broken JSON, a row that is no object, a field that is missing or of the wrong type. With ``aside``
@@ -83,7 +85,7 @@ def read_rows(path: Path, question: str, answer: str, aside: Quarantine | None =
     lines = list(numbered_lines(path))
     if not lines:
         raise DataError(f"{path}: no rows; expected {format_of(path)} with the fields {question!r} and {answer!r}")
-    return parse_rows(lines, lambda row, where: row_of(row, question, answer, where), aside)
+    return parse_rows(lines, lambda row, where: row_of(row, question, answer, where, unanswered), aside)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[str, Line]]:

@@ -96,7 +96,7 @@ class Row:
     """One problem of a file."""
 
     question: str
-    answer: str  # the gold answer alone
+    answer: str | None  # the gold answer alone; None where the row has none and need not
     solution: str | None  # worked text in step tags, from GSM8K's format
     paraphrases: tuple[str, ...] = ()
     columns: tuple[str, str] = field(default=("", ""), compare=False)  # that question and answer were read from
@@ -233,13 +233,16 @@ def _size_above(line: Line, most: int) -> bool:
     return size > most
 
 
-def row_of(row: dict[str, Any], question: str, answer: str, where: str) -> Row:
-    """Question and answer of an object, by the columns that hold them. Raises DataError that begins with ``where``."""
+def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswered: bool = False) -> Row:
+    """Question and answer of an object, by the columns that hold them; the answer may be missing, or null, where
+    ``unanswered`` says so. Raises DataError that begins with ``where``."""
     _refuse_talk(row, question, answer, where)
     asked, question_text = field_of(row, question, where, numbers=False)
+    paraphrases = _read_paraphrases(row, question_text, f"{where}, field 'paraphrase'")
+    if unanswered and not _has_value(row, answer):
+        return Row(question=question_text, answer=None, solution=None, paraphrases=paraphrases, columns=(asked, ""))
     column, answer_text = field_of(row, answer, where, numbers=True)
     columns = (asked, column)
-    paraphrases = _read_paraphrases(row, question_text, f"{where}, field 'paraphrase'")
     work, mark, gold = answer_text.rpartition("####")
     if not mark:
         boxed = last_boxed(answer_text) if "\\boxed" in answer_text else None
@@ -283,6 +286,7 @@ def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) ->
     hint = f"; did you mean {near[0]!r}?" if near else ""
     guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
     more = f"; name the column, as in --{guessed}-column NAME" if guessed and row and not near else ""
+    more += ", or where there are no answers: --labelled answers" if more and guessed == "answer" else ""
     raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, row)) or 'none'}){more}")
 
 
@@ -293,6 +297,13 @@ def _names_in(row: Mapping[str, Any], choice: str) -> list[str]:
         return next(([spelled[name]] for name in USUAL_NAMES[choice] if name in spelled), [])
     names = choice.split("+")
     return names if all(name.removesuffix("[]") in row for name in names) else []
+
+
+def _has_value(row: Mapping[str, Any], columns: str) -> bool:
+    """Whether a row has one of these columns, and something in it."""
+    names = next((names for choice in columns.split("|") if (names := _names_in(row, choice))), [])
+    values = [row[name.removesuffix("[]")] for name in names]
+    return any(value.strip() if isinstance(value, str) else value not in (None, []) for value in values)
 
 
 def _plain_name(columns: str) -> str:

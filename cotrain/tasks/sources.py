@@ -57,7 +57,7 @@ def with_columns(tasks: str | None, question: str | None, answer: str | None) ->
     return f"jsonl:{question or ''},{answer or ''}"
 
 
-def task_source(spec: str, data: str | None = None, *, lenient: bool = False) -> TaskSource:
+def task_source(spec: str, data: str | None = None, *, lenient: bool = False, unanswered: bool = False) -> TaskSource:
     """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME" (with settings of its data set
     "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", or with data "jsonl" (with columns of its own
     "jsonl:QUESTION,ANSWER"), a benchmark, "mbpp" or "humaneval" (with a sandbox "mbpp:MODULE:FUNCTION"), or
@@ -65,7 +65,8 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
     "halves", "world") or an installed package has registered (``cotrain.core.registry``).
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
-    one. ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``.
+    one. ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``. ``unanswered``: rows without
+    an answer are problems without a label.
     Raises UnknownName, and ConfigError when data is missing or is given to a source that has none.
     """
     kind, _, name = spec.partition(":")
@@ -81,8 +82,9 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False) ->
 
         if kind == "jsonl" and name:
             question, _, answer = name.partition(",")
-            return JsonlTasks(data, question or SCHEMAS[kind].question, answer or SCHEMAS[kind].answer, lenient=lenient)
-        return benchmark_tasks(*_on_the_hub(spec, data), lenient=lenient)
+            columns = (question or SCHEMAS[kind].question, answer or SCHEMAS[kind].answer)
+            return JsonlTasks(data, *columns, lenient=lenient, unanswered=unanswered)
+        return benchmark_tasks(*_on_the_hub(spec, data), lenient=lenient, unanswered=unanswered)
     is_own_class, registered = spec.rpartition(":")[0].endswith(".py"), _is_registered(kind)
     if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):
         raise UnknownName("task source", spec, [*NAMES, *shipped_places(TASKS), *joined_places(TASKS)])
@@ -134,18 +136,24 @@ def _gym_settings(spec: str) -> dict[str, Any]:
 
 
 def problem_source(
-    tasks: str | None, data: str | None, operations: Sequence[int] | None = None, lenient: bool = False
+    tasks: str | None,
+    data: str | None,
+    operations: Sequence[int] | None = None,
+    lenient: bool = False,
+    labelled: str | int | None = None,
 ) -> TaskSource:
     """What ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a file,
-    else the word problems that the embedded models are studied on; "words:2-4" are those of two to four steps. Raises
-    ConfigError and UnknownName as ``task_source`` does."""
+    else the word problems that the embedded models are studied on; "words:2-4" are those of two to four steps. Rows
+    may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError and UnknownName as
+    ``task_source`` does."""
     from cotrain.tasks.words.source import WordProblems, study_problems
 
     spec = tasks or ("jsonl" if data else "words")
     plain = spec == "words" and data is None and not lenient
     if (steps := re.fullmatch(r"words:(\d)-(\d)", spec)) and operations is None:
         plain, operations = data is None and not lenient, (int(steps[1]), int(steps[2]))
-    source: TaskSource = study_problems() if plain else task_source(spec, data, lenient=lenient)
+    unanswered = labelled is not None and not re.match(r"-?[\d.]", str(labelled).strip())
+    source: TaskSource = study_problems() if plain else task_source(spec, data, lenient=lenient, unanswered=unanswered)
     if operations is None:
         return source
     if not isinstance(source, WordProblems):

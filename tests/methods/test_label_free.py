@@ -63,8 +63,9 @@ ROLES = {
 
 
 def play(protocol, gold, *, said, **options):
-    """The traces by role, in order of their calls."""
+    """The traces by role, in order of their calls; without a ``gold`` answer nobody knows the truth."""
     task = Task(id="t/0", prompt="P", answer=gold, solution=None, difficulty=0, grader=Exact(), paraphrases=("Q",))
+    task = replace(task, gradable=gold is not None)
     executor = Executor(Dictated(said), {"a": CharRenderer()}, ROLES, 0)
     (episode,) = executor.play(partial(protocol, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
@@ -122,6 +123,20 @@ def test_ttrl_pays_the_majority_and_trains_on_the_first_of_the_voters():
     assert noted(solver, "label_right") == noted(solver, "reward_right") == [True] * 6
     solver = play(vote, "5", said={"solver": solved("", "")}, votes=2, trained=2)["solver"]
     assert paid(solver, "vote") == [0.0, 0.0] and noted(solver, "reward_right") == [True, True]
+
+
+def test_votes_pay_the_same_where_nobody_knows_the_truth():
+    said = {role: solved("5", "7", "", "7") for role in ("solver", "rephrased", "teacher")}
+    for protocol, options in (
+        (vote, {"votes": 4, "trained": 4}),
+        (exchanged, {"samples": 4}),
+        (taught, {"samples": 4, "rephrase": False}),
+        (untaught, {"samples": 4}),
+    ):
+        known, unknown = (play(protocol, gold, said=said, **options) for gold in ("7", None))
+        assert paid(unknown["solver"], "vote") == paid(known["solver"], "vote") == [0.0, 1.0, 0.0, 1.0]
+        assert all(known["solver"][0].truth) and not any(t.truth for of_role in unknown.values() for t in of_role)
+        assert not any(t.failure for t in unknown["solver"])
 
 
 def test_either_view_is_paid_by_the_vote_of_the_other():

@@ -1,5 +1,6 @@
 """Who is paid by whom where labels are few, and that no reward reads a truth that nobody is told."""
 
+import json
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -8,8 +9,11 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade
+from cotrain.methods.co_rewarding import co_rewarding
 from cotrain.methods.semi_supervised import PAY, heaviest_answer, semi_supervised, solve_with_few_labels
+from cotrain.methods.ttrl import ttrl
 from cotrain.rollout.executor import Executor
+from cotrain.tasks.sources import problem_source
 from cotrain.tasks.words.source import WordProblems
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
@@ -99,6 +103,34 @@ def test_the_ceiling_reads_it():
     true, _ = weights("truth", EASY)
     false, _ = weights("truth", Inverted(EASY))
     assert not all(torch.equal(true[k], false[k]) for k in true)
+
+
+@pytest.mark.parametrize(
+    "recipe", [ttrl, co_rewarding, partial(semi_supervised, rest="both", warmup=0, unlabelled=1.0)]
+)
+def test_a_file_without_answers_is_learned_from(recipe, tmp_path):
+    rows = [{"question": EASY.get("train", i).prompt} for i in range(12)]
+    rows += [{"question": EASY.get("test", i).prompt, "answer": EASY.get("test", i).answer} for i in range(40)]
+    path = tmp_path / "few.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tasks = problem_source(None, str(path), labelled="answers")
+    trainer = CoTrainer(recipe(tasks=tasks, labelled="answers", steps=1, **SMALL))
+    done = trainer.step()
+    trainer.close()
+    tasks.close()
+    solver = [trace for episode in done.episodes for trace in episode.traces if trace.role == "solver"]
+    assert len(solver) >= 16 and not any(trace.truth or trace.failure for trace in solver)
+    assert any(trace.signals for trace in solver) and "solver/accuracy" not in done.row
+    assert done.row["generator/credit/samples"] > 0 and "gap" not in done.row
+
+
+def test_a_truth_that_nobody_knows_cannot_be_paid(tmp_path):
+    path = tmp_path / "bare.jsonl"
+    path.write_text("".join(json.dumps({"question": f"How much is {i}?"}) + "\n" for i in range(30)))
+    tasks = problem_source(None, str(path), labelled="answers")
+    for recipe in (partial(ttrl, labels="truth"), partial(semi_supervised, rest="truth")):
+        with pytest.raises(ConfigError, match="the truth cannot be paid"):
+            recipe(tasks=tasks, labelled="answers", **SMALL)
 
 
 def test_half_of_a_batch_has_no_label_and_the_control_has_none_such():

@@ -1,13 +1,14 @@
 """Which training problems have labels: a number, a share, or those of a source of their own."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.types import UNLABELLED
 from cotrain.tasks.labelled import refuse_unlabelled, with_labels
-from cotrain.tasks.sources import problem_source
+from cotrain.tasks.sources import from_description, problem_source
 from cotrain.tasks.words.source import WordProblems, study_problems
 
 
@@ -60,6 +61,54 @@ def test_labels_in_a_file_of_their_own(file):
     parted = with_labels(study_problems(), file, seed=0)
     assert parted.get("train", 0).prompt.startswith("What is")
     assert parted.get(UNLABELLED, 0).prompt == study_problems().get("train", 0).prompt
+
+
+@pytest.fixture
+def partly_answered(tmp_path):
+    """Of 200 questions every other one has an answer; the last ones have a column without one."""
+    rows = [{"question": f"What is {i} + {i}?"} | ({"answer": 2 * i} if i % 2 else {}) for i in range(180)]
+    rows += [{"question": f"What is {i} + {i}?", "answer": None if i % 2 else " "} for i in range(180, 200)]
+    path = tmp_path / "partly.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_rows_without_an_answer_are_refused_unless_labels_are_said_to_be_few(partly_answered, file):
+    with pytest.raises(DataError, match=r"row 1: no field 'answer'.*--labelled answers"):
+        problem_source(None, partly_answered)
+    with pytest.raises(ConfigError, match="all of 'jsonl' have one"):
+        with_labels(problem_source(None, file, labelled="answers"), "answers", seed=0)
+
+
+def test_rows_without_an_answer_are_problems_without_labels(partly_answered):
+    source = with_labels(problem_source(None, partly_answered, labelled="answers"), "answers", seed=0)
+    without = [source.get(UNLABELLED, i) for i in range(source.size(UNLABELLED))]
+    assert len(without) == 110 and not any(task.labelled or task.gradable for task in without)
+    answered = [source.get(split, i) for split in ("train", "validation", "test") for i in range(source.size(split))]
+    assert len(answered) == 90 and all(task.labelled and task.gradable and task.answer for task in answered)
+    assert "110 problems have no answer" in source.notes[0]
+    assert from_description(source.describe()).size(UNLABELLED) == 110
+
+
+def test_targets_without_answers_are_measured_on_labelled_problems(partly_answered, file):
+    parted = with_labels(problem_source(None, partly_answered, labelled=file), file, seed=0)
+    targets, labels = problem_source(None, partly_answered, labelled="answers"), problem_source(None, file)
+    assert parted.size(UNLABELLED) == targets.size("train") + 110  # none of them has its label from here
+    assert not any(parted.get(UNLABELLED, i).labelled for i in range(parted.size(UNLABELLED)))
+    assert prompts(parted, "test") == prompts(targets, "test")  # as some targets have an answer
+    bare = Path(partly_answered).with_name("bare.jsonl")
+    bare.write_text("".join(json.dumps({"question": f"How much is {i}?"}) + "\n" for i in range(30)))
+    parted = with_labels(problem_source(None, str(bare), labelled=file), file, seed=0)
+    assert parted.size(UNLABELLED) == 30 and prompts(parted, "test") == prompts(labels, "test")
+
+
+def test_a_question_that_is_held_out_is_not_learned_from_without_its_answer(tmp_path):
+    rows = [{"question": f"What is {i} + {i}?", "answer": 2 * i} for i in range(60)]
+    path = tmp_path / "twice.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *({"question": r["question"]} for r in rows)]))
+    source = problem_source(None, str(path), labelled="answers")
+    held_out = set(prompts(source, "validation") + prompts(source, "test"))
+    assert held_out and held_out.isdisjoint(prompts(source, UNLABELLED))
 
 
 @pytest.mark.parametrize("labelled", ["0", "-3", "2.5", "60", "100%", "0%", "nan"])

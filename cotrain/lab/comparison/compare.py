@@ -127,7 +127,10 @@ class ComparisonPlan:
 
     def task_argument(self) -> dict[str, Any]:
         """The argument of a recipe that holds these problems; none where each arm has its own."""
-        return {"tasks": problem_source(**self.problem_arguments)} if any(self.problem_arguments.values()) else {}
+        if not any(self.problem_arguments.values()):
+            return {}
+        labelled = dict(setting.split("=", 1) for setting in self.settings).get("labelled")
+        return {"tasks": problem_source(**self.problem_arguments, labelled=labelled)}
 
     def make_recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
         """What each of these arms will run. Raises UserError for what no run could begin with."""
