@@ -178,8 +178,8 @@ def _make_recipe(
         )
     from cotrain.tasks.sources import problem_source, with_columns
 
-    tasks = with_columns(parsed.tasks, parsed.question_column, parsed.answer_column)
-    source = problem_source(tasks, parsed.data, parsed.operations, parsed.lenient, arguments.get("labelled"))
+    parsed.tasks = with_columns(parsed.tasks, parsed.question_column, parsed.answer_column)
+    source = problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient, arguments.get("labelled"))
     return make_recipe(target, {**arguments, "tasks": source})
 
 

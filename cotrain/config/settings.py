@@ -31,7 +31,7 @@ from cotrain.core.arguments import bound_arguments, check_argument, hints_of, ta
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.registry import METHODS, joined_places
 from cotrain.core.state import Store
-from cotrain.core.types import UNLABELLED, TaskSource
+from cotrain.core.types import TaskSource
 from cotrain.learn.losses import Kl, pull_to
 from cotrain.metrics.heldout import Measure, solving
 from cotrain.rollout.role import Role
@@ -109,11 +109,6 @@ class Settings:
         """What share of its problems a method that needs no labels takes from those without one: all, where
         ``labelled`` says that there are any."""
         return float(self.labelled is not None)
-
-    def check_truth_is_known(self) -> None:
-        """Raise ConfigError where some training problems have no answer, so that their truth cannot be paid."""
-        if self.labelled is not None and not self.problems.get(UNLABELLED, 0).gradable:
-            raise ConfigError("the truth cannot be paid: some training problems have no answer (--labelled)")
 
     def values(self) -> dict[str, Any]:
         """By name, to call another recipe with them."""

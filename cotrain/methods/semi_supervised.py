@@ -29,6 +29,7 @@ from cotrain import ClassBalance, ConfigError, Objective, Phase, Policy, Recipe,
 from cotrain import alternate, attempts, common_roles, frozen, gives, grpo, judged_by, judges, recipe
 from cotrain import review_all, reward_review, solve, solve_then_verify, solving
 from cotrain.rollout.votes import agrees_with, elected_turn
+from cotrain.tasks.labelled import check_truth_is_known
 
 PAY = Signal("pay", meaning="what an answer earns: the truth where the problem has a label, else what stands in for it")
 Rest = Literal["none", "vote", "frozen", "learning", "both", "truth"]
@@ -103,7 +104,7 @@ def semi_supervised(
     if judging and reviews < 2:
         raise ConfigError(f"semi_supervised: reviews is {reviews}; expected at least 2, which are compared")
     if rest == "truth":
-        run.check_truth_is_known()
+        check_truth_is_known(run.problems)
     critic = verifier_model or run.model
     policies: dict[str, Policy] = {"generator": run.learner(), **run.start()}
     roles = {"solver": common_roles.solver("generator", run.model)}

@@ -18,6 +18,7 @@ from cotrain import CORRECT, OUTCOME
 from cotrain import ConfigError, Objective, Positive, Recipe, Roles, Settings, Task
 from cotrain import attempts, gives, grpo, common_roles, recipe, single, solve
 from cotrain.rollout.votes import VOTE, elected_turn, note_label, reward_vote
+from cotrain.tasks.labelled import check_truth_is_known
 
 
 @gives(VOTE.to("solver"), OUTCOME.to("solver"))
@@ -49,7 +50,7 @@ def ttrl(
         )
     learn = grpo(rewards={VOTE if labels == "vote" else OUTCOME: 1.0}, kl=run.pull())
     if labels == "truth":
-        run.check_truth_is_known()
+        check_truth_is_known(run.problems)
     election = partial(vote, votes=votes, trained=run.group_size, labels=labels)
     return run.recipe(
         "ttrl" if labels == "vote" else "ttrl-truth",

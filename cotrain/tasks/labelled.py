@@ -129,6 +129,12 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
     return PartlyLabelled(targets=targets, count=int(count), seed=seed)
 
 
+def check_truth_is_known(source: TaskSource) -> None:
+    """Raise ConfigError where some training problems have no answer, so that their truth cannot be paid."""
+    if has_split(source, UNLABELLED) and source.size(UNLABELLED) != 0 and not source.get(UNLABELLED, 0).gradable:
+        raise ConfigError("the truth cannot be paid: some training problems have no answer (--labelled)")
+
+
 def refuse_unlabelled(source: TaskSource, where: str) -> None:
     """Raise ConfigError where there are no problems without labels, and ``where`` wants some."""
     try:
