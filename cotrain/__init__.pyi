@@ -109,6 +109,7 @@ from cotrain.recipes import critique as critique
 from cotrain.recipes import debate as debate
 from cotrain.recipes import debate_solve as debate_solve
 from cotrain.recipes import demo as demo
+from cotrain.recipes import distill as distill
 from cotrain.recipes import dsm as dsm
 from cotrain.recipes import gar as gar
 from cotrain.recipes import generator_verifier_critic as generator_verifier_critic

@@ -11,6 +11,7 @@ from cotrain.methods.critique import critique as critique
 from cotrain.methods.debate import debate as debate
 from cotrain.methods.debate import debate_solve as debate_solve
 from cotrain.methods.demo import demo as demo
+from cotrain.methods.distill import distill as distill
 from cotrain.methods.dsm import dsm as dsm
 from cotrain.methods.gar import gar as gar
 from cotrain.methods.generator_verifier_critic import generator_verifier_critic as generator_verifier_critic

@@ -217,7 +217,8 @@ class PolicyGradient(PolicyLoss):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        check_rewards(name, self.rewards)
+        if self.rewards or not self.kl:  # the pull to a reference may be all that is learned from
+            check_rewards(name, self.rewards)
         check_step_scale(self.step_scale)
         check_loss(self.loss, self.normalise, self.constant)
         if self.advantage is not None and not callable(self.advantage):
@@ -253,7 +254,7 @@ class PolicyGradient(PolicyLoss):
         return Needs(
             reads=(*self.rewards, *([self.balance.label] if self.balance else [])),
             ratio=uses_ratio(self.loss),
-            group=1 if self.advantage is None else 2,
+            group=2 if self.advantage and self.rewards else 1,
             reference=self.kl.reference if self.kl else None,
             entropy=self.entropy != 0.0,
             zeros=has_other_terms(self.loss, self.kl, self.entropy),
@@ -283,7 +284,7 @@ class PolicyGradient(PolicyLoss):
                 flat &= pool_is_flat(channel.values, compared[channel.owners], count)
                 for total, part in zip(mixed, tokens, strict=True):
                     total += factor * part
-        if groups:
+        if groups and self.rewards:
             metrics["zero_spread_groups"] = float(flat.double().mean())
         if self.baseline is not None:
             memory["baselines"] = dict(sorted(baselines.items()))

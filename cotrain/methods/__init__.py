@@ -12,6 +12,7 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
     "debate",
     "debate_solve",
     "demo",
+    "distill",
     "dsm",
     "gar",
     "generator_verifier_critic",

@@ -37,6 +37,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "genprm": {"seed": 3, "tasks_per_step": 5, "reviews": 6, "rollouts": 4},
     "genprm: unfiltered": {"consensus": False, "balance": False, "rollouts": 2, "labels": "absolute"},
     "grpo: told wrongly": {"outcome_noise": 0.4},
+    "distill": {"teacher": TINY, "lr": 1e-2, "outcome": 1.0},
     "gram": {"unlabelled": 1, "warmup": 6, "judge_lr": 1e-2, "tasks_per_step": 6, "steps": 9},
     "gram: frozen generator": {
         "generator": "frozen",
