@@ -36,6 +36,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--proposer", action="store_true", help="make embedded-proposer: embedded-habits, taught to write problems"
     )
+    parser.add_argument(
+        "--games",
+        action="store_true",
+        help="make embedded-games: embedded-habits, taught the formats of games",
+    )
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
     add_threads_flag(parser)
     given = parser.parse_strictly(argv)
@@ -43,16 +48,15 @@ def main(argv: Sequence[str]) -> int:
         refuse_used(given.out, resumable=True)
     if given.noisy and (given.settle or given.size != "1M"):
         parser.error("--noisy has one size and no --settle; leave them out")
-    taught_on = given.habits or given.proposer
-    if given.habits and given.proposer:
-        parser.error("--habits and --proposer make two models; leave one of them out")
+    taught_on = [f"--{name}" for name in ("habits", "proposer", "games") if getattr(given, name)]
+    if len(taught_on) > 1:
+        parser.error(f"{' and '.join(taught_on)} make a model each; leave all but one out")
     if taught_on and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
-        flag = "--habits" if given.habits else "--proposer"
-        parser.error(f"{flag} has one size and length, no --noisy and no --settle; leave them out")
+        parser.error(f"{taught_on[0]} has one size and length, no --noisy and no --settle; leave them out")
     set_threads(given.threads)
     import cotrain
     from bases import base as stage
-    from bases import habits, noisy, proposing
+    from bases import gaming, habits, noisy, proposing
 
     out, assets = Path(given.out), Path(cotrain.__file__).parent / "assets"
     say = functools.partial(print, flush=True)
@@ -66,6 +70,8 @@ def main(argv: Sequence[str]) -> int:
         made = proposing.build_proposer(
             out, proposing.ProposerSettings(seed=given.seed), resume=given.resume, report=say
         )
+    elif given.games:
+        made = gaming.build_games(out, gaming.GameSettings(seed=given.seed), resume=given.resume, report=say)
     else:
         settings = stage.BaseSettings(seed=given.seed, size=given.size)
         settings = settings if given.tokens is None else replace(settings, practice_tokens=given.tokens)

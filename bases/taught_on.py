@@ -1,4 +1,4 @@
-"""A model of the package, taught on: what ``bases/habits.py`` and ``bases/proposing.py`` share.
+"""A model of the package, taught on: what ``bases/habits.py``, ``bases/proposing.py`` and ``bases/gaming.py`` share.
 
     start, its logits divided by the factor that sharpened them → supervised → sharpened again, stored as bfloat16
 

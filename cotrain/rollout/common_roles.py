@@ -26,6 +26,7 @@ EMBEDDED = (  # the package's own models
     "embedded-checker",
     "embedded-habits",
     "embedded-proposer",
+    "embedded-games",
     "embedded-format",
     "embedded-roles",
     "embedded-digest",

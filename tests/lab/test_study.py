@@ -33,7 +33,6 @@ from domains import program_rows
 GYM = find_spec("reasoning_gym") is not None
 WITHOUT_GATE = {
     "self-play-spin",
-    "self-play-spiral",
     "second-view",
     "judged-again",
     "judge-errors",

@@ -1,23 +1,21 @@
 """Constitutional AI: what a principle is, who says that it is kept, and what is learned from that."""
 
-import random
 from functools import partial
 
 import pytest
 import torch
 
+from bases.gaming import mend_solution
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.methods.constitutional.principles import (
     PRINCIPLES,
     WRITERS,
     keeps_principle,
-    mend_solution,
     principle_of,
     question_of,
     revise_oneself,
     say,
-    say_verdict,
     share_kept,
 )
 from cotrain.methods.constitutional.recipe import constitutional, prefer
@@ -32,6 +30,7 @@ from tests.helpers import EASY, TINY, spoken
 
 TASK = study_problems((2, 2)).get("train", 0)
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 3, "group_size": 3, "evaluation_tasks": 2}
+GAMES = "embedded-games"
 ASKED = "How many pears are there?"
 PROBLEM = f"There are 12 apples. There are 4 more pears than apples. {ASKED}"
 PLAIN = write_solution(["12+4=16"], "16")
@@ -122,15 +121,10 @@ def test_all_answers_of_a_problem_are_seen_under_one_principle_and_all_principle
     assert names == set(PRINCIPLES)
 
 
-def test_the_teacher_is_as_true_as_it_is_skilled():
-    assert {say_verdict({"kept": True, "skill": 1.0}, random.Random(i)) for i in range(9)} == {YES}
-    said = [say_verdict({"kept": True, "skill": 0.0}, random.Random(i)) for i in range(200)]
-    assert 60 < said.count(YES) < 140
-
-
 def test_the_stages_follow_each_other():
-    made = constitutional(warmup=2, revising=3, steps=9, **SMALL)
-    assert [made.schedule.phase_at(i).name for i in range(7)] == ["format"] * 2 + ["revise"] * 3 + ["prefer"] * 2
+    made = constitutional(revising=3, steps=7, **SMALL)
+    assert [made.schedule.phase_at(i).name for i in range(5)] == ["revise"] * 3 + ["prefer"] * 2
+    assert made.policies["before"].first == 3
     assert made.leading_objective == "prefer" and made.objectives["prefer"].by.reference == "before"
     made = constitutional(stages="revise", learned="drafts", **SMALL)
     assert made.leading_objective == "revise" and "before" not in made.policies
@@ -139,31 +133,27 @@ def test_the_stages_follow_each_other():
 
 
 def test_the_writer_stays_as_it_was_when_its_stage_began():
-    trainer = CoTrainer(constitutional(warmup=2, revising=3, steps=5, stages="revise", lr=1e-3, **SMALL))
+    trainer = CoTrainer(constitutional(revising=3, steps=3, stages="revise", lr=1e-3, **SMALL | {"model": GAMES}))
 
     def weights(name):
         return {key: tensor.clone() for key, tensor in dict(trainer.policies[name].weights()).items()}
 
-    trainer.step()
-    trainer.step()
-    warm = weights("generator")
+    start = weights("generator")
     for _ in range(2):
-        assert all(torch.equal(warm[key], held) for key, held in weights("writer").items())
+        assert all(torch.equal(start[key], held) for key, held in weights("writer").items())
         assert trainer.step().row["phase"] == "revise"
-    assert not all(torch.equal(warm[key], now) for key, now in weights("generator").items())
+    assert not all(torch.equal(start[key], now) for key, now in weights("generator").items())
 
 
 def test_a_step_of_each_stage_learns():
-    trainer = CoTrainer(constitutional(warmup=1, revising=1, steps=3, feedback="program", lr=1e-3, **SMALL))
-    rows = [trainer.step().row for _ in range(3)]
-    assert [row["phase"] for row in rows] == ["format", "revise", "prefer"]
-    assert rows[0]["format/credit/samples"] == 9 and rows[1]["revise/credit/samples"] >= 1
+    trainer = CoTrainer(constitutional(revising=1, steps=2, feedback="program", **SMALL | {"model": GAMES}))
+    rows = [trainer.step().row for _ in range(2)]
+    assert [row["phase"] for row in rows] == ["revise", "prefer"]
+    assert rows[0]["revise/credit/samples"] >= 1
 
 
 def test_what_is_refused():
-    with pytest.raises(ConfigError, match="cannot revise under a principle"):
-        constitutional(warmup=0)
+    with pytest.raises(ConfigError, match="constitutional: the model 'embedded' was not taught"):
+        constitutional(model="embedded")
     with pytest.raises(ConfigError, match="votes 0"):
         constitutional(votes=0)
-    with pytest.raises(ConfigError, match="skill is 2"):
-        constitutional(skill=2.0)

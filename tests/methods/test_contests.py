@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from cotrain.core.types import Sampling
-from cotrain.methods.debate.contests import check_step, contest, rehearse_contest
+from cotrain.methods.debate.contests import check_step, contest
 from cotrain.methods.debate.debates import parse_accusation, parse_review_as_accusation
 from cotrain.methods.debate.prompts import CHECK_STEP, CRITICISE
 from cotrain.metrics.heldout import verifying
@@ -165,9 +165,3 @@ def test_a_model_that_reads_hears_the_critic_within_the_mark():
 def test_a_judge_that_cannot_be_read_decides_nothing():
     for found in map(by_role, played(names_it, votes=lambda fields, rng: "hm", jury=2)):
         assert values(found["solver"][0])["won"] == 0.5
-
-
-def test_the_teacher_speaks_for_the_sides_there_are():
-    for critic, each in (("opponent", 1), ("consultant", 2)):
-        for found in map(by_role, played(names_it, protocol=rehearse_contest, critic=critic)):
-            assert len(found["teacher"]) == each and not found["bob"] and not found["judge"]

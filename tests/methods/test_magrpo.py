@@ -127,7 +127,9 @@ def test_halves_are_a_task_source():
 def test_what_it_refuses():
     with pytest.raises(ConfigError, match="words is not seen by halves"):
         magrpo(tasks=EASY)
-    with pytest.raises(ConfigError, match="does not know the format"):
-        magrpo(warmup=0)
+    with pytest.raises(ConfigError, match="magrpo: the model 'embedded' was not taught"):
+        magrpo(model="embedded")
+    with pytest.raises(ConfigError, match="gamma is 2"):
+        magrpo(gamma=2.0)
     with pytest.raises(ConfigError, match="not seen by halves"):
         halves_grader_of(letter_tasks(1)[0])

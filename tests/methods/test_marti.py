@@ -124,11 +124,10 @@ def test_nobody_hears_anybody_in_a_vote():
 
 
 def test_who_learns():
-    made = marti(still=1, warmup=1, **SMALL)
-    assert set(made.objectives) == {"agent0", "format0"} and not made.policies["agent1"].trained
+    made = marti(still=1, **SMALL)
+    assert set(made.objectives) == {"agent0"} and not made.policies["agent1"].trained
     made = marti(workflow="chain", models=(TINY, "embedded-roles", "embedded"), **SMALL)
     assert [made.policies[f"agent{i}"].model for i in range(3)] == [TINY, "embedded-roles", "embedded"]
-    assert "start" not in made.policies  # nothing to be learned first
     row = CoTrainer(marti(workflow="chain", **SMALL | {"tasks_per_step": 4})).step().row
     assert row["agent0/updates"] == 1
 
@@ -136,6 +135,9 @@ def test_who_learns():
 def test_what_it_refuses():
     with pytest.raises(ConfigError, match="expected 3 to 3 agents"):
         marti(workflow="chain", agents=2)
+    with pytest.raises(ConfigError, match="marti: the model 'embedded-roles' was not taught"):
+        marti(models=(TINY, "embedded-roles"))
+    assert marti(workflow="vote", model="embedded-roles").name == "marti-vote-margin"  # nobody hears anybody
     with pytest.raises(ConfigError, match="expected a model each"):
         marti(models=(TINY,))
     with pytest.raises(ConfigError, match="somebody who learns"):

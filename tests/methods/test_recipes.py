@@ -15,13 +15,14 @@ from cotrain.methods import NAMES as SHIPPED
 from cotrain.methods.magrpo.halves import Halves
 from cotrain.methods.spiral.source import Games
 from cotrain.methods.ssrl.world import World
+from cotrain.models.load import resolve_model
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, AnyOrder, RandomLatency
 
 pytestmark = pytest.mark.whole
 LIBRARY = replace(EASY, operations=(1, 2))
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
-WRITES = {"model": "embedded-proposer"}  # TINY was never taught to write problems
+GAMES, WRITES = {"model": "embedded-games"}, {"model": "embedded-proposer"}  # TINY knows none of their games
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
     "cooper: own rejected answers": {"warmup": 1, "rm_lr": 1e-3, "negatives": "own", "reference": False},
@@ -58,32 +59,32 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "co_rewarding: I": {"variant": "I", "kl": 0.01},
     "co_rewarding: III, frozen": {"variant": "III", "teacher": "frozen"},
     "co_rewarding: none": {"teacher": "none"},
-    "constitutional": {"warmup": 2, "revising": 2, "steps": 6},
-    "constitutional: checked by a program": {"stages": "prefer", "feedback": "program", "warmup": 1, "steps": 5},
-    "constitutional: drafts": {"stages": "revise", "learned": "drafts", "warmup": 1, "revising": 1, "steps": 4},
+    "constitutional": {**GAMES, "revising": 2, "steps": 4},
+    "constitutional: checked by a program": {**GAMES, "stages": "prefer", "feedback": "program", "steps": 4},
+    "constitutional: drafts": {**GAMES, "stages": "revise", "learned": "drafts", "revising": 1, "steps": 3},
     "coverrl": {"votes": 8, "reviews": 4, "revisions": 2},
     "coverrl: unbalanced, no veto": {"votes": 8, "balanced": False, "veto": False, "kl": 0.0},
     "critique": {"critic": "trained", "critic_lr": 1e-3, "refine": "all", "join": 2},
     "critique: oracle": {"critic": "oracle", "kl": 0.01},
     "critique: none": {"critic": "none"},
     "critique: leak": {"critic": "self", "leak": True},
-    "debate": {"warmup": 2, "steps": 6, "tasks_per_step": 6, "drafts": 8},
+    "debate": {**GAMES, "steps": 4, "tasks_per_step": 6, "drafts": 8},
     "debate: consultancy, frozen": {
+        "model": str(Path(resolve_model("embedded-games"))),  # a directory may have learned to compare
         "judge": "frozen",
         "votes": 2,
-        "warmup": 1,
-        "steps": 4,
+        "steps": 3,
         "consultancy": True,
         "drafts": 8,
     },
-    "debate: turns": {"turns": 2, "leaves": 2, "words": 2, "warmup": 2, "steps": 5, "tasks_per_step": 6, "drafts": 8},
-    "debate: dpo": {"by": "dpo", "iteration": 2, "warmup": 2, "steps": 6, "tasks_per_step": 8, "drafts": 8},
+    "debate: turns": {"turns": 2, "leaves": 2, "words": 2, "steps": 3, "tasks_per_step": 6, "drafts": 8} | GAMES,
+    "debate: dpo": {**GAMES, "by": "dpo", "iteration": 2, "steps": 4, "tasks_per_step": 8, "drafts": 8},
     "debate_solve: reviewer": {"critic": "reviewer", "model": "embedded", "steps": 2},
-    "debate_solve": {"warmup": 2, "steps": 4},
-    "debate_solve: frozen": {"judge": "frozen", "votes": 2, "warmup": 1, "steps": 3},
-    "debate_solve: consultant": {"critic": "consultant", "warmup": 1, "steps": 3, "kl": 0.01},
-    "debate_solve: dpo": {"by": "dpo", "iteration": 1, "warmup": 1, "steps": 4},
-    "debate_solve: rlaif": {"critic": "none", "warmup": 1, "steps": 3},
+    "debate_solve": {**GAMES, "steps": 3},
+    "debate_solve: frozen": {**GAMES, "judge": "frozen", "votes": 2},
+    "debate_solve: consultant": {**GAMES, "critic": "consultant", "kl": 0.01},
+    "debate_solve: dpo": {**GAMES, "by": "dpo", "iteration": 1, "steps": 3},
+    "debate_solve: rlaif": {"critic": "none"},
     "dsm": {
         "analysis": "asked",
         "warmup": 1,
@@ -101,12 +102,12 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "mae": {**WRITES, "steps": 3},
     "mae: frozen, every question": {**WRITES, "judge": "frozen", "quality": 0.0, "steps": 3},
     "mae: oracle": {**WRITES, "judge": "oracle", "truth": 0.5, "kl": 0.01, "steps": 3},
-    "magrpo": {"tasks": Halves(), "warmup": 2, "steps": 4},
-    "magrpo: crossed, raw": {"tasks": Halves(), "pairing": "crossed", "estimator": "raw", "warmup": 1, "steps": 2},
+    "magrpo": {**GAMES, "tasks": Halves()},
+    "magrpo: crossed, raw": {**GAMES, "tasks": Halves(), "pairing": "crossed", "estimator": "raw"},
     "mars": {"plan": False, "system1": "none", "noise": 0.0},
-    "marti": {"warmup": 1, "steps": 4},
+    "marti": {**GAMES, "steps": 3},
     "marti: chain": {"workflow": "chain", "shaping": "quality", "over": "all", "kl": 0.01, "tasks_per_step": 5},
-    "marti: mixture": {"workflow": "mixture", "warmup": 2, "steps": 4, "estimator": "rloo", "tasks_per_step": 5},
+    "marti: mixture": {**GAMES, "workflow": "mixture", "steps": 3, "estimator": "rloo", "tasks_per_step": 5},
     "marti: vote": {"workflow": "vote"},
     "prime": {"keep": (0.0, 1.0)},
     "prime: before": {"seed": 1, "update": "before", "warmup": 1},
@@ -141,14 +142,14 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "spin": {"iteration": 1, "steps": 4},
     "spin: hinge, unmixed": {"iteration": 2, "loss": "hinge", "mixed": False, "sft": 0.1},
     "spin: sft": {"control": "sft"},
-    "spiral": {"tasks": Games("kuhn"), "warmup": 1, "pool": 2, "pool_every": 1, "steps": 5, "group_size": 8},
-    "spiral: no baseline": {"tasks": Games("nim"), "warmup": 1, "baseline": False, "kl": 0.01},
-    "ssp": {"tasks": LIBRARY, "verify": False, "warmup": 5, "steps": 8, "lr": 3e-3},
-    "ssp: noise": {"tasks": LIBRARY, "warmup": 2, "steps": 4, "invalid": -0.1, "kl": 0.01},
-    "ssp: frozen": {"tasks": LIBRARY, "proposer": "frozen", "verify": False, "warmup": 5, "steps": 8, "lr": 3e-3},
-    "ssrl": {"tasks": World(), "warmup": 1, "steps": 3},
-    "ssrl: unmasked": {"tasks": World(), "mask": False, "warmup": 2, "steps": 4, "kl": 0.01},
-    "ssrl: real engine": {"tasks": World(nouns=6, derived=2), "searches": "real", "turns": 2, "warmup": 1, "steps": 3},
+    "spiral": {**GAMES, "tasks": Games("kuhn"), "pool": 2, "pool_every": 1, "steps": 4, "group_size": 8},
+    "spiral: no baseline": {**GAMES, "tasks": Games("nim"), "baseline": False, "kl": 0.01},
+    "ssp": {**GAMES, "tasks": LIBRARY, "verify": False, "steps": 3},
+    "ssp: noise": {**GAMES, "tasks": LIBRARY, "invalid": -0.1, "kl": 0.01},
+    "ssp: frozen": {**GAMES, "tasks": LIBRARY, "proposer": "frozen", "verify": False},
+    "ssrl": {**GAMES, "tasks": World()},
+    "ssrl: unmasked": {**GAMES, "tasks": World(), "mask": False, "kl": 0.01},
+    "ssrl: real engine": {**GAMES, "tasks": World(), "searches": "real", "turns": 2},
     "stepwiser": {"verifier_lr": 1e-3, "rollouts": 3},
     "stepwiser: trained": {"verifier_lr": 1e-3, "generator": "trained", "labels": "ratio", "rollouts": 3},
     "stepwiser: oracle": {"verifier_lr": 1e-3, "labels": "oracle", "balance": False, "reviews": 2},

@@ -57,7 +57,7 @@ def test_what_is_no_legal_move_loses_the_stake(text):
 
 def test_the_baseline_is_that_of_the_role_before_the_game():
     """The first player wins 1 in both games, the second loses it: the second game is compared with the first one."""
-    learn = spiral(model=TINY, warmup=0).objectives["player"].by
+    learn = spiral(model=TINY).objectives["player"].by
     wins = [task for task in ALL if "K" in task.prompt]
     fold = played(duel, wins, first=bold, second=lambda view, draw: write_move("fold"))
     samples = tuple(sample_of(t) for e in fold for t in e.traces)
@@ -67,7 +67,7 @@ def test_the_baseline_is_that_of_the_role_before_the_game():
     later, state = learn.credit(Batch(samples=samples[:2]), {"baselines": {"first/payoff": 0.4, "second/payoff": -1.0}})
     assert [float(s.advantages[0]) for s in later.samples] == pytest.approx([0.6])  # of −1 from −1 nothing is left
     assert state["baselines"]["first/payoff"] == pytest.approx(0.95 * 0.4 + 0.05)
-    raw, _ = spiral(model=TINY, warmup=0, baseline=False).objectives["player"].by.credit(Batch(samples=samples), {})
+    raw, _ = spiral(model=TINY, baseline=False).objectives["player"].by.credit(Batch(samples=samples), {})
     assert [float(s.advantages[0]) for s in raw.samples] == [1.0, -1.0] * 2
 
 
@@ -90,7 +90,7 @@ def test_silence_is_counted_as_forfeit_at_one_end():
 
 
 def test_earlier_selves_sit_in_both_seats():
-    made = spiral(model=TINY, pool=3, warmup=0)
+    made = spiral(model=TINY, pool=3)
     assert [dict(phase.options) for phase in made.schedule.phases] == [{}, {"second": "past"}, {"first": "past"}]
     assert made.policies["past"].keep == 3 and made.roles["past"].policy == "past"
     episode = played(duel, ALL[:1], first=bold, second=bold)[0]
@@ -98,7 +98,7 @@ def test_earlier_selves_sit_in_both_seats():
 
 
 def test_what_it_refuses():
-    with pytest.raises(ConfigError, match="knows no game"):
-        spiral(warmup=0)
+    with pytest.raises(ConfigError, match="spiral: the model 'embedded-checker' was not taught"):
+        spiral(model="embedded-checker")
     with pytest.raises(ConfigError, match="words is no game"):
         spiral(tasks=EASY)

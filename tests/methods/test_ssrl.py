@@ -12,18 +12,12 @@ from cotrain.learn.contract import Batch
 from cotrain.learn.policy_gradient import drop_flat_groups
 from cotrain.learn.samples import sample_of
 from cotrain.methods.ssrl.recipe import ssrl
-from cotrain.methods.ssrl.self_search import (
-    parse_searched,
-    rehearse,
-    repeat,
-    search_both_ways,
-    search_within,
-    write_answer,
-)
+from cotrain.methods.ssrl.self_search import parse_searched, search_both_ways, search_within
 from cotrain.methods.ssrl.world import UNKNOWN, World, world_grader_of
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.tasks.sources import from_description, task_source
+from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.role_parsers import searched_solution, without_searches
 from cotrain.train.trainer import CoTrainer
@@ -33,7 +27,7 @@ WORLD = World()
 TASK = next(t for i in range(99) if len(world_grader_of(t := WORLD.get("train", i)).problem.facts) == 2)  # one look-up
 NOUN = world_grader_of(TASK).problem.facts[0].target
 TRUE = f"<search> {NOUN}</search><found> {WORLD.library[NOUN]}</found>"
-STEPS = write_answer(TASK)[len(TRUE) :]
+STEPS = write_solution(world_grader_of(TASK).problem.steps, TASK.answer)
 FALSE = TRUE.replace(WORLD.library[NOUN], f"There are 1 {NOUN}.")
 SMALL = {"model": TINY, "tasks": WORLD, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3}
 
@@ -138,16 +132,6 @@ def test_it_is_measured_as_its_own_engine_and_with_the_real_one():
     assert found == {"solver": False, "grounded": True} and not any(t.signals for t in traces)
 
 
-def test_a_program_writes_whole_answers():
-    role = Role(policy="a", prompt="{problem}>", sampling=Sampling(max_tokens=999))
-    executor = Executor(spoken({"a": repeat}), {"a": ByteRenderer()}, {"author": role}, 0)
-    for i in range(20):
-        task = WORLD.get("train", i)
-        [episode] = executor.play(rehearse, [task], step=0, group_size=1)
-        read = searched_solution(episode.traces[0].text)
-        assert read.answer == task.answer
-
-
 def learned(made, *texts):
     """The texts that a recipe's objective learns from these answers, and what is only context of the first."""
     traces = [played(text)[0] for text in texts]
@@ -168,10 +152,10 @@ def information(text):
     return text[text.index("<found>") : text.index("</found>") + len("</found>")]
 
 
-def test_a_run_learns_its_format_and_then_by_reward():
-    trainer = CoTrainer(ssrl(steps=3, warmup=1, **SMALL))
-    rows = [trainer.step().row for _ in range(2)]
-    assert [row["generator/updates"] for row in rows] == [1, 2] and rows[1]["solver/reward/outcome"] > 0.0
+def test_a_run_learns_by_reward_from_its_first_step():
+    trainer = CoTrainer(ssrl(steps=2, **SMALL | {"model": "embedded-games"}))
+    row = trainer.step().row
+    assert row["generator/updates"] == 1 and row["solver/reward/format"] > 0.5 and row["solver/reward/outcome"] > 0.0
 
 
 def test_controls_and_refusals():
@@ -180,8 +164,10 @@ def test_controls_and_refusals():
     assert list(ssrl(format_reward=0.0, **SMALL).objectives["generator"].by.rewards) == [OUTCOME]
     with pytest.raises(ConfigError, match="words asks about no world"):
         ssrl(**{**SMALL, "tasks": EASY})
-    with pytest.raises(ConfigError, match="does not know the world"):
-        ssrl(warmup=0)
+    with pytest.raises(ConfigError, match=r"ssrl: .*'embedded-roles' was not taught .*; expected 'embedded-games'"):
+        ssrl(model="embedded-roles")
+    with pytest.raises(ConfigError, match=r"knows the facts of World\(\) alone"):
+        ssrl(tasks=World(seed=2))
     with pytest.raises(ConfigError, match="turns is 0"):
         ssrl(turns=0)
     assert replace(WORLD, seed=2).library != WORLD.library

@@ -8,5 +8,5 @@ from tests.helpers import EASY, TINY
 
 
 def test_a_debate_without_a_word_limit_can_be_estimated():
-    made = debate_solve(words=0, model=TINY, tasks=EASY, tasks_per_step=2, group_size=2, warmup=1)
+    made = debate_solve(words=0, model=TINY, tasks=EASY, tasks_per_step=2, group_size=2)
     assert estimate_run(made, device="cpu").memory

@@ -51,7 +51,7 @@ from tests.helpers import EASY, TINY, RandomLatency, is_documented
 
 pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
-WRITES = {**SMALL, "model": "embedded-proposer"}  # TINY was never taught to write problems
+GAMES, WRITES = ({**SMALL, "model": f"embedded-{name}"} for name in ("games", "proposer"))  # which TINY never learned
 ALONE = {name: value for name, value in SMALL.items() if name != "group_size"}  # for a method without groups
 
 
@@ -104,31 +104,29 @@ CASTS = {
         alphaproof(steps=3, budget=300, target=2, among="test", tasks=tasks, **ALONE)
     ),
     "at-grpo": lambda tasks: briefly(at_grpo(steps=3, rounds=2, tasks=tasks, **SMALL)),
-    "debate": lambda tasks: briefly(debate(steps=4, warmup=2, drafts=8, tasks=tasks, **SMALL)),
+    "debate": lambda tasks: briefly(debate(steps=3, drafts=8, tasks=tasks, **GAMES)),
     "debate-dpo": lambda tasks: briefly(
-        debate(by="dpo", turns=2, leaves=2, iteration=2, steps=5, warmup=2, drafts=8, tasks=tasks, **SMALL)
+        debate(by="dpo", turns=2, leaves=2, iteration=2, steps=4, drafts=8, tasks=tasks, **GAMES)
     ),
-    "debate-solve": lambda tasks: briefly(debate_solve(steps=4, warmup=2, tasks=tasks, **SMALL)),
-    "debate-rlaif": lambda tasks: briefly(debate_solve(critic="none", steps=3, warmup=1, tasks=tasks, **SMALL)),
-    "constitutional": lambda tasks: briefly(constitutional(steps=6, warmup=2, revising=2, tasks=tasks, **SMALL)),
+    "debate-solve": lambda tasks: briefly(debate_solve(steps=3, tasks=tasks, **GAMES)),
+    "debate-rlaif": lambda tasks: briefly(debate_solve(critic="none", steps=3, tasks=tasks, **SMALL)),
+    "constitutional": lambda tasks: briefly(constitutional(steps=4, revising=2, tasks=tasks, **GAMES)),
     "three": lambda tasks: briefly(generator_verifier_critic(steps=3, verifier_by="dpo", tasks=tasks, **SMALL)),
     "semi-supervised": lambda tasks: stopped_early(
         semi_supervised(rest="both", labelled="4", steps=5, warmup=1, evaluate_every=2, tasks=tasks, **SMALL)
     ),
     "split": lambda tasks: briefly(two_agents_split(steps=3, finishes=2, tasks=tasks, **SMALL)),
     "mae": lambda tasks: briefly(mae(steps=3, tasks=tasks, **WRITES)),
-    "magrpo": lambda tasks: briefly(magrpo(steps=4, warmup=2, **SMALL)),
-    "marti": lambda tasks: briefly(marti(steps=4, warmup=1, tasks=tasks, **SMALL)),
+    "magrpo": lambda tasks: briefly(magrpo(steps=3, **GAMES)),
+    "marti": lambda tasks: briefly(marti(steps=3, tasks=tasks, **GAMES)),
     "proposer-solver": lambda tasks: briefly(proposer_solver(steps=3, tasks=tasks, **WRITES)),
     "self-rewarding": lambda tasks: briefly(self_rewarding(steps=3, iteration=1, tasks=tasks, **SMALL)),
     "spin-restart": lambda tasks: briefly(spin(steps=5, iteration=2, restart="weights", tasks=tasks, **ALONE)),
     "spin": lambda tasks: briefly(spin(steps=4, iteration=1, tasks=tasks, **ALONE)),
-    "spiral": lambda tasks: briefly(spiral(steps=4, warmup=1, pool=2, pool_every=1, **SMALL)),
-    "ssp": lambda tasks: briefly(
-        ssp(steps=5, warmup=3, verify=False, tasks=replace(tasks, operations=(1, 2)), **SMALL)
-    ),
-    "ssrl": lambda tasks: briefly(ssrl(steps=4, warmup=2, **SMALL)),
-    "ssrl-real": lambda tasks: briefly(ssrl(steps=4, warmup=2, searches="real", **SMALL)),
+    "spiral": lambda tasks: briefly(spiral(steps=3, pool=2, pool_every=1, **GAMES)),
+    "ssp": lambda tasks: briefly(ssp(steps=3, verify=False, tasks=replace(tasks, operations=(1, 2)), **GAMES)),
+    "ssrl": lambda tasks: briefly(ssrl(steps=3, **GAMES)),
+    "ssrl-real": lambda tasks: briefly(ssrl(steps=3, searches="real", **GAMES)),
     "tango": alternating,
     "tango-lora": lambda tasks: briefly(
         tango(steps=3, warmup=1, ratio=(1, 1), reviews=3, lora=4, tasks=tasks, **SMALL)

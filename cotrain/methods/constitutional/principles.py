@@ -27,7 +27,7 @@ from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role, Turn
 from cotrain.text.parsers import parse_solution
 from cotrain.text.parsers import VERDICT_WORDS
-from cotrain.text.parsers import tagged_solution, write_solution
+from cotrain.text.parsers import tagged_solution
 from cotrain.text.prompts import IN_TAGS
 
 KEPT = Note[float]("kept", float, "share of the principles that a solution keeps")
@@ -94,15 +94,6 @@ PRINCIPLES: Mapping[str, Principle] = {
     "concludes": Principle("end with the answer", _end_with_answer),
     "once": Principle("say nothing twice", _drop_repeats),
 }
-
-
-def mend_solution(name: str, problem: str, text: str) -> str:
-    """The solution ``text`` as the principle wants it; as it is where it cannot be read."""
-    read = tagged_solution(text)
-    if isinstance(read, ParseFailure):
-        return text
-    steps = tuple(step.text for step in read.steps)
-    return write_solution(PRINCIPLES[name].mend(problem, steps, read.answer), read.answer)
 
 
 def keeps_principle(name: str, problem: str, text: str) -> bool:
@@ -198,30 +189,6 @@ async def revise_oneself(task: Task, roles: Roles, *, learned: Literal["revision
         learned_turn = draft if learned == "drafts" else revision
         if learned_turn.parsed.ok:
             await roles.student(problem=task.prompt, said=roles.student.format_solution(learned_turn.tagged_text))
-
-
-async def rehearse(task: Task, roles: Roles, *, skill: float) -> None:
-    """For the formats to be learned, on a draft of the role ``before``, who solves as the model did at its start, or on
-    one that keeps a principle, each as often: a program says whether a drawn principle is kept, truly with probability
-    ``skill``, and mends the draft."""
-    for draft in await attempts(task, roles, 1, role="before"):
-        if not draft.parsed.ok:
-            continue
-        name, rng = principle_of(draft), rng_of("shown", draft.id)
-        text = draft.tagged_text if rng.random() < 0.5 else mend_solution(name, task.prompt, draft.tagged_text)
-        is_kept = keeps_principle(name, task.prompt, text)
-        verdict = f"<final>{'CORRECT' if is_kept else 'INCORRECT'}</final>"
-        fields = _role_fields(roles, "critic_teacher", task, draft, name, text)
-        await roles.critic_teacher(**fields, kept=is_kept, skill=skill)
-        revision_text = roles.reviser_teacher.format_solution(mend_solution(name, task.prompt, text))
-        fields = _role_fields(roles, "reviser_teacher", task, draft, name, text, review=verdict)
-        await roles.reviser_teacher(**fields, said=revision_text)
-
-
-def say_verdict(fields: Mapping[str, Any], rng: Random) -> str:
-    """A program that says ``kept`` truly with probability ``skill``, else either."""
-    said = bool(fields["kept"]) if rng.random() < fields["skill"] else rng.random() < 0.5
-    return f"<final>{'CORRECT' if said else 'INCORRECT'}</final>"
 
 
 def say(fields: Mapping[str, Any], rng: Random) -> str:

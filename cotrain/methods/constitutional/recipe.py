@@ -13,9 +13,8 @@ leaves one of the two out; ``learned="drafts"`` learns the drafts in as many ste
 
 Different from the paper: a pairwise loss on the labels takes the place of a preference model and PPO; one critique and
 one revision; labels are votes and not log-probabilities; revisions are learned by the model that wrote them, where the
-paper begins again with the pretrained one. Models that do not know the formats learn them from a program (``warmup``),
-which judges truly with probability ``skill``, else by a coin, and always mends well; answers that the model gave before
-are learned beside them, so that it forgets less. Left out: helpfulness data, chains of thought in the feedback.
+paper begins again with the pretrained one. ``embedded-games`` was taught to judge truly in most cases, and to mend
+well. Left out: helpfulness data, chains of thought in the feedback.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from cotrain import (
     alternate,
     attempts,
     common_roles,
-    frozen,
     gives,
     noting,
     program,
@@ -48,13 +46,11 @@ from cotrain.methods.constitutional.principles import (
     principle_of,
     keeps_principle,
     note_kept,
-    rehearse,
 )
 from cotrain.methods.constitutional.principles import (
     principle_reviser,
     revise_oneself,
     say,
-    say_verdict,
     solve_and_criticise,
 )
 
@@ -83,7 +79,7 @@ async def prefer(
         solution.reward(CHOSEN, worth[solution.id])
 
 
-@recipe(group_size=4, steps=180, without=("kl",))
+@recipe(model="embedded-games", group_size=4, steps=120, without=("kl",))
 def constitutional(
     run: Settings,
     *,
@@ -95,18 +91,11 @@ def constitutional(
     beta: float = 0.1,  # β of DPO
     gamma: float = 4.0,  # γ of the soft labels
     votes: int = 4,  # of the critic on an answer
-    warmup: int = 60,  # steps in which the formats are learned
-    skill: float = 0.8,  # how often the teacher judges truly; else it tosses a coin
 ) -> Recipe:
     if run.group_size < 2 or min(votes, iteration, revising) < 1:
         settings_text = f"group_size {run.group_size}, votes {votes}, iteration {iteration}, revising {revising}"
         raise ConfigError(f"constitutional: {settings_text}; expected at least 2, 1, 1 and 1")
-    if warmup < 1 and run.model in common_roles.EMBEDDED:
-        raise ConfigError(
-            f"constitutional: warmup is {warmup}, and {run.model!r} cannot revise under a principle; expected 1 or more"
-        )
-    if not 0.0 <= skill <= 1.0:
-        raise ConfigError(f"constitutional: skill is {skill}, expected a share from 0 to 1")
+    common_roles.check_taught("constitutional", run.model)
     solver = common_roles.solver("generator", run.model)
     roles = {
         "solver": solver,
@@ -117,19 +106,8 @@ def constitutional(
     policies = {"generator": run.learner(), "author": program(say, tokens_of="generator")}
     objectives: dict[str, Objective] = {}
     phases, early = [], {}
-    if warmup:
-        policies["teacher"] = program(say_verdict, tokens_of="generator")
-        roles["critic_teacher"] = principle_critic("teacher", run.model)
-        roles["reviser_teacher"] = principle_reviser("author", run.model)
-        policies["start"] = frozen(run.model)
-        roles["before"] = common_roles.solver("start", run.model)
-        also = ("reviser_teacher", "before")
-        objectives["format"] = Objective(policy="generator", on="critic_teacher", also=also, by=Sft())
-        teach = partial(rehearse, skill=skill)
-        phases.append(Phase(name="format", protocol=teach, objectives=("format",), group_size=1))
-        early["format"] = warmup
     if stages != "prefer":
-        policies["writer"] = snapshot(run.model, of="generator", every=revising, first=warmup)
+        policies["writer"] = snapshot(run.model, of="generator", every=revising)
         role_makers = (common_roles.solver, principle_critic, principle_reviser)
         roles |= {name: make("writer", run.model) for name, make in zip(WRITERS, role_makers, strict=True)}
         objectives["revise"] = Objective(policy="generator", on="student", by=Sft())
@@ -139,7 +117,7 @@ def constitutional(
     last = "revise"
     if stages != "revise":
         last = "prefer"
-        first = warmup + (revising if stages == "both" else 0)
+        first = revising if stages == "both" else 0
         policies["before"] = snapshot(run.model, of="generator", every=iteration, first=first)
         by = Preference(policy="generator", reference="before", betas=(beta,), soft=gamma)
         objectives["prefer"] = Objective(policy="generator", on="solver", by=by)

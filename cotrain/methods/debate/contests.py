@@ -43,7 +43,7 @@ from cotrain.methods.debate.debates import (
 )
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.protocols import attempts, examine
+from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import fields_for, show_verdict
 from cotrain.rollout.role import Turn
 
@@ -104,17 +104,6 @@ async def contest(
                 turn.reward(WON, share)
                 if bobs:
                     reward_speech(turn, share, words, over, unread)
-
-
-@gives()
-async def rehearse_contest(
-    task: Task, roles: Roles, *, samples: Positive = 1, critic: Critic = "opponent", words: NotNegative = 0
-) -> None:
-    """``samples`` solutions of the role ``before``, and what the role ``teacher`` names in each: for the format."""
-    written = [s for s in await attempts(task, roles, samples, role="before") if s.parsed.ok]
-    for side in (False, True)[: 2 if critic == "consultant" else 1]:
-        spoken = await together([roles.teacher.many(1, **critic_fields(task, s, side, words)) for s in written])
-        note_speeches(written, spoken, {s.id: side for s in written})
 
 
 def critic_fields(task: Task, solution: Turn, side: bool, words: int) -> dict[str, Any]:

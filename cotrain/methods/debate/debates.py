@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 from cotrain.core.arguments import NotNegative, Positive
@@ -77,11 +76,6 @@ def parse_review_as_accusation(text: str, fields: Mapping[str, Any]) -> Accusati
     return Accusation(step=first, argument=text.strip(), words=len(text.split()))
 
 
-def accuse_anything(fields: Mapping[str, Any], rng: Random) -> str:
-    """A program that points anywhere."""
-    return f"<answer>{rng.randint(1, fields['count'])}</answer>"
-
-
 def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:
     """What each of two debaters wins from a judge who checks one accusation, each as likely; ``hits``: is the step that
     a debater accuses wrong, None where it accuses nobody because it is not heard. They add up to 1."""
@@ -119,7 +113,6 @@ async def argue(
     words: NotNegative = 0,
     over: float = 1.0,
     unread: float = -1.0,
-    rehearsed: bool = False,
 ) -> None:
     """One debate of ``turns`` simultaneous turns, where the ``drafts`` solutions hold a right and a wrong one whose
     steps are known.
@@ -128,7 +121,6 @@ async def argue(
     and is paid, the other one once; each speech has ``leaves`` continuations of its own, whose outcomes are averaged
     (a speech of the last turn has none). The last accusation of a side is what the judge looks at. ``jury``: votes of
     the role ``judge``; 0 for the judge who checks one step. ``words``: the limit of a speech, 0 for none.
-    ``rehearsed``: the role ``teacher`` speaks for both, for the format.
     """
     examined = [s for s in await attempts(task, roles, drafts) if s.parsed.ok and STEP_OK.of(s) is not None]
     right = next((s for s in examined if CORRECT.known(s)), None)
@@ -138,15 +130,11 @@ async def argue(
     coins = rng_of("sides", task.id, right.id, wrong.id)
     side_solutions = [right, wrong] if coins.random() < 0.5 else [wrong, right]  # the solution of each side
     speaker, drawn_turn = int(coins.random() < 0.5), coins.randrange(turns)
-    game = DebateGame(
-        task=task, roles=roles, mine=side_solutions, limit=words, who=("teacher", "teacher") if rehearsed else SIDES
-    )
+    game = DebateGame(task=task, roles=roles, mine=side_solutions, limit=words)
     speaking_sides = [speaker] if consultancy else [0, 1]
     line: Line = []
-    for _ in range(turns if rehearsed else drawn_turn):
+    for _ in range(drawn_turn):
         line = (await game.play_turn([line], speaking_sides))[0]
-    if rehearsed:
-        return
     replies = await together([game.ask_side(line, side, samples if side == speaker else 1) for side in speaking_sides])
     speeches_by_side = dict(zip(speaking_sides, replies, strict=True))
     for side, speeches in speeches_by_side.items():
@@ -183,12 +171,11 @@ class DebateGame:
     roles: Roles
     mine: Sequence[Turn]  # [2] solutions
     limit: int  # words of a speech, 0 for no limit
-    who: tuple[str, str]  # roles
 
     def ask_side(self, line: Line, side: int, n: int) -> Coroutine[Any, Any, list[Turn]]:
         """A side speaks ``n`` times after all that was said."""
         accused = self.mine[1 - side]
-        speeches: Coroutine[Any, Any, list[Turn]] = getattr(self.roles, self.who[side]).many(
+        speeches: Coroutine[Any, Any, list[Turn]] = getattr(self.roles, SIDES[side]).many(
             n,
             problem=self.task.prompt,
             mine=self.mine[side].tagged_text,

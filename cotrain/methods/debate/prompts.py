@@ -1,4 +1,4 @@
-"""How debaters, critics and those who check one step are asked; no embedded model knows it before it is taught."""
+"""How debaters, critics and those who check one step are asked."""
 
 # Of debaters. ``_ON``: for debates of several turns.
 ACCUSE = "{problem}\nMine:\n{mine}\nOther:\n{other}\nWrong step:"

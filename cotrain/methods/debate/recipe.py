@@ -12,32 +12,32 @@ Two games after Irving et al. 2018 (arXiv 1805.00899), each a recipe:
 
 Prefix, then diverge: one ply is drawn; all before it is said once, and there ``group_size`` speeches are compared with
 each other. A speech is paid r or 1 − r, less a soft penalty for words beyond the limit; −1 if it cannot be read.
-``by="dpo"`` is DPO+ on such branches in place of RL, after the same SFT on a program's speeches (``warmup``).
+``by="dpo"`` is DPO+ on such branches in place of RL.
 
 Controls: ``consultancy`` has one debater on a drawn side. In ``debate_solve``, ``critic="consultant"`` speaks for or
 against the solution, by a draw, and "none" is RLAIF: the same judge, who then checks a drawn step, pays the solver
 alone. ``judged`` is the share of verdicts for the right solution; ``judge/mcc`` says how true verdicts are. ``cotrain
 xplay --seats`` lets debaters of other steps and seeds meet.
 
-``critic="reviewer"``: bob reviews each step as a verifier does, and accuses the first that it calls wrong; the embedded
-models know how, and need no warm-up.
+``critic="reviewer"``: bob reviews each step as a verifier does, and accuses the first that it calls wrong, which all
+embedded models know how to do.
 
-Different from the papers: a claim is the number of a step, with an argument that only a judge who reads hears; the
-transcripts of the SFT are a program's that points anywhere. Left out: a judge who is trained.
+Different from the papers: a claim is the number of a step, with an argument that only a judge who reads hears;
+``embedded-games`` was taught to accuse by a program that points anywhere. Left out: a judge who is trained.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
-from cotrain import ConfigError, Objective, Phase, Policy, Recipe, Role, Sampling, Settings, Sft
-from cotrain import alternate, at_least, dr_grpo, frozen, judges, noting, common_roles, program, recipe, snapshot
-from cotrain import solving, verifying
+from cotrain import ConfigError, Objective, Phase, Policy, Recipe, Role, Sampling, Settings
+from cotrain import alternate, at_least, dr_grpo, frozen, judges, noting, common_roles, program, recipe
+from cotrain import snapshot, solving, verifying
 from cotrain.learn.preference import Preference
-from cotrain.methods.debate.contests import Critic, check_step, contest, rehearse_contest
-from cotrain.methods.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, accuse_anything, argue, parse_accusation
+from cotrain.methods.debate.contests import Critic, check_step, contest
+from cotrain.methods.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, argue, parse_accusation
 from cotrain.methods.debate.debates import parse_review_as_accusation
 from cotrain.methods.debate.prompts import (
     ACCUSE,
@@ -51,10 +51,9 @@ from cotrain.methods.debate.prompts import (
 
 LIMITS = 4, 100  # words of a speech: of models that name a step and no more, and of others
 MOST = 64, 256  # tokens of a speech without a limit
-LESSONS = 40  # steps in which the format is learned, where a model does not know it
 
 
-@recipe(kl=0.0, evaluation_tasks=64)
+@recipe(model="embedded-games", kl=0.0, evaluation_tasks=64, steps=60)
 def debate(
     run: Settings,
     *,
@@ -68,7 +67,6 @@ def debate(
     over: float = 1.0,  # what a speech pays that is twice as long
     unread: float = -1.0,  # what is paid for one that cannot be read
     drafts: int = 4,  # solutions of a problem that a pair is taken from
-    warmup: int = LESSONS,  # steps in which the format of an accusation is learned
     iteration: int = 20,  # updates of DPO+ with one reference
     beta: float = 0.5,  # β of DPO+
     gamma: float = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultancy
@@ -78,10 +76,9 @@ def debate(
     at_least(2, "debate", drafts=drafts)
     limit = default_limit(run.model) if words is None else words
     soft = gamma or (10.0 if consultancy else 7.0)
-    branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft, first=warmup)
+    branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft)
     check_speeches("debate", run, branches, limit, over)
-    if warmup < 1:
-        refuse_untaught("debate", run.model, warmup)
+    common_roles.check_taught("debate", run.model)
     prompts = (ACCUSE, ACCUSE_FULL) if turns == 1 else (ACCUSE_ON, ACCUSE_ON_FULL)
     speaks = speaker_role("debater", run.model, limit, *prompts)
     policies = branches.policies(run)
@@ -104,25 +101,19 @@ def debate(
         turns=turns,
     )
     branching = partial(play, samples=run.group_size, leaves=leaves)
-    phases = [Phase(name="debate", protocol=branching, objectives=tuple(objectives), group_size=1)]
-    if warmup:
-        policies["teacher"] = program(accuse_anything, tokens_of="debater")
-        roles["teacher"] = replace(speaks, policy="teacher")
-        objectives["format"] = Objective(policy="debater", on="teacher", by=Sft())
-        taught = partial(argue, drafts=drafts, turns=turns, words=limit, rehearsed=True)
-        phases.append(Phase(name="format", protocol=taught, objectives=("format",), group_size=1))
+    phase = Phase(name="debate", protocol=branching, objectives=tuple(objectives), group_size=1)
     return run.recipe(
         f"debate{'-consultancy' if consultancy else ''}{'-dpo' if by == 'dpo' else ''}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
+        schedule=alternate(phase, ratio=(1,)),
         evaluate=play,
         measures=measures,
     )
 
 
-@recipe(kl=0.0, evaluation_tasks=64)
+@recipe(model="embedded-games", kl=0.0, evaluation_tasks=64, steps=60)
 def debate_solve(
     run: Settings,
     *,
@@ -133,7 +124,6 @@ def debate_solve(
     words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the embedded models; of reviews 0)
     over: float = 1.0,  # what a speech pays that is twice as long
     unread: float = -1.0,  # what is paid for one that cannot be read
-    warmup: int | None = None,  # steps in which the format of an accusation is learned (default: 40; of reviews 0)
     iteration: int = 20,  # updates of DPO+ with one reference
     beta: float = 0.5,  # β of DPO+
     gamma: float = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultant
@@ -143,14 +133,11 @@ def debate_solve(
     at_least(1, "debate_solve", votes=votes, iteration=iteration)
     reviews, short = critic == "reviewer", common_roles.speaks_short(run.model)
     limit = (0 if reviews else default_limit(run.model)) if words is None else words
-    lessons = (0 if reviews else LESSONS) if warmup is None else warmup
     soft = gamma or (10.0 if critic == "consultant" else 7.0)
-    branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft, first=lessons)
+    branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft)
     check_speeches("debate_solve", run, branches, limit, over)
-    if reviews and lessons:
-        raise ConfigError("debate_solve: critic='reviewer' knows the format of a review; leave out warmup")
-    if lessons < 1 and critic in ("opponent", "consultant"):
-        refuse_untaught("debate_solve", run.model, lessons)
+    if critic in ("opponent", "consultant"):
+        common_roles.check_taught("debate_solve", run.model)
     speaks = speaker_role("debater", run.model, limit, CRITICISE, CRITICISE_FULL)
     if reviews:
         speaks = replace(common_roles.verifier("debater", run.model), parse=parse_review_as_accusation)
@@ -173,21 +160,14 @@ def debate_solve(
         critic=speaker,
     )
     branching = partial(play, samples=run.group_size)
-    phases = [Phase(name="debate", protocol=branching, objectives=tuple(objectives), group_size=1)]
-    if lessons:
-        policies["teacher"] = program(accuse_anything, tokens_of="debater")
-        policies["start"] = frozen(run.model)  # so that the solver forgets less
-        roles |= {"teacher": replace(speaks, policy="teacher"), "before": common_roles.solver("start", run.model)}
-        objectives["format"] = Objective(policy="debater", on="teacher", also=("before",), by=Sft())
-        taught = partial(rehearse_contest, critic=speaker, words=limit, samples=2)
-        phases.append(Phase(name="format", protocol=taught, objectives=("format",), group_size=1))
+    phase = Phase(name="debate", protocol=branching, objectives=tuple(objectives), group_size=1)
     kind = {"consultant": "-consultancy", "none": "-rlaif"}.get(critic, "")
     return run.recipe(
         f"debate-solve{kind}{'-dpo' if by == 'dpo' else ''}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0) if lessons else (1,), warmup={"format": lessons} if lessons else None),
+        schedule=alternate(phase, ratio=(1,)),
         evaluate=play,
         measures=(solving("solver", 8), verifying("judge"), noting("bob", HIT)),
     )
@@ -202,13 +182,12 @@ class Branches:
     beta: float
     soft: float
     sft: float
-    first: int  # steps before its first iteration
 
     def policies(self, run: Settings) -> dict[str, Policy]:
         """The debater, and what it is held to."""
         if self.by == "rl":
             return {"debater": run.learner(), **run.start()}
-        before = snapshot(run.model, of="debater", every=self.iteration, first=self.first)
+        before = snapshot(run.model, of="debater", every=self.iteration)
         return {"debater": run.learner(), "before": before}
 
     def objective(self, run: Settings, on: str, *also: str) -> Objective:
@@ -230,12 +209,6 @@ def check_speeches(name: str, run: Settings, branches: Branches, limit: int, ove
         raise ConfigError(f"{name}: by=dpo compares speeches, and group_size is {run.group_size}; expected at least 2")
 
 
-def refuse_untaught(name: str, model: str, warmup: int) -> None:
-    """Raise ConfigError for a model that would have to accuse without having learned how."""
-    if model in common_roles.EMBEDDED:
-        raise ConfigError(f"{name}: warmup is {warmup}, and {model!r} cannot accuse a step; expected at least 1")
-
-
 def default_limit(model: str) -> int:
     return LIMITS[not common_roles.speaks_short(model)]
 
@@ -245,23 +218,3 @@ def speaker_role(policy: str, model: str, limit: int, short_prompt: str, prompt:
     short = common_roles.speaks_short(model)
     most = Sampling(max_tokens=4 * limit or MOST[not short])
     return Role(policy=policy, prompt=short_prompt if short else prompt, parse=parse_accusation, sampling=most)
-
-
-def rebuild_debate(**arguments: Any) -> Recipe:
-    """The recipe of a run that was begun when ``debate`` had both games and a flag for each kind of critic."""
-    rebuild: Any = debate_sides_again
-    game, rlaif, speech = (arguments.pop(name, None) for name in ("game", "rlaif", "speech"))
-    if game == "solve":
-        rebuild = debate_solve.again  # type: ignore[attr-defined]
-        for name in ("turns", "leaves", "drafts"):
-            arguments.pop(name, None)
-        critic = "consultant" if arguments.pop("consultancy", False) else "none" if rlaif else "opponent"
-        arguments["critic"] = "reviewer" if speech == "review" else critic
-    elif arguments.get("warmup", 0) is None:
-        del arguments["warmup"]
-    made: Recipe = rebuild(**arguments)
-    return made
-
-
-debate_sides_again = debate.again  # type: ignore[attr-defined]
-debate.again = rebuild_debate  # type: ignore[attr-defined]

@@ -12,9 +12,8 @@ messages, the floor that ``Halves.guessing_accuracy`` bounds; ``sees="all"`` sho
 Evaluation always measures the team without its messages and with the two policies in each other's seat.
 
 Different from the authors' code: all turns of a step are one update of each policy; sampling is at temperature 1
-without cuts, so that log-probabilities are those of what was sampled (theirs samples at 0.6, top-p 0.6). Models that do
-not know the format learn it first from a teacher that is right with probability ``skill`` (``warmup``). Left out: the
-maximum as baseline, critics.
+without cuts, so that log-probabilities are those of what was sampled (theirs samples at 0.6, top-p 0.6).
+``embedded-games`` was taught the format by a teacher that is often wrong. Left out: the maximum as baseline, critics.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import CORRECT, ConfigError, Objective, Phase, Recipe, Settings, Sft
-from cotrain import alternate, noting, program, recipe
+from cotrain import CORRECT, ConfigError, Objective, Phase, Recipe, Settings
+from cotrain import alternate, common_roles, noting, recipe
 from cotrain.methods.magrpo.joint import Pairing
 from cotrain.learn.policy_gradient import centred, leave_one_out, z_score
 from cotrain.learn.losses import ScoreFunction
@@ -36,8 +35,6 @@ from cotrain.methods.magrpo.teams import (
     TELLS,
     cooperate,
     team_roles,
-    rehearse,
-    teacher,
     together_and_apart,
 )
 from cotrain.methods.magrpo.halves import Halves
@@ -45,7 +42,7 @@ from cotrain.methods.magrpo.halves import Halves
 ESTIMATORS = {"mean": centred, "raw": None, "rloo": leave_one_out, "std": z_score}
 
 
-@recipe(steps=300, kl=0.0, lr=1e-3, tasks_per_step=8, group_size=4, evaluation_tasks=64)
+@recipe(model="embedded-games", steps=150, kl=0.0, lr=1e-3, tasks_per_step=8, group_size=4, evaluation_tasks=64)
 def magrpo(
     run: Settings,
     *,
@@ -55,23 +52,18 @@ def magrpo(
     threshold: float | None = None,  # a branch ends where its mean reward is above it
     silent: bool = False,  # nobody hears a message
     sees: Literal["half", "all"] = "half",  # which numbers an agent sees
-    warmup: int = 150,  # steps in which the format is learned
-    skill: float = 0.5,  # how often the teacher of the format is surely right; else it draws
 ) -> Recipe:
     source = Halves() if run.tasks is None else run.tasks
     if not isinstance(source, Halves):
         raise ConfigError(f"magrpo: {source.name} is not seen by halves; expected --tasks halves")
-    if run.model == "embedded" and warmup < 1:
-        raise ConfigError(
-            f"magrpo: warmup is {warmup}, and the model 'embedded' does not know the format; expected 1 or more"
-        )
-    if not 0.0 <= skill <= 1.0 or not 0.0 <= gamma <= 1.0:
-        raise ConfigError(f"magrpo: skill is {skill} and gamma {gamma}, expected both in [0, 1]")
+    common_roles.check_taught("magrpo", run.model)
+    if not 0.0 <= gamma <= 1.0:
+        raise ConfigError(f"magrpo: gamma is {gamma}, expected a number in [0, 1]")
     run = replace(run, tasks=source)
     by = partial(
         PolicyGradient, advantage=ESTIMATORS[estimator], loss=ScoreFunction(), normalise="constant", constant=1.0
     )
-    policies, objectives, taught = {**run.start()}, {}, {}
+    policies, objectives = {**run.start()}, {}
     for agent in AGENTS:
         policies[agent] = run.learner()
         objectives[agent] = Objective(
@@ -89,24 +81,14 @@ def magrpo(
         gamma=gamma,
         threshold=threshold,
     )
-    phases = [Phase(name="team", protocol=play, objectives=AGENTS, group_size=1)]
-    if warmup:
-        for agent in AGENTS:
-            speak = program(teacher(skill, 2 * source.count * source.largest), tokens_of=agent)
-            policies[f"teacher_{agent}"] = speak
-            taught[f"format_{agent}"] = Objective(
-                policy=agent, on=f"teacher_{agent}", also=(f"teacher_{agent}_answer",), by=Sft()
-            )
-        roles |= team_roles({agent: f"teacher_{agent}" for agent in AGENTS}, run.model, "teacher_")
-        teach = partial(rehearse, sees=sees, silent=silent)
-        phases.append(Phase(name="format", protocol=teach, objectives=tuple(taught), group_size=1))
+    phase = Phase(name="team", protocol=play, objectives=AGENTS, group_size=1)
     answers = [f"{prefix}{agent}_answer" for prefix in ("", "silent_", "swapped_") for agent in AGENTS]
     return run.recipe(
         f"magrpo-{pairing}",
         policies=policies,
         roles=roles,
-        objectives=objectives | taught,
-        schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
+        objectives=objectives,
+        schedule=alternate(phase, ratio=(1,)),
         evaluate=partial(together_and_apart, sees=sees, silent=silent),
         measures=(
             *(noting(name, CORRECT) for name in answers),

@@ -14,8 +14,7 @@ never ends one (the authors' default of −0.2 ends every branch after its first
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,7 +30,6 @@ from cotrain.rollout.idle_loop import together
 from cotrain.rollout.role import Role, Turn
 from cotrain.text.answers import final_answer
 
-Program = Callable[[Mapping[str, Any], random.Random], str]
 Sees = Literal["half", "all"]  # numbers of an agent
 AGENTS = ("alice", "bob")
 MESSAGE_TOKENS = 8
@@ -198,31 +196,3 @@ async def _grade_turn(table: TeamGame, turn: Turn) -> bool:
     else:
         turn.show(FAILURE, turn.parsed.reason)
     return grade.value
-
-
-async def rehearse(task: Task, roles: Roles, *, sees: Sees = "half", silent: bool = False) -> None:
-    """Programs play the four roles, for the format to be learned: roles ``teacher_alice`` and so on."""
-    table = TeamGame(task=task, roles=roles, samples=1, joint=((0, 0),), sees=sees, silent=silent, prefix="teacher_")
-    judge, said = table.halves_grader, []
-    for i, agent in enumerate(AGENTS):
-        said.append(await getattr(roles, f"teacher_{agent}")(seen=table.visible_numbers(i), numbers=judge.seen[i]))
-    for i, agent in enumerate(AGENTS):
-        fields = {
-            "seen": table.visible_numbers(i),
-            "said": said[i].text,
-            "heard": "nothing" if silent else said[1 - i].text,
-        }
-        await getattr(roles, f"teacher_{agent}_answer")(total=judge.total, **fields)
-
-
-def teacher(skill: float, largest: int) -> Program:
-    """A program that says the sum of what its agent sees, or of all, with probability ``skill``; else any number up to
-    ``largest``."""
-
-    def speak(fields: Mapping[str, Any], rng: random.Random) -> str:
-        whole = "total" in fields
-        right = int(fields["total"]) if whole else sum(fields["numbers"])
-        said = right if rng.random() < skill else rng.randint(1, largest)
-        return f"<answer>{said}</answer>" if whole else str(said)
-
-    return speak

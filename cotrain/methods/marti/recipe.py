@@ -10,18 +10,18 @@ budget its authors saw it beat their workflows before training. ``shaping="local
 ``over="all"`` takes Q of a debate over all agents, as their code does (their documentation: over the agent's own
 turns). ``still`` names an agent that stays as it was.
 
-Different from the authors' code: GRPO for GSPO, no KL by default. Models that do not know the prompt with others'
-answers learn it first by repeating an answer of their start (``warmup``), which tells them nothing of the truth.
+Different from the authors' code: GRPO for GSPO, no KL by default. ``embedded-games`` was taught the prompt with others'
+answers by repeating one of them, which tells it nothing of the truth.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
-from cotrain import BY_NAME, ConfigError, Objective, Phase, Policy, Recipe, Role, Settings, Sft
-from cotrain import alternate, common_roles, frozen, noting, program, recipe, solving
+from cotrain import BY_NAME, ConfigError, Objective, Policy, Recipe, Role, Settings
+from cotrain import common_roles, frozen, noting, recipe, single, solving
 from cotrain.methods.at_grpo.turns import TEAM
 from cotrain.methods.marti.workflows import (
     AGENTS,
@@ -31,16 +31,11 @@ from cotrain.methods.marti.workflows import (
     Shaping,
     Workflow,
     check_workflow,
-    rehearse,
     work,
 )
 
 
-def repeat(fields: Any, rng: Any) -> str:
-    return str(fields["said"])
-
-
-@recipe(model="embedded-roles", kl=0.0)
+@recipe(model="embedded-games", kl=0.0, steps=80)
 def marti(
     run: Settings,
     *,
@@ -54,7 +49,6 @@ def marti(
     estimator: Literal["grpo", "rloo", "reinforce++"] = "grpo",  # of all agents
     models: tuple[str, ...] = (),  # of the agents in turn; by default the model for all
     still: int | None = None,  # an agent that does not learn, counted from 0
-    warmup: int = 20,  # steps in which the prompt with others' answers is learned
 ) -> Recipe:
     count = AGENTS[workflow] if agents is None else agents
     check_workflow(workflow, count, rounds)
@@ -78,6 +72,7 @@ def marti(
         elif workflow != "mixture" or i < count - 1:
             roles[f"agent{i}"] = plain
         if i in hearers:
+            common_roles.check_taught("marti", name)
             roles[f"agent{i}_hears"] = replace(plain, prompt=HEAR if common_roles.speaks_short(name) else HEAR_FULL)
     objectives = {}
     for i in learns:
@@ -87,24 +82,13 @@ def marti(
     play = partial(
         work, workflow=workflow, agents=count, rounds=rounds, shaping=shaping, alpha=alpha, beta=beta, over=over
     )
-    phases = [Phase(name=workflow, protocol=play, objectives=tuple(objectives))]
-    taught = tuple(i for i in hearers if i in learns) if warmup else ()
-    if taught:
-        policies["start"] = frozen(run.model)
-        roles["before"] = common_roles.solver("start", run.model)
-        for i in taught:
-            policies[f"echo{i}"] = program(repeat, tokens_of=f"agent{i}")
-            roles[f"echo{i}"] = replace(roles[f"agent{i}_hears"], policy=f"echo{i}")
-            objectives[f"format{i}"] = Objective(policy=f"agent{i}", on=f"echo{i}", by=Sft())
-        due, teach = tuple(f"format{i}" for i in taught), partial(rehearse, hearers=taught, agents=count)
-        phases.append(Phase(name="format", protocol=teach, objectives=due, group_size=1))
     first = "agent0" if "agent0" in roles else f"agent{count - 1}"
     return run.recipe(
         f"marti-{workflow}-{shaping}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0) if taught else (1,), warmup={"format": warmup} if taught else None),
+        schedule=single(play, *objectives, name=workflow),
         evaluate=play,
         measures=(noting(first, TEAM), solving(first, 8)),
     )

@@ -199,15 +199,6 @@ def answers_for(task: Task, roles: Roles, role: RoleHandle, heard: Sequence[Turn
     return {"answers": "\n".join(texts[:HEARD])} | ({"nonce": ""} if "nonce" in role.fields else {})
 
 
-async def rehearse(task: Task, roles: Roles, *, hearers: tuple[int, ...], agents: Positive) -> None:
-    """To learn the prompt with others' answers: the role ``before`` answers as the start did, and a program repeats its
-    first answer under that prompt. No truth is in it."""
-    said = await roles.before.many(agents, problem=task.prompt)
-    for i in hearers:
-        role = getattr(roles, f"echo{i}")
-        await role(problem=task.prompt, said=said[0].text, **answers_for(task, roles, role, said, f"echo{i}"))
-
-
 def check_workflow(workflow: str, agents: int, rounds: int) -> None:
     """Raise ConfigError for a team that cannot play it."""
     least = {"debate": 2, "chain": 3, "mixture": 2, "vote": 1}[workflow]

@@ -8,13 +8,13 @@ questions are replaced by older ones; the pool is part of every checkpoint. Nobo
 knows: ``proposer/truth/valid`` holds the reader against it.
 
 Controls: ``noise=0`` verifies without noise passages, ``verify=False`` not at all; ``proposer="frozen"`` searches and
-writes as it was taught, with weights of its own; ``invalid=-0.1`` is the penalty with which its authors saw valid
+writes as the model did at its start; ``invalid=-0.1`` is the penalty with which its authors saw valid
 proposals vanish (they chose 0).
 
 Different from the authors' code: the library is the facts of one word problem, and a search finds one sentence by its
 noun; a proposer is told where to begin, since numbers cannot be searched for; the reader is the model at its start, not
 a larger judge, and is asked ``reads`` times; each turn is asked anew with all that was found. The pool is never wiped.
-Models that do not know the formats learn them first from programs (``warmup``).
+``embedded-games`` was taught to search and to write questions.
 """
 
 from __future__ import annotations
@@ -23,24 +23,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
-from cotrain import alternate, common_roles, frozen, grpo, noting, program, recipe, solving
+from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings
+from cotrain import alternate, common_roles, frozen, grpo, noting, recipe, solving
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.rollout.proposals import LEARNABLE
-from cotrain.methods.ssp.searching import (
-    GATHERED,
-    find_and_solve,
-    rehearse,
-    say_search,
-    search_and_play,
-    write_question,
-)
+from cotrain.methods.ssp.searching import GATHERED, find_and_solve, search_and_play
 from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems, study_problems
 from cotrain.rollout.proposals import PROPOSE, PROPOSE_FULL
 
 
-@recipe(model="embedded-roles", kl=0.0, group_size=5, steps=300)
+@recipe(model="embedded-games", kl=0.0, group_size=5, steps=100)
 def ssp(
     run: Settings,
     *,
@@ -51,15 +44,13 @@ def ssp(
     proposer: Literal["trained", "frozen"] = "trained",  # does it learn?
     invalid: float = 0.0,  # reward of what is no question
     cap: int = 16384,  # questions that the pool holds
-    warmup: int = 200,  # steps in which the formats are learned
 ) -> Recipe:
     source = study_problems((1, 2)) if run.tasks is None else run.tasks
     if not isinstance(source, WordProblems) or source.modulus is not None or source.max_value > 99:
         raise ConfigError(f"ssp: {source.name} is no library; expected --tasks words, without a modulus, up to 99")
     if min(turns, reads) < 1 or noise < 0:
         raise ConfigError(f"ssp: turns is {turns}, reads {reads} and noise {noise}; expected at least 1, 1 and 0")
-    if warmup < 1 and run.model in common_roles.EMBEDDED:
-        raise ConfigError(f"ssp: warmup is {warmup}, and {run.model!r} cannot write questions; expected 1 or more")
+    common_roles.check_taught("ssp", run.model)
     run, short, learns = replace(run, tasks=source), common_roles.speaks_short(run.model), proposer == "trained"
     writer = "generator" if learns else "proposer"
     writes = Role(
@@ -78,43 +69,30 @@ def ssp(
         pays = PolicyGradient(rewards={LEARNABLE: 1.0}, advantage=None, after=())
         objectives["proposer"] = Objective(policy=writer, on="proposer", also=("seeker",), by=pays)
     else:
-        policies["proposer"] = run.learner()
-    phases = [
-        Phase(
-            name="play",
-            protocol=partial(
-                search_and_play,
-                samples=run.group_size,
-                noise=noise,
-                reads=reads,
-                verify=verify,
-                turns=turns,
-                invalid=invalid,
-            ),
-            objectives=tuple(objectives),
-            group_size=1,
-            stores=("pool",),
-            in_turn=("proposer", "generator") if learns else (),
-        )
-    ]
-    if warmup:
-        policies["author"] = program(write_question, tokens_of=writer)
-        policies["guide"] = program(say_search, tokens_of=writer)
-        roles["author"] = replace(writes, policy="author")
-        roles["seek_teacher"] = roles["search_teacher"] = common_roles.planner("guide", run.model)
-        roles["before"] = replace(solver, policy="start")
-        objectives["format"] = Objective(policy=writer, on="author", by=Sft())  # a mean of its own: it has few tokens
-        objectives["seek"] = Objective(policy=writer, on="seek_teacher", by=Sft())
-        objectives["search"] = Objective(policy="generator", on="search_teacher", also=("before",), by=Sft())
-        due = ("format", "seek", "search")
-        teach = partial(rehearse, turns=turns)
-        phases.append(Phase(name="format", protocol=teach, objectives=due, group_size=1))
+        policies["proposer"] = frozen(run.model)
+    play = partial(
+        search_and_play,
+        samples=run.group_size,
+        noise=noise,
+        reads=reads,
+        verify=verify,
+        turns=turns,
+        invalid=invalid,
+    )
+    phase = Phase(
+        name="play",
+        protocol=play,
+        objectives=tuple(objectives),
+        group_size=1,
+        stores=("pool",),
+        in_turn=("proposer", "generator") if learns else (),
+    )
     return run.recipe(
         "ssp" if learns else "ssp-frozen",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
+        schedule=alternate(phase, ratio=(1,)),
         evaluate=partial(find_and_solve, turns=turns),
         measures=(solving("solver", 8), noting("solver", GATHERED)),
         stores={"pool": TaskPool(cap=cap)},

@@ -21,11 +21,9 @@ sentences.
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.address import rng_of
@@ -42,7 +40,6 @@ from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.tasks.words.problem import CONSTANT_MAX, Fact, Problem
 from cotrain.tasks.words.reader import facts_in, read_problem, problem_signature, task_of
 from cotrain.tasks.words.search_corpus import distractor_sentences, facts_and_question
-from cotrain.tasks.words.wording import EVERY, NOUNS, fact_sentence
 
 ENOUGH = "nothing"  # the search that ends a search
 VERIFIED = Note[bool]("verified", bool, "did the reader find the question's answer among the passages")
@@ -84,13 +81,6 @@ def library_of(text: str) -> dict[str, str]:
     """Noun → the sentence that defines it."""
     sentences, _ = facts_and_question(text)
     return {fact.target: one for one in sentences for fact in facts_in(one)}
-
-
-def missing_noun(text: str) -> str | None:
-    """The first noun that the facts of a text use and none of them defines."""
-    facts = facts_in(text)
-    defined = {fact.target for fact in facts}
-    return next((noun for fact in facts for noun in sorted(rests_on(fact)) if noun not in defined), None)
 
 
 async def search_along(
@@ -253,38 +243,3 @@ async def find_and_solve(task: Task, roles: Roles, *, turns: Positive = 4) -> No
     solution = await roles.solver(problem=" ".join([trail.passages, question]).strip())
     if await examine(task, roles, solution) is not None:
         _note_gathered(solution, trail, problem)
-
-
-async def rehearse(task: Task, roles: Roles, *, turns: Positive = 4) -> None:
-    """For the formats to be learned: programs seek, write a question, and search for it; the role ``before`` solves it
-    as the model did at its start."""
-    _, question = facts_and_question(task.prompt)
-    trail = SearchTrail(seeker_start(task))
-    await search_along(roles.seek_teacher, [trail], task.prompt, turns)
-    noun, _, step = question_aim(task)
-    question_turn = await roles.author(hint=trail.shown_text, problem=task.prompt, about=noun, step=step)
-    for begin in (question_turn.text.strip(), f"{question} About: {noun}."):
-        search_trail = SearchTrail(begin)
-        await search_along(roles.search_teacher, [search_trail], task.prompt, turns)
-        question_text = begin.partition(" About:")[0]
-        await roles.before(problem=" ".join([search_trail.passages, question_text]).strip())
-
-
-def say_search(fields: Mapping[str, Any], rng: random.Random) -> str:
-    """A program that searches for the first noun that is named and not defined."""
-    shown = str(fields["question"])
-    about = re.search(r"About: (\w+)\.", shown)
-    start = about.group(1) if about else None
-    known = {fact.target for fact in facts_in(shown.partition("About: ")[2].partition(". ")[2] if about else shown)}
-    wanted = start if start and start not in known else missing_noun(shown)
-    return f"<search> {wanted or ENOUGH}</search>"
-
-
-def write_question(fields: Mapping[str, Any], rng: random.Random) -> str:
-    """A program that adds one fact to what it is asked about, in the library's wording."""
-    about, step, text = str(fields["about"]), int(fields["step"]), str(fields["problem"])
-    read = read_problem(text)
-    style = EVERY["plain" if isinstance(read, ParseFailure) else read.family]
-    noun = rng.choice([one for one in NOUNS if one not in text])
-    fact = Fact(target=noun, kind="plus" if step > 0 else "minus", left=about, right=abs(step))
-    return f"{fact_sentence(style, fact)} {style.question.format(t=noun)}"

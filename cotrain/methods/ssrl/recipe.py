@@ -10,8 +10,8 @@ step from simulation to the real thing.
 Controls: ``mask=False`` learns the information like all other tokens; ``searches="real"`` has the library answer in
 training too (Search-R1, arXiv 2503.09516).
 
-Different from the authors' code: a library of a dozen sentences, found by a noun; no thoughts; no KL by default, since
-format and facts are learned first, from programs (``warmup``), and the start knows neither.
+Different from the authors' code: a library of a dozen sentences, found by a noun; no thoughts; no KL by default.
+``embedded-games`` was taught the format, and the facts of ``World()`` with false ones among them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import FORMAT, OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
-from cotrain import alternate, common_roles, drop_flat_groups, grpo, noting, program, recipe, solving
+from cotrain import FORMAT, OUTCOME, ConfigError, Objective, Recipe, Role, Sampling, Settings
+from cotrain import common_roles, drop_flat_groups, grpo, noting, recipe, single, solving
 from cotrain.learn.after import LeaveOut
 from cotrain.methods.ssp.searching import GATHERED
 from cotrain.methods.ssrl.self_search import (
     SUPPORTED,
     OWN,
     parse_searched,
-    rehearse,
-    repeat,
     search_both_ways,
     search_within,
 )
 from cotrain.methods.ssrl.world import World
 
 
-# Of solvers that write searches into their answers; no embedded model knows it before it is taught.
+# Of solvers that write searches into their answers.
 SEARCH = "{problem}\nSearch and solve:"
 SEARCH_FULL = """Answer the question below. It does not say all that is needed: the rest is known about the things \
 that it names.
@@ -50,7 +48,7 @@ Question:
 {problem}"""
 
 
-@recipe(model="embedded-roles", kl=0.0, group_size=5, steps=310)
+@recipe(model="embedded-games", kl=0.0, group_size=5, steps=60)
 def ssrl(
     run: Settings,
     *,
@@ -58,15 +56,15 @@ def ssrl(
     mask: bool = True,  # leave what the model wrote as information out of the loss
     turns: int = 4,  # searches that the real engine answers, at most
     format_reward: float = 0.1,  # share of the reward that is for the format
-    warmup: int = 250,  # steps in which format and facts are learned
 ) -> Recipe:
     source = World() if run.tasks is None else run.tasks
     if not isinstance(source, World):
         raise ConfigError(f"ssrl: {source.name} asks about no world; expected --tasks world")
     if turns < 1 or not 0.0 <= format_reward < 1.0:
         raise ConfigError(f"ssrl: turns is {turns} and format_reward {format_reward}; expected at least 1, and [0, 1)")
-    if warmup < 1 and run.model in common_roles.EMBEDDED:
-        raise ConfigError(f"ssrl: warmup is {warmup}, and {run.model!r} does not know the world; expected 1 or more")
+    common_roles.check_taught("ssrl", run.model)
+    if run.model in common_roles.EMBEDDED and source != World():
+        raise ConfigError(f"ssrl: the model {run.model!r} knows the facts of World() alone, and tasks is {source}")
     run, short = replace(run, tasks=source), common_roles.speaks_short(run.model)
     solver = Role(
         policy="generator",
@@ -77,22 +75,12 @@ def ssrl(
     rewards = {OUTCOME: 1.0 - format_reward} | ({FORMAT: format_reward} if format_reward else {})
     after = (drop_flat_groups, LeaveOut(OWN)) if mask else (drop_flat_groups,)
     learn = grpo(rewards=rewards, merge=True, after=after, kl=run.pull())
-    policies = {"generator": run.learner(), **run.start()}
-    roles = {"solver": solver, "grounded": solver}
-    objectives = {"generator": Objective(policy="generator", on="solver", by=learn)}
-    search = partial(search_within, searches=searches, turns=turns)
-    phases = [Phase(name="search", protocol=search, objectives=("generator",))]
-    if warmup:
-        policies["author"] = program(repeat, tokens_of="generator")
-        roles["author"] = replace(solver, policy="author", parse=None)
-        objectives["format"] = Objective(policy="generator", on="author", by=Sft())
-        phases.append(Phase(name="format", protocol=rehearse, objectives=("format",), group_size=1))
     return run.recipe(
         "ssrl" + ("" if searches == "self" else "-real") + ("" if mask else "-unmasked"),
-        policies=policies,
-        roles=roles,
-        objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0) if warmup else (1,), warmup={"format": warmup} if warmup else None),
+        policies={"generator": run.learner(), **run.start()},
+        roles={"solver": solver, "grounded": solver},
+        objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
+        schedule=single(partial(search_within, searches=searches, turns=turns), "generator", name="search"),
         evaluate=partial(search_both_ways, turns=turns),
         measures=(
             solving("solver", 8),

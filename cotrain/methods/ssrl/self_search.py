@@ -15,7 +15,6 @@ sentences.
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -25,14 +24,14 @@ from cotrain.core.errors import UnknownName
 from cotrain.core.notes import CORRECT, Note
 from cotrain.core.signals import FORMAT, OUTCOME, Signal, gives
 from cotrain.core.types import ParseFailure, Span, Task
-from cotrain.methods.ssp.searching import GATHERED, missing_noun
+from cotrain.methods.ssp.searching import GATHERED
 from cotrain.methods.ssrl.world import world_grader_of
 from cotrain.rollout.calls import CallFormat, tag_format, use_tools
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Turn
-from cotrain.text.parsers import Solution, write_solution
+from cotrain.text.parsers import Solution
 from cotrain.text.role_parsers import FOUND, searched_solution, without_searches
 
 OWN = Signal("own_result", per="span", meaning="1 on what a policy wrote in the place of search results")
@@ -97,21 +96,3 @@ async def search_both_ways(task: Task, roles: Roles, *, turns: Positive = 4) -> 
     """To measure: the role ``solver`` is its own engine; ``grounded``, the same policy, has the real one."""
     await play_answer(task, roles, roles.solver, "self", turns)
     await play_answer(task, roles, roles.grounded, "real", turns)
-
-
-async def rehearse(task: Task, roles: Roles) -> None:
-    """For format and facts to be learned: a program writes the whole answer, information included."""
-    await roles.author(problem=task.prompt, said=write_answer(task))
-
-
-def write_answer(task: Task) -> str:
-    """The answer of one that looks up whatever is missing, and then works it out."""
-    world, shown, said = world_grader_of(task), task.prompt, ""
-    while (noun := missing_noun(shown)) is not None:
-        shown += f" {world.look_up(noun)}"
-        said += f"<search> {noun}</search><found> {world.look_up(noun)}</found>"
-    return said + write_solution(world.problem.steps, str(world.problem.answer))
-
-
-def repeat(fields: Mapping[str, Any], rng: random.Random) -> str:
-    return str(fields["said"])
