@@ -15,7 +15,6 @@ from cotrain.methods import NAMES as SHIPPED
 from cotrain.methods.magrpo.halves import Halves
 from cotrain.methods.spiral.source import Games
 from cotrain.methods.ssrl.world import World
-from cotrain.models.load import resolve_model
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, AnyOrder, RandomLatency
 
@@ -60,7 +59,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "co_rewarding: III, frozen": {"variant": "III", "teacher": "frozen"},
     "co_rewarding: none": {"teacher": "none"},
     "constitutional": {**GAMES, "revising": 2, "steps": 4},
-    "constitutional: checked by a program": {**GAMES, "stages": "prefer", "feedback": "program", "steps": 4},
+    "constitutional: checked by a program": {**GAMES, "feedback": "program", "revising": 1, "steps": 3},
     "constitutional: drafts": {**GAMES, "stages": "revise", "learned": "drafts", "revising": 1, "steps": 3},
     "coverrl": {"votes": 8, "reviews": 4, "revisions": 2},
     "coverrl: unbalanced, no veto": {"votes": 8, "balanced": False, "veto": False, "kl": 0.0},
@@ -69,14 +68,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "critique: none": {"critic": "none"},
     "critique: leak": {"critic": "self", "leak": True},
     "debate": {**GAMES, "steps": 4, "tasks_per_step": 6, "drafts": 8},
-    "debate: consultancy, frozen": {
-        "model": str(Path(resolve_model("embedded-games"))),  # a directory may have learned to compare
-        "judge": "frozen",
-        "votes": 2,
-        "steps": 3,
-        "consultancy": True,
-        "drafts": 8,
-    },
+    "debate: consultancy": {**GAMES, "steps": 3, "tasks_per_step": 6, "consultancy": True, "drafts": 8},
     "debate: turns": {"turns": 2, "leaves": 2, "words": 2, "steps": 3, "tasks_per_step": 6, "drafts": 8} | GAMES,
     "debate: dpo": {**GAMES, "by": "dpo", "iteration": 2, "steps": 4, "tasks_per_step": 8, "drafts": 8},
     "debate_solve: reviewer": {"critic": "reviewer", "model": "embedded", "steps": 2},
@@ -146,7 +138,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "spiral: no baseline": {**GAMES, "tasks": Games("nim"), "baseline": False, "kl": 0.01},
     "ssp": {**GAMES, "tasks": LIBRARY, "verify": False, "steps": 3},
     "ssp: noise": {**GAMES, "tasks": LIBRARY, "invalid": -0.1, "kl": 0.01},
-    "ssp: frozen": {**GAMES, "tasks": LIBRARY, "proposer": "frozen", "verify": False},
+    "ssp: frozen": {**GAMES, "tasks": LIBRARY, "proposer": "frozen", "verify": False, "tasks_per_step": 8, "steps": 4},
     "ssrl": {**GAMES, "tasks": World()},
     "ssrl: unmasked": {**GAMES, "tasks": World(), "mask": False, "kl": 0.01},
     "ssrl: real engine": {**GAMES, "tasks": World(), "searches": "real", "turns": 2},
