@@ -31,7 +31,7 @@ from cotrain.engine.reference import complete_request
 from cotrain.learn.contract import LossTerm
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.learn.scorer import Scorer
-from cotrain.methods.cooper.recipe import cooper
+from cotrain.methods.cooper import cooper
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.train.trainer import CoTrainer

@@ -110,6 +110,7 @@ from cotrain.recipes import debate as debate
 from cotrain.recipes import debate_solve as debate_solve
 from cotrain.recipes import demo as demo
 from cotrain.recipes import distill as distill
+from cotrain.recipes import dpo as dpo
 from cotrain.recipes import dsm as dsm
 from cotrain.recipes import gar as gar
 from cotrain.recipes import generator_verifier_critic as generator_verifier_critic
@@ -122,6 +123,7 @@ from cotrain.recipes import mars as mars
 from cotrain.recipes import marti as marti
 from cotrain.recipes import prime as prime
 from cotrain.recipes import proposer_solver as proposer_solver
+from cotrain.recipes import reward as reward
 from cotrain.recipes import rise as rise
 from cotrain.recipes import self_rewarding as self_rewarding
 from cotrain.recipes import self_verify as self_verify

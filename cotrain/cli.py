@@ -24,6 +24,7 @@ first
   cotrain doctor                   what is installed and what a run would use
 train
   cotrain run RECIPE --out DIR     a name of the list, or path/to/file.py:function
+  cotrain dpo --data FILE --out DIR  a policy from preferences; reward: a judge
   cotrain resume DIR               go on where a run was interrupted
   cotrain compare A B --out DIR    several recipes, several seeds, one report
   cotrain study FILE.toml          comparisons that were written down before
@@ -50,19 +51,18 @@ from nothing
 
 `cotrain COMMAND --help` lists the flags of each; all take --log-level."""
 
-LENIENT = ("run", "train", "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
-AS_JSON = ("run", "train", "resume", "demo", "compare", "study", "pretrain", "sft")  # long, with a result at the end
+RUNS = ("run", "train", "dpo", "reward")
+LENIENT = (*RUNS, "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
+AS_JSON = (*RUNS, "resume", "demo", "compare", "study", "pretrain", "sft")  # long, with a result at the end
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
-    *(
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.ENAMETOOLONG,
-        errno.ENOTDIR,
-        errno.EISDIR,
-    ),
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EISDIR,
 }
 
 COMMANDS = {  # command → where its function is, which is imported when it is called
@@ -70,6 +70,8 @@ COMMANDS = {  # command → where its function is, which is imported when it is 
     "list": "commands.reading:list_recipes",
     "run": "commands.running:run",
     "train": "commands.running:run",  # as others call it
+    "dpo": "commands.stages:dpo",
+    "reward": "commands.stages:reward",
     "resume": "commands.resuming:resume",
     "eval": "commands.reading:evaluate",
     "check": "commands.reading:check",

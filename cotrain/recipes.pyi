@@ -12,6 +12,7 @@ from cotrain.methods.debate import debate as debate
 from cotrain.methods.debate import debate_solve as debate_solve
 from cotrain.methods.demo import demo as demo
 from cotrain.methods.distill import distill as distill
+from cotrain.methods.preferences import dpo as dpo
 from cotrain.methods.dsm import dsm as dsm
 from cotrain.methods.gar import gar as gar
 from cotrain.methods.generator_verifier_critic import generator_verifier_critic as generator_verifier_critic
@@ -25,6 +26,7 @@ from cotrain.methods.mars import mars as mars
 from cotrain.methods.marti import marti as marti
 from cotrain.methods.prime import prime as prime
 from cotrain.methods.proposer_solver import proposer_solver as proposer_solver
+from cotrain.methods.preferences import reward as reward
 from cotrain.methods.rise import rise as rise
 from cotrain.methods.self_rewarding import self_rewarding as self_rewarding
 from cotrain.methods.self_verify import self_verify as self_verify

@@ -14,7 +14,7 @@ from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError
 from cotrain.export import export_policy, load_policy, model_card
-from cotrain.methods.cooper.recipe import cooper
+from cotrain.methods.cooper import cooper
 from cotrain.methods.tango import tango
 from cotrain.models.heads import ValueModel, reward_model
 from cotrain.models.load import load_model, resolve_model

@@ -27,6 +27,7 @@ from cotrain.commands.common import (
     set_threads,
     with_answer_formats,
 )
+from cotrain.config.registry import find_recipe, make_recipe, recipe_names
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import (
     Parser,
@@ -37,6 +38,7 @@ from cotrain.core.flags import (
     whole_number,
 )
 from cotrain.core.verbosity import tell_result
+from cotrain.methods import READ_AS
 from cotrain.metrics.table import is_headline, table_rank
 
 if TYPE_CHECKING:
@@ -60,8 +62,6 @@ def run(argv: Sequence[str]) -> int:
 
         config = config_of(argv)
     target, argv = _split_target(argv, config)
-    from cotrain.config.registry import find_recipe
-
     build = find_recipe(target)
     parser, names = parser_of(target, build)
     words, argv = config_words(*config, parser) if config else [], parser.own_names(argv)
@@ -129,8 +129,6 @@ def run(argv: Sequence[str]) -> int:
 
 def _variant_meant(target: str, value: str) -> str:
     """Which recipe was meant by a flag that ``target`` does not have: ``debate --game solve`` is `debate_solve`."""
-    from cotrain.config.registry import recipe_names
-
     variant = f"{target}_{value}"
     return f"that is the recipe `{variant}`: `cotrain run {variant}`" if variant in recipe_names() else ""
 
@@ -167,8 +165,6 @@ def _make_recipe(
     target: str, build: Callable[..., Any], parsed: argparse.Namespace, arguments: Mapping[str, Any]
 ) -> Recipe:
     """The recipe of these arguments, on the problems that the flags name."""
-    from cotrain.config.registry import make_recipe
-
     data_flags = ("tasks", "data", "operations", "question_column", "answer_column")
     if all(getattr(parsed, name) is None for name in data_flags) and not parsed.lenient:
         return make_recipe(target, arguments)
@@ -178,7 +174,8 @@ def _make_recipe(
         )
     from cotrain.tasks.sources import problem_source, with_columns
 
-    parsed.tasks = with_columns(parsed.tasks, parsed.question_column, parsed.answer_column)
+    kind = parsed.tasks or (READ_AS.get(target) if parsed.data else None)
+    parsed.tasks = with_columns(kind, parsed.question_column, parsed.answer_column)
     source = problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient, arguments.get("labelled"))
     return make_recipe(target, {**arguments, "tasks": source})
 

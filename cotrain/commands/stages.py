@@ -1,4 +1,5 @@
-"""The commands ``cotrain tokenizer``, ``pretrain`` and ``sft``, which make and teach a model before a run."""
+"""The commands that make and teach a model before RL: ``cotrain tokenizer``, ``pretrain`` and ``sft``; and ``dpo`` and
+``reward``, which are runs."""
 
 from __future__ import annotations
 
@@ -332,3 +333,15 @@ def _role_conversations(arguments: Any, quarantine: Quarantine | None) -> tuple[
     else:
         corpus, rows = own_solutions(arguments.model, arguments.data, role, **sampling_options)
     return [(corpus, 1)], rows
+
+
+def dpo(argv: Sequence[str]) -> int:
+    from cotrain.commands.running import run
+
+    return run(["dpo", *argv])
+
+
+def reward(argv: Sequence[str]) -> int:
+    from cotrain.commands.running import run
+
+    return run(["reward", *argv])

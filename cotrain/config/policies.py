@@ -379,8 +379,7 @@ def snapshot(model: str, *, of: str, every: int, keep: int = 1, pick: Pick = "ne
 
 def reward_model(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:
     """A scalar head on the body of a language model: a role that it plays is answered with one number for the whole
-    prompt (``Turn.score``), 0 for everything before it has learned. Trained by
-    ``methods.cooper.reward_model_losses``."""
+    prompt (``Turn.score``), 0 for everything before it has learned. Trained by ``learn/reward_model.py``."""
     return RewardModel(model=model, lr=lr, clip_norm=clip_norm)
 
 

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request
 from cotrain.engine.rows import Row
@@ -39,9 +39,10 @@ class ScoringScheduler:
         self.at_once = BATCH_TOKENS  # padded tokens; fewer once memory ran out
 
     def check(self, request: Request) -> None:
-        """Raise ConfigError when the request cannot be answered by this policy."""
+        """Raise ConfigError when the request cannot be answered by this policy, TooLong where its context is too
+        short."""
         if not 0 < len(request.prompt_ids) <= self.context:
-            raise ConfigError(
+            raise (TooLong if request.prompt_ids else ConfigError)(
                 f"request {request.address} to policy {self.policy!r}: a prompt of {len(request.prompt_ids)} tokens; "
                 f"expected 1 to {self.context}"
             )

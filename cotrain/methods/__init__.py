@@ -13,6 +13,7 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
     "debate_solve",
     "demo",
     "distill",
+    "dpo",
     "dsm",
     "gar",
     "generator_verifier_critic",
@@ -26,6 +27,7 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
     "marti",
     "prime",
     "proposer_solver",
+    "reward",
     "rise",
     "self_rewarding",
     "self_verify",
@@ -39,9 +41,9 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
     "ttrl",
     "two_agents_split",
 )
-METHODS = {name: f"cotrain.methods.{name}:{name}" for name in NAMES} | {
-    "debate_solve": "cotrain.methods.debate:debate_solve"
-}
+ELSEWHERE = {"debate_solve": "debate", "dpo": "preferences", "reward": "preferences"}
+METHODS = {name: f"cotrain.methods.{ELSEWHERE.get(name, name)}:{name}" for name in NAMES}
+READ_AS = {"dpo": "pairs", "reward": "pairs"}  # method → the task source that reads its ``--data``, where not "jsonl"
 TASKS = {  # sources of problems that one method has for itself
     "games": "cotrain.methods.spiral.source:Games",
     "halves": "cotrain.methods.magrpo.halves:Halves",

@@ -71,19 +71,16 @@ def parse_review(text: str, fields: Mapping[str, Any]) -> Review | ParseFailure:
 
 def solver(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
     """The role ``solver``: field ``problem``; parsed to a Solution."""
-    short = speaks_short(model)
-    sampling = Sampling(max_tokens=max_tokens or (160 if short else 768), temperature=temperature)
-    return Role(policy=policy, prompt=SOLVE if short else SOLVE_FULL, parse=parse_solution, sampling=sampling)
+    prompts = (SOLVE, SOLVE_FULL)
+    return _make_role(policy, model, prompts, (160, 768), parse_solution, (), max_tokens, temperature)
 
 
 def verifier(policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0) -> Role:
     """The role ``verifier``: fields ``problem``, ``solution`` and ``count`` (its steps); parsed to a Review."""
     from cotrain.text.role_prompts import REVIEW, REVIEW_FULL
 
-    short = speaks_short(model)
-    sampling = Sampling(max_tokens=max_tokens or (208 if short else 1024), temperature=temperature)
-    prompt = REVIEW if short else REVIEW_FULL
-    return Role(policy=policy, prompt=prompt, parse=parse_review, sampling=sampling, words=VERDICT_WORDS)
+    prompts = (REVIEW, REVIEW_FULL)
+    return _make_role(policy, model, prompts, (208, 1024), parse_review, VERDICT_WORDS, max_tokens, temperature)
 
 
 def rater(policy: str) -> Role:
@@ -119,46 +116,48 @@ def refiner(policy: str, model: str) -> Role:
     """Revises: fields ``problem``, ``solution`` and ``review``; parsed to a Solution."""
     from cotrain.text.role_prompts import REFINE, REFINE_FULL
 
-    return _extra_role(policy, model, (REFINE, REFINE_FULL), (160, 768), parse_solution)
+    return _make_role(policy, model, (REFINE, REFINE_FULL), (160, 768), parse_solution)
 
 
 def self_checker(policy: str, model: str) -> Role:
     """A solver that reviews its own solution: field ``problem``; parsed to a SelfCheck."""
     from cotrain.text.role_prompts import SELF_CHECK, SELF_CHECK_FULL
 
-    return _extra_role(policy, model, (SELF_CHECK, SELF_CHECK_FULL), (368, 1792), parse_self_check)
+    return _make_role(policy, model, (SELF_CHECK, SELF_CHECK_FULL), (368, 1792), parse_self_check)
 
 
 def meta_verifier(policy: str, model: str) -> Role:
     """Judges a review: fields ``problem``, ``solution`` and ``review``; parsed to a Review without steps."""
     from cotrain.text.role_prompts import META, META_FULL
 
-    return _extra_role(policy, model, (META, META_FULL), (96, 1024), parse_meta, VERDICT_WORDS)
+    return _make_role(policy, model, (META, META_FULL), (96, 1024), parse_meta, VERDICT_WORDS)
 
 
 def planner(policy: str, model: str) -> Role:
     """Says what to search for: field ``question``; parsed to a Query."""
     from cotrain.text.role_prompts import PLAN, PLAN_FULL
 
-    return _extra_role(policy, model, (PLAN, PLAN_FULL), (32, 256), parse_search)
+    return _make_role(policy, model, (PLAN, PLAN_FULL), (32, 256), parse_search)
 
 
 def digester(policy: str, model: str) -> Role:
     """Picks what matters out of documents: fields ``documents`` and ``purpose``; not parsed."""
     from cotrain.text.role_prompts import DIGEST, DIGEST_FULL
 
-    return _extra_role(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
+    return _make_role(policy, model, (DIGEST, DIGEST_FULL), (112, 512), None)
 
 
-def _extra_role(
+def _make_role(
     policy: str,
     model: str,
     prompts: tuple[str, str],
     tokens: tuple[int, int],
     parse: Parser | None,
     words: tuple[str, ...] = (),
+    max_tokens: int | None = None,
+    temperature: float = 1.0,
 ) -> Role:
     """``prompts`` and ``tokens``: for models that know the formats, and for any other."""
     full = not speaks_short(model)
-    sampling = Sampling(max_tokens=tokens[full])
+    sampling = Sampling(max_tokens=max_tokens or tokens[full], temperature=temperature)
     return Role(policy=policy, prompt=prompts[full], parse=parse, sampling=sampling, words=words)

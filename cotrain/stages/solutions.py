@@ -40,7 +40,7 @@ from cotrain.rollout.role import Role
 from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.tasks.jsonl import task_of
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
-from cotrain.tasks.rows import ANY, Row, field_of, row_of, without_calculator
+from cotrain.tasks.rows import ANY, SPEAKERS, Row, field_of, row_of, without_calculator
 from cotrain.text.answers import ENDS, READERS, final_answer, write_answer
 from cotrain.text.parsers import TAGS, write_solution
 from cotrain.text.prompts import SOLVE_FULL, fill_template
@@ -51,7 +51,6 @@ from cotrain.train.policy_store import PolicyStore
 LAYOUTS = "question and answer, prompt and completion, messages, or conversations (ShareGPT)"
 CHUNK = 32  # problems that are answered at a time
 T = TypeVar("T")
-SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 
 
 def solver_of(

@@ -28,8 +28,8 @@ from cotrain.core.input_files import absolute_path
 from cotrain.core.types import UNLABELLED, Task
 from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
 from cotrain.tasks.hub import hub_rows, is_hub_name
-from cotrain.tasks.reading import Quarantine, parse_rows, read_rows
-from cotrain.tasks.rows import SCHEMAS, Row, files_in, normal_question, row_of, schema_of
+from cotrain.tasks.reading import Quarantine, RowReader, parse_rows, read_rows, row_reader
+from cotrain.tasks.rows import SCHEMAS, Row, files_in, normal_question, schema_of
 
 SPLITS = ("train", "validation", "test")
 
@@ -63,7 +63,7 @@ class JsonlTasks:
         self.grader = AnswerGrader(workers=workers, deadline_s=deadline_s)
         self._limits = (workers, deadline_s)
         self.left_out = 0
-        parts = read_splits(self.path, question, answer, self.quarantine if lenient else None, unanswered)
+        parts = read_splits(self.path, self._reader(), self.quarantine if lenient else None)
         without = tuple(row for rows in parts.values() for row in rows if row.answer is None)
         answered = {name: [row for row in rows if row.answer is not None] for name, rows in parts.items()}
         self._rows = self._arrange_splits(answered) | ({UNLABELLED: without} if unanswered else {})
@@ -94,7 +94,7 @@ class JsonlTasks:
         rows = self._rows_in(split)
         if not 0 <= index < len(rows):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {len(rows)}")
-        return task_of(rows[index], f"{self.name}/{split}/{index}", self.grader)
+        return self._task_of(rows[index], f"{self.name}/{split}/{index}")
 
     def size(self, split: str) -> int:
         return len(self._rows_in(split))
@@ -111,6 +111,12 @@ class JsonlTasks:
     def close(self) -> None:
         """End the grading processes."""
         self.grader.close()
+
+    def _reader(self) -> RowReader:
+        return row_reader(*self._columns, self._unanswered)
+
+    def _task_of(self, row: Row, task_id: str) -> Task:
+        return task_of(row, task_id, self.grader)
 
     def _rows_in(self, split: str) -> tuple[Row, ...]:
         if split not in self._rows:
@@ -171,26 +177,24 @@ def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
     )
 
 
-def read_splits(
-    path: str, question: str, answer: str, aside: Quarantine | None = None, unanswered: bool = False
-) -> dict[str, list[Row]]:
+def read_splits(path: str, reader: RowReader, aside: Quarantine | None = None) -> dict[str, list[Row]]:
     """What is at ``path`` (a file, a directory, a name on the Hub): one part under any name, or "train", "test" and,
     where there is one, "validation". Raises DataError, see ``read_rows``."""
     if is_hub_name(path):
+        parts = hub_rows(path)
+        preferences = {name.removesuffix("_prefs"): rows for name, rows in parts.items() if name.endswith("_prefs")}
         rows = {
             split: parse_rows(
-                ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)),
-                lambda row, where: row_of(row, question, answer, where, unanswered),
-                aside,
+                ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)), reader.read, aside
             )
-            for split, found in hub_rows(path).items()
+            for split, found in (preferences or parts).items()
         }
         if len(rows) == 1 or {"train", "test"} <= set(rows):
             return rows if len(rows) == 1 else {split: rows[split] for split in SPLITS if split in rows}
         raise DataError(f"{path}: expected one split, or train and test; it has {', '.join(rows) or 'none'}")
     folder = Path(path)
     if not folder.is_dir():
-        return {"all": read_rows(folder, question, answer, aside, unanswered)}
+        return {"all": read_rows(folder, reader, aside)}
     found = files_in(folder)
     files = {split: file for split in SPLITS for file in found if file.stem == split}
     if not {"train", "test"} <= set(files):
@@ -198,7 +202,7 @@ def read_splits(
         raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}")
     if len(files) < sum(file.stem in files for file in found):
         raise DataError(f"{folder}: a split is there as .jsonl and as .parquet; keep one of the two")
-    return {split: read_rows(file, question, answer, aside, unanswered) for split, file in files.items()}
+    return {split: read_rows(file, reader, aside) for split, file in files.items()}
 
 
 def split_of(question: str) -> str:
@@ -211,5 +215,5 @@ def _digest_of(rows: dict[str, tuple[Row, ...]]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for split, of_split in rows.items():
         for row in of_split:
-            digest.update(json.dumps([split, row.question, row.answer, *row.paraphrases]).encode())
+            digest.update(json.dumps([split, *row.content]).encode())
     return digest.hexdigest()

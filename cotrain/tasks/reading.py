@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cotrain.core.errors import DataError, RowError, UserError
 from cotrain.tasks.rows import Line, Row, format_of, lines_of, object_of, row_of
@@ -72,11 +72,22 @@ class Quarantine:
             raise UserError(f"{target}: cannot be written ({error.strerror}); name another file") from error
 
 
-def read_rows(
-    path: Path, question: str, answer: str, aside: Quarantine | None = None, unanswered: bool = False
-) -> list[Row]:
+class RowReader(NamedTuple):
+    """How an object of a file becomes a row."""
+
+    read: Callable[[dict[str, Any], str], Row]  # (object, where it stands); raises DataError
+    fields: str  # what it expects, in words
+
+
+def row_reader(question: str, answer: str, unanswered: bool = False) -> RowReader:
+    """Questions and answers in these columns, see ``rows.py``; ``unanswered``: rows without an answer are allowed."""
+    fields = f"{question!r} and {answer!r}"
+    return RowReader(lambda row, where: row_of(row, question, answer, where, unanswered), fields)
+
+
+def read_rows(path: Path, reader: RowReader, aside: Quarantine | None = None) -> list[Row]:
     """Read and check a file of JSON lines, ``.gz`` or plain, or of parquet. Blank lines are allowed, and so is a byte
-    order mark; ``unanswered``: so are rows without an answer.
+    order mark.
 
     Raises DataError with file, row (counted from 1) and, for broken JSON, column: no such file, not a file, empty, not
     UTF-8, a NUL, broken JSON, a row that is no object, a field that is missing or of the wrong type. With ``aside``
@@ -84,8 +95,8 @@ def read_rows(
     """
     lines = list(numbered_lines(path))
     if not lines:
-        raise DataError(f"{path}: no rows; expected {format_of(path)} with the fields {question!r} and {answer!r}")
-    return parse_rows(lines, lambda row, where: row_of(row, question, answer, where, unanswered), aside)
+        raise DataError(f"{path}: no rows; expected {format_of(path)} with the fields {reader.fields}")
+    return parse_rows(lines, reader.read, aside)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[str, Line]]:

@@ -101,6 +101,11 @@ class Row:
     paraphrases: tuple[str, ...] = ()
     columns: tuple[str, str] = field(default=("", ""), compare=False)  # that question and answer were read from
 
+    @property
+    def content(self) -> list[Any]:
+        """What must not change while a run goes on."""
+        return [self.question, self.answer, *self.paraphrases]
+
 
 def normal_question(question: str) -> str:
     """A question up to case and whitespace: what counts as the same question when splits are kept apart."""
@@ -261,7 +266,11 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
     return Row(question=question_text, answer=gold, solution=solution, paraphrases=paraphrases, columns=columns)
 
 
-TALK = {"messages": "messages", "conversations": "ShareGPT", "completion": "prompt and completion"}  # column → layout
+TALK = {  # column → layout
+    **{"messages": "messages", "conversations": "ShareGPT", "completion": "prompt and completion"},
+    "rejected": "chosen and rejected",
+}
+SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 
 
 def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) -> None:
@@ -270,9 +279,10 @@ def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) ->
     if column is None or any(_names_in(row, choice) for choice in answer.split("|")):
         return
     wanted = [_plain_name(columns) for columns in (question, answer)]
+    how = "preferences: `cotrain run dpo" if column == "rejected" else "worked texts: `cotrain sft --role solver"
     raise DataError(
         f"{where}: the layout is {TALK[column]}; a run wants a problem and its answer alone, in the columns "
-        f"{wanted[0]!r} and {wanted[1]!r}; to learn worked texts: `cotrain sft --role solver --data FILE`"
+        f"{wanted[0]!r} and {wanted[1]!r}; to learn {how} --data FILE`"
     )
 
 

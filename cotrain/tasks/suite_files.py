@@ -15,7 +15,7 @@ from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import FixedSolution
 from cotrain.tasks.programs import KINDS as PROGRAMS
-from cotrain.tasks.reading import Quarantine
+from cotrain.tasks.reading import Quarantine, row_reader
 from cotrain.tasks.rows import SCHEMAS
 
 JUDGED = {"processbench": processbench, "prmbench": prmbench}  # a verifier judges the solutions that are given
@@ -74,7 +74,9 @@ def load_suite(
         if not is_hub_name(path) and file.is_dir():
             file /= "test.parquet" if (file / "test.parquet").exists() else "test.jsonl"
         schema = SCHEMAS[name]
-        rows_by_split = read_splits(path if is_hub_name(path) else str(file), schema.question, schema.answer, aside)
+        rows_by_split = read_splits(
+            path if is_hub_name(path) else str(file), row_reader(schema.question, schema.answer), aside
+        )
         if aside is not None:
             aside.check_share(path)
         rows = rows_by_split["test"] if "test" in rows_by_split else next(iter(rows_by_split.values()))

@@ -232,6 +232,7 @@ class CoTrainer:
 
     def _play_step(self, step: int) -> PlayResult:
         """Draw and play a step, by the policies that are published."""
+        self._stoppable.raise_if_stopped()  # a play of programs alone never advances the engine
         phase = self.recipe.schedule.phase_at(step)
         work = PlayCounter(self.engine, self.policies)
         play = partial(

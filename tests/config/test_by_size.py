@@ -19,7 +19,7 @@ from cotrain.config.by_size import settings_by_size, size_notes
 from cotrain.config.override import override
 from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, ModelError
-from cotrain.methods.cooper.recipe import cooper
+from cotrain.methods.cooper import cooper
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.models.sizes import model_size, parameter_count, weight_shapes

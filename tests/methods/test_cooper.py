@@ -2,8 +2,8 @@
 
 import pytest
 
-from cotrain.methods.cooper.recipe import cooper
-from cotrain.methods.cooper.reward_model_losses import Pairwise
+from cotrain.learn.reward_model import Pairwise
+from cotrain.methods.cooper import cooper
 from tests.helpers import EASY, TINY
 
 

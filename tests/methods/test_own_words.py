@@ -35,9 +35,9 @@ ENDS = {
 TASKS = [EASY.get("train", i) for i in range(3)]
 PROPOSED = [EASY.get("train", i) for i in range(3, 9)]
 GOLD = {task.prompt: task.answer for task in (*TASKS, *PROPOSED)}
-REFUSED = {  # they go on from beginnings of solutions, or have a format of their own
+REFUSED = {  # they go on from beginnings of solutions, have a format of their own, or no solver
     *("alphaproof", "coverrl", "genprm", "stepwiser", "two_agents_split"),
-    *("dsm", "magrpo", "marti", "spiral", "ssrl"),
+    *("dpo", "dsm", "magrpo", "marti", "reward", "spiral", "ssrl"),
 }
 FURTHER = {"coverrl": [{"regenerate": "review"}], "dsm": [{"analysis": "asked"}], "spin": [{}, {"control": "sft"}]}
 FURTHER["cooper"] = [{}, {"negatives": "model"}, {"negatives": "own"}]

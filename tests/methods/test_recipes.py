@@ -77,6 +77,8 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "debate_solve: consultant": {**GAMES, "critic": "consultant", "kl": 0.01},
     "debate_solve: dpo": {**GAMES, "by": "dpo", "iteration": 1, "steps": 3},
     "debate_solve: rlaif": {"critic": "none"},
+    "dpo": {},
+    "dpo: hinge": {"loss": "hinge", "beta": 0.5, "sft": 0.1},
     "dsm": {
         "analysis": "asked",
         "warmup": 1,
@@ -117,6 +119,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "proposer_solver: frozen": {**WRITES, "proposer": "frozen"},
     "proposer_solver: uniform": {"proposer": "uniform", "kl": 0.01},
     "proposer_solver: no gate": {**WRITES, "gate": False},
+    "reward": {"anchor": 0.1},
     "rise": {"verify_share": 0.5, "critic_lr": 1e-3},
     "rise: ppo": {"verify_share": 0.0, "kl": 0.0},
     "self_rewarding": {"iteration": 1, "steps": 4},
@@ -156,6 +159,8 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "tango: clip higher": {"clip_high": 0.28, "warmup": 1, "reviews": 4},
 }
 MEASURED = {
+    "dpo": "generator/pair_accuracy",
+    "reward": "rm/pair_accuracy",
     "spiral": "first/truth/payoff",
     "magrpo": "swapped_bob_answer/truth/correct",
     "marti": "agent0/truth/team",

@@ -18,7 +18,7 @@ from cotrain.learn import algorithms
 from cotrain.learn.losses import Kl
 from cotrain.learn.ppo import Ppo
 from cotrain.methods import NAMES as SHIPPED
-from cotrain.methods.cooper.recipe import cooper
+from cotrain.methods.cooper import cooper
 from cotrain.methods.grpo import grpo
 from cotrain.methods.prime.implicit_prm import Prime
 from cotrain.methods.prime.recipe import prime

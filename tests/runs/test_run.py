@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -34,6 +35,7 @@ from cotrain.methods.grpo import grpo
 from cotrain.methods.mae.recipe import mae
 from cotrain.methods.magrpo.recipe import magrpo
 from cotrain.methods.marti.recipe import marti
+from cotrain.methods.preferences import dpo, reward
 from cotrain.methods.proposer_solver import proposer_solver
 from cotrain.methods.self_rewarding import self_rewarding
 from cotrain.methods.semi_supervised import semi_supervised
@@ -108,6 +110,7 @@ CASTS = {
     "debate-dpo": lambda tasks: briefly(
         debate(by="dpo", turns=2, leaves=2, iteration=2, steps=4, drafts=8, tasks=tasks, **GAMES)
     ),
+    "reward": lambda tasks: briefly(reward(steps=3, tasks=tasks, **ALONE)),
     "debate-solve": lambda tasks: briefly(debate_solve(steps=3, tasks=tasks, **GAMES)),
     "debate-rlaif": lambda tasks: briefly(debate_solve(critic="none", steps=3, tasks=tasks, **SMALL)),
     "constitutional": lambda tasks: briefly(constitutional(steps=4, revising=2, tasks=tasks, **GAMES)),
@@ -139,6 +142,11 @@ CASTS["packed"] = lambda tasks: override(
     ["policies.generator.pack_weights=true", "policies.verifier.pack_weights=true"],
 )
 CASTS["packed-lora"] = lambda tasks: override(CASTS["tango-lora"](tasks), ["policies.generator.pack_weights=true"])
+SILENT = {  # no model speaks, so the engine never advances
+    "dpo": lambda: briefly(dpo(steps=3, tasks=EASY, **ALONE)),
+    "dpo-lora": lambda: briefly(dpo(steps=3, lora=4, tasks=EASY, **ALONE)),
+    "spin-sft": lambda: briefly(spin(steps=3, control="sft", tasks=EASY, **ALONE)),
+}
 CANARY = "canary-7f3a"
 
 
@@ -209,6 +217,26 @@ def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, whole, tmp_pat
     assert transaction.latest_checkpoint(other / "checkpoints").step > 0
     loop.resume_run(CASTS[name](EASY), other, wrap=lambda engine: RandomLatency(engine, 8))
     assert digest(other) == digest(folder)
+
+
+class LeaveAfter:
+    """An observer that asks the run to stop after its first step, as Ctrl-C does."""
+
+    def message(self, text): ...
+
+    def update(self, row):
+        if row.get("step") == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_run_in_which_no_model_speaks_stops_when_it_is_asked_to(name, tmp_path):
+    loop.start_run(SILENT[name](), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        loop.start_run(SILENT[name](), tmp_path / "other", observer=LeaveAfter())
+    assert transaction.latest_checkpoint(tmp_path / "other/checkpoints").step == 1
+    loop.resume_run(SILENT[name](), tmp_path / "other")
+    assert digest(tmp_path / "other") == digest(tmp_path / "whole")
 
 
 def test_what_was_chosen_for_a_run_of_a_bare_recipe_is_not_chosen_anew(whole, tmp_path):

@@ -11,7 +11,7 @@ from served_asks import HERE, ask, body, events
 from starlette.testclient import TestClient
 
 from cotrain.learn.scorer import Scorer
-from cotrain.methods.cooper.recipe import cooper
+from cotrain.methods.cooper import cooper
 from cotrain.serve.app import make_application
 from cotrain.serve.models import ServedRun
 from cotrain.serve.reply import StreamedReply

@@ -10,7 +10,7 @@ from cotrain.core.errors import ConfigError, DataError
 from cotrain.lab.comparison.study_file import read_study
 from cotrain.stages.corpora import corpus_file, text_file
 from cotrain.tasks.jsonl import JsonlTasks
-from cotrain.tasks.reading import Quarantine, read_rows
+from cotrain.tasks.reading import Quarantine, read_rows, row_reader
 from cotrain.tasks.suite_files import load_suite
 
 ROW = '{"question": "a?", "answer": "1"}\n'
@@ -19,8 +19,8 @@ ROW = '{"question": "a?", "answer": "1"}\n'
 def readers(path):
     """All ways into a data file."""
     return (
-        lambda: read_rows(path, "question", "answer"),
-        lambda: read_rows(path, "question", "answer", Quarantine()),
+        lambda: read_rows(path, row_reader("question", "answer")),
+        lambda: read_rows(path, row_reader("question", "answer"), Quarantine()),
         lambda: JsonlTasks(path),
         lambda: corpus_file(path),
         lambda: text_file(path),
@@ -78,11 +78,11 @@ def test_of_a_line_that_is_too_long_the_rest_is_passed_over(tmp_path, monkeypatc
     monkeypatch.setattr("cotrain.tasks.rows.MOST_ROW", 100)
     (tmp_path / "a.jsonl").write_text(ROW + "x" * 1000 + "\n" + ROW)
     aside = Quarantine()
-    assert len(read_rows(tmp_path / "a.jsonl", "question", "answer", aside)) == 2
+    assert len(read_rows(tmp_path / "a.jsonl", row_reader("question", "answer"), aside)) == 2
     assert [one.where.rpartition(" ")[2] for one in aside.refused] == ["2"]
     monkeypatch.setattr(input_files, "MOST_LINE", 500)
     with pytest.raises(DataError, match="a line of more than 500 bytes"):
-        read_rows(tmp_path / "a.jsonl", "question", "answer", aside)
+        read_rows(tmp_path / "a.jsonl", row_reader("question", "answer"), aside)
 
 
 def test_names_in_capitals_and_packed_files_are_read_as_what_they_are(tmp_path):
@@ -92,13 +92,13 @@ def test_names_in_capitals_and_packed_files_are_read_as_what_they_are(tmp_path):
     files |= {"A.JSONL.GZ": gzip.compress(ROW.encode()), "long.csv": b"question,answer\n" + b"x" * 140_000 + b",1\n"}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-        assert [row.answer for row in read_rows(tmp_path / name, "question", "answer")] == ["1"], name
+        assert [row.answer for row in read_rows(tmp_path / name, row_reader("question", "answer"))] == ["1"], name
     (tmp_path / "twice.csv").write_text("question,answer,answer\na?,1,2\n")
     with pytest.raises(DataError, match="two columns are called 'answer'"):
-        read_rows(tmp_path / "twice.csv", "question", "answer")
+        read_rows(tmp_path / "twice.csv", row_reader("question", "answer"))
     (tmp_path / "bad.csv").write_bytes(b"question,answer\na\xff?,1\n")
     with pytest.raises(DataError, match="not UTF-8 at byte 17"):
-        read_rows(tmp_path / "bad.csv", "question", "answer")
+        read_rows(tmp_path / "bad.csv", row_reader("question", "answer"))
 
 
 def test_a_text_begins_behind_its_byte_order_mark(tmp_path):

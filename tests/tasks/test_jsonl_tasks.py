@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.types import Grade
 from cotrain.tasks.jsonl import JsonlTasks, gsm8k, split_of
-from cotrain.tasks.reading import read_rows
+from cotrain.tasks.reading import read_rows, row_reader
 from cotrain.tasks.rows import Row, without_calculator
 from cotrain.text.parsers import tagged_solution
 
@@ -31,7 +31,7 @@ def test_rows(tmp_path):
         {"problem": "Q2?", "answer": 4},
         {"question": "Q3?", "answer": " x "},
     ]
-    assert read_rows(write(tmp_path / "a.jsonl", rows), "question|problem", "answer") == [
+    assert read_rows(write(tmp_path / "a.jsonl", rows), row_reader("question|problem", "answer")) == [
         Row(
             question="Q1?",
             answer="1072",
@@ -42,7 +42,7 @@ def test_rows(tmp_path):
         Row(question="Q3?", answer="x", solution=None),
     ]
     own = [{"prompt": "Q", "gold": 1.5, "question": 3}]
-    assert read_rows(write(tmp_path / "b.jsonl", own), "prompt", "gold") == [
+    assert read_rows(write(tmp_path / "b.jsonl", own), row_reader("prompt", "gold")) == [
         Row(question="Q", answer="1.5", solution=None)
     ]
 
@@ -54,7 +54,7 @@ def test_paraphrases(tmp_path):
         {"question": "Q3?", "answer": "1", "paraphrase": []},
         {"question": "Q4?", "answer": "1"},
     ]
-    read = read_rows(write(tmp_path / "a.jsonl", rows), "question", "answer")
+    read = read_rows(write(tmp_path / "a.jsonl", rows), row_reader("question", "answer"))
     assert [row.paraphrases for row in read] == [("And Q1?",), ("Then Q2?", "Well, Q2?"), (), ()]
     rows = [{"question": f"Q{n}", "answer": "1", "paraphrase": f"{n}?"} for n in range(50)]
     source = JsonlTasks(write(tmp_path / "b.jsonl", rows))
@@ -85,7 +85,7 @@ def test_byte_order_marks_blank_lines_and_line_ends(tmp_path):
     path.write_bytes(
         b'\xef\xbb\xbf{"question": "a\xe2\x80\xa8b", "answer": "1"}\r\n\r\n{"question": "c", "answer": "2"}'
     )
-    assert [row.question for row in read_rows(path, "question", "answer")] == ["a\u2028b", "c"]
+    assert [row.question for row in read_rows(path, row_reader("question", "answer"))] == ["a\u2028b", "c"]
 
 
 GOOD = b'{"question": "Q", "answer": "1"}\n'
@@ -163,7 +163,7 @@ def test_any_content_is_read_or_refused(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     try:
-        assert read_rows(path, "question", "answer")
+        assert read_rows(path, row_reader("question", "answer"))
     except DataError as error:
         assert "row " in str(error) or "no rows" in str(error)
 

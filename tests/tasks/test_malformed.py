@@ -14,7 +14,7 @@ from cotrain.core.errors import DataError
 from cotrain.stages.corpora import ROWS, _parse_item
 from cotrain.tasks import prmbench, processbench
 from cotrain.tasks.programs import humaneval_problem, mbpp_problem
-from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows, read_rows
+from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows, read_rows, row_reader
 from cotrain.tasks.rows import row_of
 
 GOOD = b'{"question": "Q?", "answer": "1"}'
@@ -129,11 +129,11 @@ def test_a_malformed_row(tmp_path, line):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join([GOOD, b"", line, GOOD]))
     with pytest.raises(DataError) as error:
-        read_rows(path, "question", "answer")
+        read_rows(path, row_reader("question", "answer"))
     said = str(error.value)
     assert said.startswith(f"{path}, row 3") and len(said.splitlines()) == 1 and len(said) < len(str(path)) + 300
     aside = Quarantine()
-    assert len(read_rows(path, "question", "answer", aside)) == 2
+    assert len(read_rows(path, row_reader("question", "answer"), aside)) == 2
     assert [one.where for one in aside.refused] == [f"{path}, row 3"] and aside.refused[0].reason == said
     aside.write(tmp_path / "quarantine.jsonl")
     [one] = (tmp_path / "quarantine.jsonl").read_text().splitlines()
@@ -209,13 +209,13 @@ def test_a_malformed_row_of_another_kind(name, column, value, tmp_path):
 )
 def test_what_is_no_fault(tmp_path, good):
     (tmp_path / "a.jsonl").write_bytes(good + b"\n" + GOOD + b"\n\n")
-    assert [row.answer for row in read_rows(tmp_path / "a.jsonl", "question", "answer")] == ["1", "1"]
+    assert [row.answer for row in read_rows(tmp_path / "a.jsonl", row_reader("question", "answer"))] == ["1", "1"]
 
 
 def test_a_line_of_a_hundred_megabytes(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(GOOD + b'\n{"question": "' + b"x" * 100_000_000 + b'", "answer": null}\n')
     aside = Quarantine()
-    assert len(read_rows(tmp_path / "a.jsonl", "question", "answer", aside)) == 1
+    assert len(read_rows(tmp_path / "a.jsonl", row_reader("question", "answer"), aside)) == 1
     assert len(aside.refused[0].reason) < 300 and len(aside.refused[0].row) == 10_000
 
 
@@ -240,5 +240,5 @@ def test_files_that_are_none(tmp_path):
             with pytest.raises(
                 DataError, match=r"no such file|not a regular|no rows|cannot be unpacked|unpacks to more"
             ) as error:
-                read_rows(path, "question", "answer", aside)
+                read_rows(path, row_reader("question", "answer"), aside)
             assert str(error.value).startswith(str(path)) and len(str(error.value).splitlines()) == 1

@@ -12,7 +12,7 @@ from cotrain.cli import main
 from cotrain.core.errors import DataError, UserError
 from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.processbench import read_samples
-from cotrain.tasks.reading import read_rows
+from cotrain.tasks.reading import read_rows, row_reader
 from cotrain.tasks.sources import from_description, task_source
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": f"{n} + 1 = {n + 1}\n#### {n + 1}"} for n in range(40)]
@@ -58,7 +58,7 @@ def test_numbers_lists_and_nulls(tmp_path):
         {"problem": "P", "answer": 27.0, "paraphrase": ["Q", "R"], "unused": b"x"},
         {"problem": "Q", "answer": 3.0, "paraphrase": None, "unused": None},  # a null is a field that is not there
     ]
-    one, other = read_rows(write(tmp_path / "a.parquet", rows), "question|problem", "answer")
+    one, other = read_rows(write(tmp_path / "a.parquet", rows), row_reader("question|problem", "answer"))
     assert (one.question, one.answer, one.paraphrases) == ("P", "27.0", ("Q", "R"))
     assert (other.answer, other.paraphrases) == ("3.0", ())
     rows = [{"id": "1", "problem": "P", "steps": ["a", "b"], "label": 1, "final_answer_correct": None}]
@@ -74,11 +74,11 @@ def test_numbers_are_written_as_they_were(tmp_path):
     rows = {"question": ["a", "b", "c", "d"], "answer": arrow.array([0.1, 1e-5, 1e16, -2.5], arrow.float32())}
     write_table = pytest.importorskip("pyarrow.parquet").write_table
     write_table(arrow.table(rows), tmp_path / "a.parquet")
-    read = read_rows(tmp_path / "a.parquet", "question", "answer")
+    read = read_rows(tmp_path / "a.parquet", row_reader("question", "answer"))
     assert [row.answer for row in read] == ["0.1", "0.00001", "10000000000000000", "-2.5"]
     rows = {"question": ["a"], "answer": arrow.array([Decimal("1.250")], arrow.decimal128(5, 3))}
     write_table(arrow.table(rows), tmp_path / "b.parquet")
-    assert read_rows(tmp_path / "b.parquet", "question", "answer")[0].answer == "1.250"
+    assert read_rows(tmp_path / "b.parquet", row_reader("question", "answer"))[0].answer == "1.250"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_numbers_are_written_as_they_were(tmp_path):
 def test_faults_say_where(tmp_path, rows, message):
     path = write(tmp_path / "a.parquet", rows)
     with pytest.raises(DataError, match=message) as error:
-        read_rows(path, "question", "answer")
+        read_rows(path, row_reader("question", "answer"))
     assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
@@ -108,9 +108,9 @@ def test_a_file_that_is_no_parquet(tmp_path):
     for content in (b"", b"PAR1", b'{"question": "Q", "answer": "1"}\n', write(path, ROWS).read_bytes()[:-20]):
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"a\.parquet: cannot be read \(.*\); expected a parquet file"):
-            read_rows(path, "question", "answer")
+            read_rows(path, row_reader("question", "answer"))
     with pytest.raises(DataError, match="no such file or directory"):
-        read_rows(tmp_path / "b.parquet", "question", "answer")
+        read_rows(tmp_path / "b.parquet", row_reader("question", "answer"))
 
 
 def test_the_command_checks_them(tmp_path, capsys):
@@ -124,6 +124,6 @@ def test_without_pyarrow_one_line_names_the_extra(tmp_path, monkeypatch, capsys)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"parquet needs pyarrow; run: pip install 'cotrain\[hub\]'"):
-        read_rows(tmp_path / "a.parquet", "question", "answer")
+        read_rows(tmp_path / "a.parquet", row_reader("question", "answer"))
     assert main(["check", "data", str(tmp_path / "a.parquet")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -7,7 +7,7 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError, DataError, UserError
 from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.programs import ProgramTasks
-from cotrain.tasks.reading import SHOWN, Quarantine, numbered_lines, parse_rows, read_rows
+from cotrain.tasks.reading import SHOWN, Quarantine, numbered_lines, parse_rows, read_rows, row_reader
 from cotrain.tasks.sources import from_description, task_source
 
 GOOD = [json.dumps({"question": f"How many {n}?", "answer": str(n)}).encode() for n in range(40)]
@@ -23,9 +23,9 @@ def mixed(path):
 def test_strictly_the_first_bad_row_is_an_error_and_leniently_all_are_set_aside(tmp_path):
     path = mixed(tmp_path / "a.jsonl")
     with pytest.raises(DataError, match=r"a\.jsonl, row 5, column 2: broken JSON"):
-        read_rows(path, "question", "answer")
+        read_rows(path, row_reader("question", "answer"))
     aside = Quarantine()
-    rows = read_rows(path, "question", "answer", aside)
+    rows = read_rows(path, row_reader("question", "answer"), aside)
     assert [row.answer for row in rows] == [str(n) for n in range(40)]
     assert (aside.read, len(aside.refused)) == (40, 5)  # 45 lines that are not blank
     assert [one.where for one in aside.refused] == [f"{path}, row {n}" for n in range(5, 10)]
@@ -57,7 +57,7 @@ def test_a_whole_file_is_an_error_in_either_case(tmp_path):
         (tmp_path / name).write_bytes(content)
         for aside in (None, Quarantine()):
             with pytest.raises(DataError, match=r"no rows|cannot be unpacked"):
-                read_rows(tmp_path / name, "question", "answer", aside)
+                read_rows(tmp_path / name, row_reader("question", "answer"), aside)
     assert list(numbered_lines(mixed(tmp_path / "c.jsonl")))[3][0].endswith("row 5")
 
 

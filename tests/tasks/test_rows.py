@@ -13,7 +13,7 @@ from cotrain.core.errors import DataError, UnknownName, UserError
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import JsonlTasks, benchmark_tasks, read_splits
 from cotrain.tasks.processbench import read_samples
-from cotrain.tasks.reading import read_rows
+from cotrain.tasks.reading import read_rows, row_reader
 from cotrain.tasks.rows import ANY, SCHEMAS, row_of
 from cotrain.tasks.sources import from_description, task_source
 
@@ -94,7 +94,7 @@ def test_numbers_of_any_size_are_texts():
 def test_numbers_of_json_are_written_in_full(tmp_path, written, answer):
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"question": "Q", "answer": {written}}}\n')
-    assert read_rows(path, "question", "answer")[0].answer == answer
+    assert read_rows(path, row_reader("question", "answer"))[0].answer == answer
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_commas_behind_the_mark_are_taken_out_of_groups_of_three_digits_alone(wr
 def test_packed_files(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"question": "Q", "answer": "1"}\n'))
-    assert read_rows(path, "question", "answer")[0].question == "Q"
+    assert read_rows(path, row_reader("question", "answer"))[0].question == "Q"
     for broken in (b"{}", gzip.compress(b'{"question": "Q"}')[:-3]):
         path.write_bytes(broken)
         with pytest.raises(DataError, match="cannot be unpacked"):
-            read_rows(path, "question", "answer")
+            read_rows(path, row_reader("question", "answer"))
 
 
 # -- the Hub, by a module that stands in for ``datasets``
@@ -172,10 +172,10 @@ def test_what_the_hub_may_refuse(hub, monkeypatch):
     assert "\n" not in str(error.value)
     hub["me/odd", None] = {"a": [], "b": []}
     with pytest.raises(DataError, match="expected one split, or train and test; it has a, b"):
-        read_splits("me/odd", "question", "answer")
+        read_splits("me/odd", row_reader("question", "answer"))
     hub["me/bad", None] = {"test": [{"question": "Q", "answer": None}]}
     with pytest.raises(DataError, match="me/bad, test, row 1, field 'answer': expected text or a number, found null"):
-        read_splits("me/bad", "question", "answer")
+        read_splits("me/bad", row_reader("question", "answer"))
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"no such file here.*pip install 'cotrain\[hub\]'"):
         JsonlTasks("me/mine")

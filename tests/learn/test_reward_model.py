@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from cotrain.core.errors import ConfigError
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import LossTerm, Normaliser
+from cotrain.learn.reward_model import Pairwise, Pointwise
 from cotrain.learn.torch_learner import TorchLearner
-from cotrain.methods.cooper.reward_model_losses import Pairwise, Pointwise
 from cotrain.models.heads import ValueModel
 
 

@@ -42,7 +42,7 @@ from cotrain import (
     rng_of,
 )
 from cotrain import together
-from cotrain.methods.cooper.reward_model_losses import Pairwise, Pointwise
+from cotrain.learn.reward_model import Pairwise, Pointwise
 from cotrain.tasks.words.corrupt import another_answer
 
 Learned = Literal["", "pair", "all"]  # by the reward model

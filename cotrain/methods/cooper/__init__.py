@@ -1,1 +1,0 @@
-from cotrain.methods.cooper.recipe import cooper as cooper
