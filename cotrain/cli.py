@@ -51,7 +51,9 @@ from nothing
 `cotrain COMMAND --help` lists the flags of each; all take --log-level."""
 
 LENIENT = ("run", "train", "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
-AS_JSON = ("run", "train", "resume", "demo", "compare", "study", "pretrain", "sft")  # long, with a result at the end
+AS_JSON = (  # what they say on the way goes to stderr
+    *("run", "train", "resume", "demo", "compare", "study", "pretrain", "sft", "list", "doctor", "export"),
+)
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     *(
         errno.EACCES,

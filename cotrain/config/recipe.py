@@ -119,6 +119,7 @@ def check_recipe(recipe: Recipe) -> None:
         )
     for label, value, least in (
         ("steps", recipe.steps, 1),
+        ("seed", recipe.seed, 0),
         ("tasks_per_step", recipe.tasks_per_step, 1),
         ("group_size", recipe.group_size, 1),
         ("tokens", 1 if recipe.tokens is None else recipe.tokens, 1),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cotrain.core.errors import DataError, RowError, UserError
-from cotrain.tasks.rows import Line, Row, format_of, lines_of, object_of, row_of
+from cotrain.tasks.rows import Line, Row, format_of, lines_of, object_of, plain_name, row_of
 
 SHOWN = 10_000
 
@@ -84,7 +84,8 @@ def read_rows(
     """
     lines = list(numbered_lines(path))
     if not lines:
-        raise DataError(f"{path}: no rows; expected {format_of(path)} with the fields {question!r} and {answer!r}")
+        fields = f"{plain_name(question)!r} and {plain_name(answer)!r}"
+        raise DataError(f"{path}: no rows; expected {format_of(path)} with the fields {fields}")
     return parse_rows(lines, lambda row, where: row_of(row, question, answer, where, unanswered), aside)
 
 
