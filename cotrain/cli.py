@@ -117,7 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         command = find_command(argv[0])
-        if "--json" not in argv or "--dry-run" in argv or argv[0] not in AS_JSON:
+        by_itself = "--dry-run" in argv and argv[0] in ("run", "train")  # prints its settings
+        if "--json" not in argv or by_itself or argv[0] not in AS_JSON:
             return command(argv[1:])
         from cotrain.commands.as_json import print_result
 

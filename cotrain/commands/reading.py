@@ -98,6 +98,8 @@ def evaluate(argv: Sequence[str]) -> int:
         parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
     from cotrain import api
 
+    if api.is_model(arguments.directory):
+        parser.error("a model has no problems of its own; name some, as in --suite gsm8k or --suite jsonl --data FILE")
     split = "test" if arguments.split is None else arguments.split
     more = {"samples": arguments.samples, "solver": arguments.solver or "solver", "step": arguments.step}
     result = api.evaluate(arguments.directory, split=split, tasks=arguments.problems, device=arguments.device, **more)
@@ -216,7 +218,8 @@ def export(argv: Sequence[str]) -> int:
     where = write(
         arguments.directory, arguments.role, arguments.out, merged=arguments.merged, model=arguments.model, say=say
     )
-    tell_result({"directory": str(where), "bytes": {file.name: file.stat().st_size for file in sorted(where.iterdir())}})
+    sizes = {file.name: file.stat().st_size for file in sorted(where.iterdir())}
+    tell_result({"directory": str(where), "bytes": sizes})
     print(f"written to {where}")
     return 0
 

@@ -31,7 +31,7 @@ def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
     )
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw or muon")
     parser.add_argument(
-        "--seed", type=whole_number(), default=0, metavar="N", help="of weights and of the order of the text"
+        "--seed", type=whole_number(0), default=0, metavar="N", help="of weights and of the order of the text"
     )
     parser.add_argument(
         "--save-every", type=whole_number(0), default=500, metavar="N", help="steps between checkpoints"
@@ -77,7 +77,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
     _add_data_flags(parser, ".txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)")
     parser.add_argument("--vocab-size", type=whole_number(1), default=640, metavar="N", help="tokens")
-    parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="of the procedural corpus")
+    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of the procedural corpus")
     arguments = parser.parse_strictly(argv)
     refuse_used(arguments.out)
     from cotrain.stages.pretrain import sample_texts

@@ -67,7 +67,7 @@ ADVICE = {  # as others call it → what to do instead; the first of the flags n
         "--tokens": "training is counted in tokens: --tokens N",
     },
     "loss-type": {
-        "--estimator": "the way answers are compared is --estimator, as in --estimator dr_grpo; over what the loss is a "
+        "--estimator": "how answers are compared is --estimator, as in --estimator dr_grpo; over what the loss is a "
         "mean is --set objectives.generator.by.normalise=…"
     },
     "scale-rewards": {

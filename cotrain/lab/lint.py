@@ -143,7 +143,14 @@ def check_file(
     """
     questions, aside = _read_questions(Path(path), schema)
     malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
-    faults = [DataFault(level="error", kind="malformed", meaning="they cannot be read, and what follows leaves them out", where=malformed)]
+    faults = [
+        DataFault(
+            level="error",
+            kind="malformed",
+            meaning="unreadable, and left out of what follows",
+            where=malformed,
+        )
+    ]
     with GradingPool(workers=workers, deadline_s=deadline_s) as pool:
         faults += _find_repeats(questions, pool)
         for other_path in against:

@@ -62,9 +62,8 @@ def examine_installation(models: Sequence[str] = ()) -> int:
     print(f"programs      {found['programs']}")
     print(f"disk          {found['disk_free_gib']} GiB free here")
     for name, about in looked_at.items():
-        print(
-            f"model         {name}: {about['class']}, {about['parameters']:,} parameters, sha256 {about['sha256'][:12]}…"
-        )
+        size, weights = f"{about['parameters']:,} parameters", about["sha256"][:12]
+        print(f"model         {name}: {about['class']}, {size}, sha256 {weights}…")
     return 1 if found["missing"] else 0
 
 

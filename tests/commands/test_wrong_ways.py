@@ -147,3 +147,57 @@ def test_rows_for_fine_tuning(place, capsys, layout, row):
     line = run(capsys)
     assert f"the layout is {layout}" in line and "'question' and 'answer'" in line
     assert "cotrain sft --role solver --data" in line and "did you mean" not in line
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of one step."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    torch.set_num_threads(1)
+    assert main(["run", "grpo", "--model", TINY, "--kl", "0", "--smoke", *SMALL, "--out", str(out)]) == 0
+    return out
+
+
+def test_what_is_no_run_is_told_alike_by_every_command_that_reads_one(place, capsys):
+    Path("empty").mkdir()
+    for command in (
+        ["resume"],
+        ["report"],
+        ["top"],
+        ["why", "0:0:0"],
+        ["eval"],
+        ["export", "--role", "r", "--out", "o"],
+    ):
+        for given, found in (("empty", "no recipe.json in it"), ("data.jsonl", "a file"), ("no", "no such directory")):
+            line = fails(capsys, command[0], given, *command[1:])
+            assert f"{given} is not a run directory ({found}); start one with" in line, line
+    assert "empty is not a run directory" in fails(capsys, "diff", "empty", "empty")
+
+
+def test_a_step_without_a_checkpoint(place, finished, capsys):
+    line = fails(capsys, "eval", finished, "--step", "9")
+    assert "no whole checkpoint of step 9" in line and line.endswith("there are: 1")
+
+
+def test_sizes_of_a_stage_that_do_not_fit(place, capsys):
+    line = fails(capsys, "sft", "--model", TINY, "--tokens", "100", "--out", "out")
+    assert "length 512, batch_tokens 8192, tokens 100" in line and "raise --tokens" in line
+    line = fails(capsys, "pretrain", "--tokenizer", TINY, "--width", "33", "--tokens", "99999", "--out", "out")
+    assert "choose a multiple of" in line
+
+
+@pytest.mark.parametrize("command", ["tokenizer", "pretrain", "sft", "demo", "attack run"])
+def test_a_negative_seed(place, capsys, command):
+    assert "--seed: '-1' is too small, expected at least 0" in fails(capsys, *command.split(), "--seed", "-1")
+
+
+def test_a_comparison_that_cannot_begin_names_no_page(place, capsys):
+    assert main(["compare", "grpo", "grpo:bogus=1", "--out", "out"]) == 2
+    said = capsys.readouterr()
+    assert "unknown parameter of grpo 'bogus'" in said.err and not said.out
+
+
+def test_the_plan_of_a_study_as_json(place, capsys):
+    assert main(["study", "ceiling", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["study"].endswith("ceiling.toml") and any("test problems" in line for line in plan["lines"])

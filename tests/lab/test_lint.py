@@ -42,8 +42,8 @@ def test_each_fault_is_found_where_it_is(tmp_path):
     assert found(report) == {
         "malformed": [
             "row 2, column 31: broken JSON (Expecting ':' delimiter); expected one object on one line",
-            "row 3: no field 'answer'; did you mean 'anwser'? (there are: 'question', 'anwser'); name the column, as in "
-            "--answer-column 'anwser'",
+            "row 3: no field 'answer'; did you mean 'anwser'? (there are: 'question', 'anwser'); name the column, as "
+            "in --answer-column 'anwser'",
             "row 4, field 'answer': expected text, found a blank string",
         ],
         "duplicate": [
