@@ -4,6 +4,8 @@ go on with 1; an interrupted one with 130 (Ctrl-C), 143 (SIGTERM) or 129 (a term
 from __future__ import annotations
 
 import errno
+import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -62,6 +64,7 @@ OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
         errno.ENOSPC,
         errno.EDQUOT,
         errno.ENAMETOOLONG,
+        errno.EFBIG,
         errno.ENOTDIR,
         errno.EISDIR,
     ),
@@ -144,12 +147,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _memory_ran_out(error):
             print("cotrain: memory ran out; free some, and go on with `cotrain resume`", file=sys.stderr)
             return 1
-        if not isinstance(error, OSError) or error.errno not in OUTSIDE:
+        told = re.search(r"\(os error (\d+)\)$", str(error))  # as the libraries in Rust say it
+        code = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        if code not in OUTSIDE:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        print(
-            f"cotrain: {where}{(error.strerror or '').lower()}; choose another place, or mend this one", file=sys.stderr
-        )
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        print(f"cotrain: {where}{os.strerror(code).lower()}; choose another place, or mend this one", file=sys.stderr)
         return 2
 
 

@@ -96,13 +96,14 @@ def evaluate(argv: Sequence[str]) -> int:
         parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
     if arguments.samples == 0 or (arguments.solver is not None and arguments.samples is None):
         parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
-    from cotrain import api
+    from cotrain import opening
 
-    if api.is_model(arguments.directory):
+    if opening.is_model(arguments.directory):
         parser.error("a model has no problems of its own; name some, as in --suite gsm8k or --suite jsonl --data FILE")
     split = "test" if arguments.split is None else arguments.split
     more = {"samples": arguments.samples, "solver": arguments.solver or "solver", "step": arguments.step}
-    result = api.evaluate(arguments.directory, split=split, tasks=arguments.problems, device=arguments.device, **more)
+    more |= {"tasks": arguments.problems, "device": arguments.device}
+    result = opening.evaluate(arguments.directory, split=split, **more)
     if arguments.json:
         print(json.dumps(result, indent=2))
         return 0

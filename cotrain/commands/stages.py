@@ -10,7 +10,7 @@ from cotrain.commands.common import add_device_flag, add_json_flag, add_threads_
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, real_number, whole_number
 from cotrain.core.verbosity import print_progress
-from cotrain.disk.files import replace_file
+from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.jsonl import encode_row
 from cotrain.disk.run_files import QUARANTINE
 from cotrain.stages.progress import progress_printer, report_outcome
@@ -88,7 +88,8 @@ def tokenizer(argv: Sequence[str]) -> int:
         sample_texts(_tokenizer_text(arguments.data, arguments.seed, quarantine)), arguments.vocab_size
     )
     _note_quarantine(quarantine, arguments.out)
-    trained.save_pretrained(arguments.out)
+    with filled_directory(Path(arguments.out)):
+        trained.save_pretrained(arguments.out)
     _write_quarantine(quarantine, arguments.out)
     print(f"tokenizer: {arguments.out}  ({len(trained)} tokens)")
     return 0

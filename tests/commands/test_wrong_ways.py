@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -201,3 +203,24 @@ def test_the_plan_of_a_study_as_json(place, capsys):
     assert main(["study", "ceiling", "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["study"].endswith("ceiling.toml") and any("test problems" in line for line in plan["lines"])
+
+
+FULL_DISK = """
+import resource, signal, sys
+from cotrain.cli import main
+import torch, transformers  # before the disk is full
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("words", ["export MODEL --role solver --out out", "tokenizer --out out --data data.jsonl"])
+def test_a_disk_that_is_full_leaves_no_half_of_a_model(place, words):
+    """The libraries in Rust tell it in errors of their own."""
+    Path("data.jsonl").write_text('{"text": "some words, and others"}\n' * 40)
+    command = [sys.executable, "-c", FULL_DISK, *words.replace("MODEL", str(TINY)).split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    (line,) = done.stderr.strip().splitlines()
+    assert done.returncode == 2 and line == "cotrain: file too large; choose another place, or mend this one"
+    assert not any(Path("out").iterdir())

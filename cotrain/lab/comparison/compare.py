@@ -82,7 +82,7 @@ class ComparisonPlan:
     steps_as: str | None = None
     verdict: str | None = None
     verifier_prompt: str | None = None
-    device: str = "cpu"
+    device: str = "auto"
     workers: int | None = None  # runs at a time; None: one a core
 
     def __post_init__(self) -> None:
