@@ -18,15 +18,7 @@ from cotrain.metrics.alarms import BANDS, Monitor, applicable_bands, with_exampl
 from cotrain.metrics.table import metric_with_key
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
-from tests.helpers import EASY, TINY
-
-
-def check_rows(rows, bands=BANDS):
-    """The alarms of these rows, in the order in which they first fired."""
-    monitor = Monitor(bands)
-    for row in rows:
-        monitor.add_row(row)
-    return monitor.alarms
+from tests.helpers import EASY, TINY, check_rows
 
 
 def rows(**series):
