@@ -280,9 +280,11 @@ def is_documented(key: str) -> bool:
     return any(_key_pattern(metric).fullmatch(key) for metric in TABLE)
 
 
-def check_rows(rows, bands=BANDS):
-    """The alarms of these rows, in the order in which they first fired."""
+def check_rows(rows, bands=BANDS, *, finished=False):
+    """The alarms of the rows of a metrics.jsonl, in the order in which they first fired."""
     monitor = Monitor(bands)
     for row in rows:
         monitor.add_row(row)
+    if finished:
+        monitor.end_run()
     return monitor.alarms
