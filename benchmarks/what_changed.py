@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain import api
+from cotrain import opening
 from cotrain.core.errors import CotrainError, DataError
 from cotrain.core.statistics import Estimate, mean_interval, paired_difference
 from cotrain.disk.jsonl import read_jsonl
@@ -56,7 +56,7 @@ def passing(run: Path, step: int | None, problems: int, samples: int) -> dict[st
                 f"{written} is of other problems than {problems}; move it away, or give --problems as there"
             )
     else:
-        figures = api.evaluate(run, tasks=problems, samples=samples, step=step)["figures"]
+        figures = opening.evaluate(run, tasks=problems, samples=samples, step=step)["figures"]
     return {key.split("/")[1]: one["value"] for key, one in figures.items() if key.startswith("solver/pass@")}
 
 

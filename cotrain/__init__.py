@@ -18,7 +18,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 NAMES = {  # module → the names that it has here
-    "api": "evaluate report resume run trust_code",
+    "api": "report resume run trust_code",
     "core.address": "rng_of",
     "core.arguments": "AtLeast NotNegative Positive at_least",
     "core.errors": "ConfigError",
@@ -38,6 +38,7 @@ NAMES = {  # module → the names that it has here
     "config.remote": "remote",
     "config.schedule": "Phase alternate single",
     "config.settings": "Settings recipe",
+    "opening": "evaluate",
     "metrics.heldout": "judged_by noting selecting solving verifying",
     "rollout": "common_roles judges",
     "rollout.executor": "Roles",

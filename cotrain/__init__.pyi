@@ -1,7 +1,6 @@
 """The public names, for type checkers and editors; a test holds them against ``NAMES`` of ``__init__.py``."""
 
 # fmt: off
-from cotrain.api import evaluate as evaluate
 from cotrain.api import report as report
 from cotrain.api import resume as resume
 from cotrain.api import run as run

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.backend.contract import Backend
-from cotrain.backend.local import LocalBackend
 from cotrain.config.override import override, restore_settings
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import make_recipe, recipe_names
-from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UnknownName, UserError
-from cotrain.metrics.heldout import passing
-from cotrain.metrics.table import table_rank
-from cotrain.models.load import EMBEDDED_RATER
+from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
 from cotrain.pages.run_report import write_report
-from cotrain.preflight.fitting import with_packing
-from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.runs import run as loop
 from cotrain.runs import seal
-from cotrain.runs.directory import STOPPED, RunDirectory, estimates_json, refuse_other, setting_differences
+from cotrain.runs.directory import STOPPED, RunDirectory, refuse_other, setting_differences
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
 from cotrain.runs.run import Interrupted, Outcome
-from cotrain.train.trainer import CoTrainer
 
 if TYPE_CHECKING:
-    from cotrain.preflight.formats import AnswerFormat
+    pass
 
 
 def run(
@@ -41,15 +32,16 @@ def run(
     *,
     checkpoint_every: int = 25,
     keep_every: int = 0,
-    device: str = "cpu",
+    device: str = "auto",
     backend: Backend | None = None,
     observer: Observer | None = None,
     lag: int = 0,
 ) -> Outcome:
     """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself. The two
     newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
-    this process, on ``device``. ``observer``: who is told of steps and alarms; None: standard output, as the command
-    has it. ``lag``: 1 plays the next step beside the update of this one (docs/cluster.md)."""
+    this process, on ``device`` ("auto": cuda where there is one, else cpu). ``observer``: who is told of steps and
+    alarms; None: standard output, as the command has it. ``lag``: 1 plays the next step beside the update of this one
+    (docs/cluster-layouts.md)."""
     _refuse_other_than_recipe(recipe)
     begin = partial(loop.start_run, recipe, out, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     try:
@@ -66,7 +58,7 @@ def resume(
     directory: Path | str,
     *,
     recipe: Recipe | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     backend: Backend | None = None,
     observer: Observer | None = None,
 ) -> Outcome:
@@ -201,115 +193,6 @@ def _parse_argument(value: Any) -> Any:
 
         return from_description(value["tasks"], value.get("class"))
     return tuple(value) if isinstance(value, list) else value
-
-
-def evaluate(
-    directory: Path | str,
-    *,
-    split: str = "test",
-    tasks: int | None = None,
-    samples: int | None = None,
-    solver: str = "solver",
-    step: int | None = None,
-    device: str = "cpu",
-) -> dict[str, Any]:
-    """Figures of a run's latest checkpoint on a held-out split; also written to ``eval-SPLIT.json`` in the directory.
-
-    ``samples``: episodes of each problem, and then pass@k of role ``solver`` for k = 1, 2, 4, … up to as many;
-    ``step``: the checkpoint after so many steps, 0 for the start. The file's name has both. Raises UnknownName for a
-    role that answers nothing, RunDirectoryError for a step without a checkpoint."""
-    folder = RunDirectory.open(directory)
-    trainer = load_trainer(directory, step=step, device=device)
-    if split == "train":
-        raise RunDirectoryError("the training split is never evaluated on; choose validation, test or an ood split")
-    if samples is not None and solver not in trainer.recipe.roles:
-        raise UnknownName("role", solver, trainer.recipe.roles)
-    figures, played = trainer.evaluate(split, tasks or trainer.recipe.evaluation.tasks, group_size=samples)
-    name = f"eval-{split}" if step is None else f"eval-{split}-step-{step}"
-    if samples is not None:
-        answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))
-        if solver not in answering:
-            raise UnknownName("role that answers problems", solver, answering)
-        figures, name = figures | passing(solver, samples)(played), f"{name}-{samples}-samples"
-        figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
-    result = {"split": split, "step": trainer.finished, "figures": estimates_json(figures)}
-    folder.write(f"{name}.json", result)
-    return result
-
-
-def figure_rank(key: str) -> tuple[str, tuple[int, int, str]]:
-    """Figures by whose they are, then as the table of metrics has them."""
-    owner, _, name = key.rpartition("/")
-    return owner, table_rank(name)
-
-
-def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
-    """The recipe of a run directory, or for a model (a directory, a name of the Hub, an embedded one) a recipe in which
-    it is the solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
-    if not is_model(where):
-        return rebuild_recipe(where)
-    from cotrain.methods.grpo import grpo
-
-    model = str(where)
-    recipe = grpo(model=model, kl=0.0)
-    roles = dict(recipe.roles) | ({"verifier": verifier("generator", model)} if judging else {})
-    return replace(recipe, name=Path(model).name, roles=roles)
-
-
-def open_trainer(where: Path | str, answer_format: AnswerFormat | None = None, *, device: str = "cpu") -> CoTrainer:
-    """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
-    as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
-    from cotrain.preflight.formats import DEFAULT_FORMAT, choose_answer_settings, choose_verdict_settings
-
-    recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
-    if answer_format.answer is None and is_model(where) and not speaks_short(str(where)):
-        answer_format = replace(answer_format, answer="phrase")
-    if answer_format.of_answers:
-        own_answer = recipe.roles["solver"].answer if "solver" in recipe.roles else None
-        named = replace(answer_format, answer=answer_format.answer or own_answer)
-        recipe = override(recipe, choose_answer_settings(recipe, named, device=device, say=print, look=False)[0])
-    recipe = override(recipe, choose_verdict_settings(recipe, answer_format, device=device, say=print, look=False))
-    return load_trainer(where, recipe=recipe, device=device)
-
-
-def is_model(where: Path | str) -> bool:
-    """Whether this is a model: a directory with a config.json and without a run, an embedded name, or a name of the
-    Hub."""
-    folder = Path(where)
-    if folder.is_dir():
-        return os.path.lexists(folder / "config.json") and not (folder / "recipe.json").is_file()
-    from cotrain.models.names import is_hub_model
-
-    return str(where) in (*EMBEDDED, EMBEDDED_RATER) or (is_hub_model(str(where)) and not folder.parent.is_dir())
-
-
-def load_trainer(
-    directory: Path | str, *, recipe: Recipe | None = None, step: int | None = None, device: str = "cpu"
-) -> CoTrainer:
-    """The models of a run as its latest valid checkpoint has them (the start, when there is none yet), or a model as it
-    is. ``recipe``: what ``recipe_of`` said, where something of it was changed; ``step``: after so many steps, 0 for the
-    start. Raises RunDirectoryError where a file of the run is not as the run wrote it, and for a step without a
-    checkpoint."""
-    recipe = recipe or recipe_of(directory)
-    if is_model(directory) or step == 0:
-        saved = None
-    else:
-        folder = RunDirectory.open(directory)
-        saved = seal.newest_checkpoint(folder) if step is None else seal.checkpoint_at(folder, step)
-    if not is_model(directory):
-        from cotrain.runs.changes import refuse_lost
-
-        refuse_lost(recipe.policies, directory)
-    backend = LocalBackend(device)
-    if is_model(directory):
-        recipe, _ = with_packing(recipe, backend.describe())
-    trainer = CoTrainer(recipe, backend=backend)
-    if not is_model(directory):
-        trainer.policies.begin_at(RunDirectory.open(directory).begin_time)
-    if saved is not None:
-        tensors, documents = saved.load()
-        trainer.load(documents["state"], tensors)
-    return trainer
 
 
 def report(directory: Path | str) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cotrain import api
+from cotrain import opening
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
@@ -47,7 +47,7 @@ def run_chat(
     ``answer_format``: the solver and the verifier are asked and read so."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
-    trainer = api.open_trainer(directory, answer_format, device=device)
+    trainer = opening.open_trainer(directory, answer_format, device=device)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
         raise ConfigError(

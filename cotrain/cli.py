@@ -4,6 +4,8 @@ go on with 1; an interrupted one with 130 (Ctrl-C), 143 (SIGTERM) or 129 (a term
 from __future__ import annotations
 
 import errno
+import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -53,7 +55,8 @@ from nothing
 
 RUNS = ("run", "train", "dpo", "reward")
 LENIENT = (*RUNS, "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
-AS_JSON = (*RUNS, "resume", "demo", "compare", "study", "pretrain", "sft")  # long, with a result at the end
+LONG = (*RUNS, "resume", "demo", "compare", "study", "pretrain", "sft")
+AS_JSON = (*LONG, "list", "doctor", "export")  # what they say on the way goes to stderr
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     errno.EACCES,
     errno.EPERM,
@@ -61,6 +64,7 @@ OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     errno.ENOSPC,
     errno.EDQUOT,
     errno.ENAMETOOLONG,
+    errno.EFBIG,
     errno.ENOTDIR,
     errno.EISDIR,
 }
@@ -117,7 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         command = find_command(argv[0])
-        if "--json" not in argv or "--dry-run" in argv or argv[0] not in AS_JSON:
+        by_itself = "--dry-run" in argv and argv[0] in ("run", "train")  # prints its settings
+        if "--json" not in argv or by_itself or argv[0] not in AS_JSON:
             return command(argv[1:])
         from cotrain.commands.as_json import print_result
 
@@ -143,12 +148,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _memory_ran_out(error):
             print("cotrain: memory ran out; free some, and go on with `cotrain resume`", file=sys.stderr)
             return 1
-        if not isinstance(error, OSError) or error.errno not in OUTSIDE:
+        told = re.search(r"\(os error (\d+)\)$", str(error))  # as the libraries in Rust say it
+        code = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        if code not in OUTSIDE:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        print(
-            f"cotrain: {where}{(error.strerror or '').lower()}; choose another place, or mend this one", file=sys.stderr
-        )
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        print(f"cotrain: {where}{os.strerror(code).lower()}; choose another place, or mend this one", file=sys.stderr)
         return 2
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotrain import __version__, api
+from cotrain import __version__, api, opening
 from cotrain.backend.handles import ModelHandle, PolicyHandle
 from cotrain.backend.local import LocalBackend
 from cotrain.config.names import policy_named
@@ -24,7 +24,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.state import take_fields
 from cotrain.disk import transaction
-from cotrain.disk.files import replace_file
+from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.parts import split_part_name
 from cotrain.disk.watching import MegabytePace, Say, WatchedFiles, directory_bytes, watch_growth
 from cotrain.models.names import hub_name_of
@@ -77,7 +77,7 @@ def export_policy(
     if model is not None:
         api.refuse_foreign_code(directory)  # before anything of the run is changed
         update_model_path(directory, model)
-    recipe = api.recipe_of(directory)
+    recipe = opening.recipe_of(directory)
     policy = policy_named(recipe, role)
     spec = recipe.policies[policy]
     if not (spec.speaks or spec.scores):
@@ -90,8 +90,7 @@ def export_policy(
             f"policy {policy!r} of {directory} is no adapter, so nothing is to be merged; leave --merged out"
         )
     exported = load_policy(directory, recipe, policy, say=say)
-    target.mkdir(parents=True, exist_ok=True)
-    with watch_growth(target, exported.weight_bytes, f"{target}: {{}} MB written", say):
+    with filled_directory(target), watch_growth(target, exported.weight_bytes, f"{target}: {{}} MB written", say):
         exported.handle.save(target, merged=merged)
     if speaks_short(spec.model):
         replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')

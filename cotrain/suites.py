@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cotrain import __version__, api
+from cotrain import __version__, opening
 from cotrain.config.names import role_named
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
@@ -111,12 +111,12 @@ def evaluate_suites(
     """
     play = play or SuitePlay()
     paths = suite_data(suites, data)
-    recipe, judge = api.recipe_of(directory, judging=not JUDGED.keys().isdisjoint(suites)), AnswerGrader()
+    recipe, judge = opening.recipe_of(directory, judging=not JUDGED.keys().isdisjoint(suites)), AnswerGrader()
     aside = Quarantine() if play.lenient else None
     items = {name: draw_items(_load_items(name, paths[name], judge, aside), play.problems) for name in paths}
     if aside is not None and aside.refused:
         say(f"note: {aside.summary_line()}")
-    is_model = api.is_model(directory)
+    is_model = opening.is_model(directory)
     solver, verifier = _resolve_role(recipe, play.solver, "solver"), _resolve_role(recipe, play.verifier, "verifier")
     play = replace(play, solver=solver, verifier=verifier)
     if play.max_tokens is not None:
@@ -130,7 +130,7 @@ def evaluate_suites(
             answers, _ = choose_answer_settings(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
             recipe = override(recipe, answers)
     recipe = override(recipe, choose_verdict_settings(recipe, play.how, device=device, say=say, look=False))
-    trainer = api.load_trainer(directory, recipe=recipe, device=device)
+    trainer = opening.load_trainer(directory, recipe=recipe, device=device)
     folder = RunDirectory(out or (Path("evals") / recipe.name if is_model else directory))
     folder.path.mkdir(parents=True, exist_ok=True)
     policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}

@@ -45,14 +45,14 @@ def test_the_conversation_ends_with_the_input(trainer, monkeypatch, capsys):
             raise line
         return line
 
-    monkeypatch.setattr(chat.api, "open_trainer", lambda directory, *how, **more: trainer)
+    monkeypatch.setattr(chat.opening, "open_trainer", lambda directory, *how, **more: trainer)
     assert chat.run_chat("anywhere", read_line=read) == 0
     out = capsys.readouterr().out
     assert trainer.recipe.tasks.get("validation", chat.EXAMPLE).prompt in out
 
 
 def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys):
-    monkeypatch.setattr(chat.api, "open_trainer", lambda directory, *how, **more: trainer)
+    monkeypatch.setattr(chat.opening, "open_trainer", lambda directory, *how, **more: trainer)
     problem = trainer.recipe.tasks.get("validation", chat.EXAMPLE).prompt
     assert main(["chat", "anywhere", "--once", problem]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -63,7 +63,7 @@ def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys):
 
 def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer, monkeypatch, capsys):
     said = iter(["word " * 900])
-    monkeypatch.setattr(chat.api, "open_trainer", lambda directory, *how, **more: trainer)
+    monkeypatch.setattr(chat.opening, "open_trainer", lambda directory, *how, **more: trainer)
     assert (
         chat.run_chat("anywhere", read_line=lambda prompt: next(said, None) or (_ for _ in ()).throw(EOFError())) == 0
     )

@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from cotrain import api
+from cotrain import api, opening
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError
@@ -44,7 +44,7 @@ def test_plain_transformers_loads_what_the_run_has_learned(run, tmp_path, capsys
     assert main(["export", str(run), "--role", "verifier", "--out", str(out)]) == 0
     assert str(out) in capsys.readouterr().out
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
-    cast = api.load_trainer(run).policies
+    cast = opening.load_trainer(run).policies
     assert torch.equal(logits(model, tokenizer), logits(cast["verifier"].model, tokenizer))
     assert not torch.equal(logits(model, tokenizer), logits(cast["start"].model, tokenizer))
     assert json.loads((out / "cotrain.json").read_text()) == {"prompts": "short"}  # it is asked as its base was
@@ -86,7 +86,7 @@ def test_an_adapter_is_loaded_by_peft(tmp_path):
     recipe = tango(steps=2, warmup=0, ratio=(1, 1), lora=4, tasks=EASY, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")
     out = export_policy(tmp_path / "run", "solver", tmp_path / "adapter")
-    base = api.load_trainer(tmp_path / "run").policies["generator"].base
+    base = opening.load_trainer(tmp_path / "run").policies["generator"].base
     tokenizer = base.tokenizer
     base.activate("generator")
     expected = logits(base.module, tokenizer)
@@ -110,7 +110,7 @@ def test_a_reward_model_is_one_of_transformers(tmp_path):
     recipe = override(cooper(steps=2, warmup=1, rm_lr=1e-2, rm_model=TINY, tasks=EASY, **SMALL), BRIEF)
     api.run(recipe, tmp_path / "run")
     out = export_policy(tmp_path / "run", "rater", tmp_path / "rater")
-    trained = api.load_trainer(tmp_path / "run").policies["rm"].model
+    trained = opening.load_trainer(tmp_path / "run").policies["rm"].model
     assert isinstance(trained, ValueModel) and trained.head.weight.any()
     plain = AutoModelForSequenceClassification.from_pretrained(out).eval()
     ids = torch.arange(3, 40)[None]

@@ -124,6 +124,44 @@ def test_flags_of_other_programs_are_taken_as_ours(capsys):
     assert said[0] == said[1] and "group-size = 4" in said[0]
 
 
+TAKEN = {  # of TRL, with a value → what the dry run then holds
+    "--lr-scheduler-type cosine": 'lr-decay = "cosine"',
+    "--lr-scheduler-type constant_with_warmup": "",
+    "--beta 0.25": "kl = 0.25",
+    "--temperature 0.5": "temperature = 0.5",
+    "--max-completion-length 64": 'set = ["roles.solver.sampling.max_tokens=64"]',
+    "--seed 7": "seed = 7",
+    "--epsilon 0.3": 'set = ["objectives.generator.by.loss.low=0.3", "objectives.generator.by.loss.high=0.3"]',
+    "--mask-truncated-completions True": "mask-truncated = true",
+    "--mask-truncated-completions": "mask-truncated = true",
+    "--mask-truncated-completions=false": "",
+    "--report-to none": "",
+    "--save-steps 5": "checkpoint-every = 5",
+    "--eval-steps 5": "evaluate-every = 5",
+    "--max-grad-norm 0.5": 'set = ["policies.generator.clip_norm=0.5"]',
+}
+
+
+def planned(capsys, *words):
+    """What a dry run with these words would do."""
+    assert main(["run", "grpo", "--model", TINY, "--threads", "1", "--dry-run", *words]) == 0, words
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", TAKEN)
+def test_a_flag_of_trl_is_taken_where_it_means_the_same(words, capsys):
+    said = planned(capsys, *words.split())
+    if TAKEN[words]:
+        assert TAKEN[words] in said
+    else:  # what is so anyway
+        assert plain_lines(said) == plain_lines(planned(capsys))
+
+
+def test_what_says_more_of_the_clip_counts_more(capsys):
+    said = planned(capsys, "--epsilon_high", "0.28", "--epsilon=0.1")
+    assert "by.loss.low=0.1\n" in said and "by.loss.high=0.28\n" in said
+
+
 def test_every_name_of_another_program_leads_to_a_flag_that_a_command_has(monkeypatch, capsys):
     from cotrain.core.flag_names import ADVICE, OURS
     from tests.commands import test_help
@@ -144,6 +182,15 @@ def test_every_name_of_another_program_leads_to_a_flag_that_a_command_has(monkey
         (["eval", "--model", "x"], "the model or the run is the first word"),
         (["eval", "x", "--num-fewshot", "5"], "put some into --prompt FILE"),
         (["run", "grpo", "--use-peft"], "--lora RANK"),
+        (["run", "grpo", "--loss-type", "dr_grpo"], "--estimator dr_grpo"),
+        (["run", "grpo", "--scale-rewards", "none"], "not with --estimator dr_grpo"),
+        (["run", "grpo", "--per-device-train-batch-size", "4"], "--tasks-per-step problems times --group-size answers"),
+        (["run", "grpo", "--gradient_accumulation_steps", "4"], "micro-batches are chosen by memory"),
+        (["run", "grpo", "--max-prompt-length", "512"], "a problem that does not fit is set aside and counted"),
+        (["run", "grpo", "--logging-steps", "10"], "every step is logged"),
+        (["run", "grpo", "--num-iterations", "2"], "one update is made from each batch"),
+        (["run", "grpo", "--report-to"], "argument --report-to: expected one argument"),
+        (["run", "grpo", "--xyzzy"], "unknown argument '--xyzzy'; see"),  # nothing is near
         (["run", "grpo", "--max-tokens"], "argument --max-tokens: expected one argument"),
         (["run", "grpo", "--no-such-flag", "1"], "unknown argument '--no-such-flag'"),
         (["run", "grpo", "--learning-rate", "fast"], "argument --lr: expected a number, found 'fast'"),
@@ -171,6 +218,31 @@ def test_the_result_of_a_run_alone_goes_to_stdout_as_json(tmp_path, capfd):
     assert "measuring the start" in result.err and "report: " in result.err
     assert main(["resume", str(out), "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["steps"] == 1
+
+
+@pytest.mark.parametrize("words", ["list", "doctor", f"doctor --model {TINY}", "export embedded", "check data"])
+def test_every_command_with_figures_gives_them_as_json(words, tmp_path, capfd):
+    more = {"check data": [str(written(tmp_path, "ours"))], "export embedded": ["--role", "solver", "--out"]}.get(words)
+    out = [str(tmp_path / "model")] if words.startswith("export") else []
+    assert main([*words.split(), *(more or []), *out, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    match words.split()[0]:
+        case "list":
+            (grpo,) = [one for one in found["recipes"] if one["name"] == "grpo"]
+            assert grpo["parameters"]["estimator"] == "grpo" and found["settings"]["group_size"] == 8
+            assert len(found["recipes"]) == len(NAMES)
+        case "doctor":
+            assert found["missing"] == [] and found["packages"]["torch"] and found["cores"] > 0
+            assert ("--model" in words) == (TINY in found["models"]) and found["models"]["embedded"]["parameters"] > 0
+        case "export":
+            assert found["bytes"]["model.safetensors"] == (tmp_path / "model" / "model.safetensors").stat().st_size
+        case "check":
+            assert found["rows"] == 40
+
+
+def test_the_doctor_looks_at_a_model_that_is_named(capsys):
+    assert main(["doctor", "--model", "./nowhere"]) == 2
+    assert "'./nowhere': no such directory" in capsys.readouterr().err
 
 
 def test_the_result_of_a_stage_as_json(tmp_path, capfd):
@@ -247,7 +319,8 @@ def test_columns_of_any_name_are_named_by_flags(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"frage": "1 + 1?", "loesung": "2"}, "name the column, as in --question-column NAME"),
+        ({"frage": "1 + 1?", "loesung": "2"}, "name the column, as in --question-column 'NAME'"),
+        ({"The Question": "1 + 1?", "Gold Answer": "2"}, "as in --question-column 'The Question'"),
         ({"question": "1 + 1?", "loesung": "2"}, "no field 'answer'"),
         ({"problem": "1 + 1?", "solution": "one and " * 20}, "name the column that has the answer alone"),
         ({"prompt": [{"role": "user"}], "answer": "2"}, "messages of {role, content}"),

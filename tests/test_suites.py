@@ -345,7 +345,7 @@ def test_a_model_is_scored_as_a_run_is(sheet, tmp_path, capsys, monkeypatch):
     assert "1 problems" in out and "at most 40 tokens" in out and "greedy" in out
     (result,) = tmp_path.glob("evals/*/suite-jsonl.json")
     assert json.loads(result.read_text())["settings"]["roles"]["solver"]["answer"] == "last-number"
-    assert main(["eval", TINY]) == 2 and "is not a run directory" in capsys.readouterr().err
+    assert main(["eval", TINY]) == 2 and "as in --suite gsm8k" in capsys.readouterr().err
     assert main(["chat", TINY, "--once", EASY.get("validation", 0).prompt]) == 0
     assert "answer: " in capsys.readouterr().out
     assert main(["export", TINY, "--role", "solver", "--out", "copy"]) == 0 and (tmp_path / "copy/config.json").exists()

@@ -65,10 +65,9 @@ class LocalBackend:
     def __init__(
         self, device: str = "cpu", *, engine: MakeEngine = make_embedded_engine, bounds: Bounds | None = None
     ) -> None:
-        """Raises ConfigError for a device that torch does not see."""
-        check_device(device)
-        self.bounds = bounds
-        self.device, self._make = device, engine
+        """``device``: see ``resolve_device``. Raises ConfigError for one that torch does not see."""
+        self.device, self._make, self.bounds = resolve_device(device), engine, bounds
+        check_device(self.device)
         self._handles: dict[str, PolicyHandle] = {}
 
     def open(self, policies: Mapping[str, PolicySpec], *, seed: int) -> dict[str, PolicyHandle]:
@@ -244,7 +243,7 @@ def check_device(name: str) -> None:
     except RuntimeError:
         kind, index = "", 0
     if kind not in DEVICE_KINDS:
-        raise ConfigError(f"--device {name!r}: expected cpu, cuda or cuda:N")
+        raise ConfigError(f"--device {name!r}: expected auto, cpu, cuda or cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"--device {name!r}: torch {torch.__version__} sees no GPU here; use --device cpu, or see `cotrain doctor`"

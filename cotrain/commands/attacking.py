@@ -29,7 +29,7 @@ def attack(argv: Sequence[str]) -> int:
         "--problems", type=whole_number(1), default=128, metavar="N", help="that are solved (default: 128)"
     )
     parser.add_argument("--each", type=whole_number(1), default=1, metavar="N", help="solutions a string (default: 1)")
-    parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="other strings (default: 0)")
+    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="other strings (default: 0)")
     parser.add_argument("--fixed", action="store_true", help="wrong solutions of the generator as it began")
     parser.add_argument("--start", action="store_true", help="the models as the run began; into attack-start.json")
     parser.add_argument("--out", metavar="DIR", help="where attack.json goes (default: the run; of a model evals/NAME)")

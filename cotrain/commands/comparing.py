@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -142,8 +141,9 @@ def study(argv: Sequence[str]) -> int:
 
     plan = read_study(study_path(arguments.study), workers=arguments.workers, device=device_of(arguments.device))
     if arguments.dry_run:
-        for line in (*forecast(plan), git_status(plan.path)["words"]):
-            print(line)
+        lines = [*forecast(plan), git_status(plan.path)["words"]]
+        tell_result({"study": str(plan.path), "lines": lines})
+        print("\n".join(lines))
         return 0
     return _run_and_print(lambda: run_study(plan, say=print_progress), plan.out)
 
@@ -152,7 +152,6 @@ def _run_and_print(work: Callable[[], dict[str, Any]], out: Path) -> int:
     """Do the work, print its lines and where the page is; the code of an interruption where it was interrupted."""
     from cotrain.runs.run import Interrupted
 
-    print_progress(f"watch it in a browser: cotrain view {shlex.quote(str(out))}")
     try:
         result = work()
     except Interrupted as stopped:

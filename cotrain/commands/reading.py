@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cotrain.commands.common import (
     add_answer_flags,
     add_device_flag,
+    add_json_flag,
     add_threads_flag,
     answer_format_of,
     device_of,
@@ -22,29 +23,35 @@ from cotrain.commands.common import (
 )
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_trust_flag, real_number, typed_words, whole_number
+from cotrain.core.verbosity import tell_result
 
 
 def list_recipes(argv: Sequence[str]) -> int:
-    Parser(prog="cotrain list", description="The recipes that ship with cotrain.").parse_strictly(argv)
+    parser = Parser(prog="cotrain list", description="The recipes that ship with cotrain.")
+    add_json_flag(parser)
+    parser.parse_strictly(argv, lambda word, _: f"`cotrain run {word} --help` lists what a recipe takes")
     from cotrain.config.registry import find_recipe, recipe_names
     from cotrain.config.settings import Settings
 
     usual = Settings().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
+    listed = []
     for name in recipe_names():
         try:
             build = find_recipe(name)
         except ConfigError as error:  # of an installed package
             print(textwrap.fill(str(error), width, subsequent_indent="    "), end="\n\n")
             continue
-        about = inspect.getdoc(inspect.getmodule(build)) or ""
-        print(textwrap.fill(f"{name}  {about.splitlines()[0]}", width, subsequent_indent="    "))
+        about = (inspect.getdoc(inspect.getmodule(build)) or "").partition("\n")[0]
+        print(textwrap.fill(f"{name}  {about}", width, subsequent_indent="    "))
         own_parameters = [
             p
             for p in inspect.signature(build).parameters.values()
             if p.name != "tasks" and p.default not in (None, usual.get(p.name, p.empty))
         ]
         print(_wrap_words([_flag_text(p) for p in own_parameters], width), end="\n\n")
+        listed.append({"name": name, "about": about, "parameters": {p.name: p.default for p in own_parameters}})
+    tell_result({"recipes": listed, "settings": {name: value for name, value in usual.items() if value is not None}})
     print("every recipe, where it does not say otherwise")
     settings = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in usual.items()]
     print(_wrap_words([_flag_text(p) for p in settings if p.default is not None], width), end="\n\n")
@@ -89,11 +96,14 @@ def evaluate(argv: Sequence[str]) -> int:
         parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
     if arguments.samples == 0 or (arguments.solver is not None and arguments.samples is None):
         parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
-    from cotrain import api
+    from cotrain import opening
 
+    if opening.is_model(arguments.directory):
+        parser.error("a model has no problems of its own; name some, as in --suite gsm8k or --suite jsonl --data FILE")
     split = "test" if arguments.split is None else arguments.split
     more = {"samples": arguments.samples, "solver": arguments.solver or "solver", "step": arguments.step}
-    result = api.evaluate(arguments.directory, split=split, tasks=arguments.problems, device=arguments.device, **more)
+    more |= {"tasks": arguments.problems, "device": arguments.device}
+    result = opening.evaluate(arguments.directory, split=split, **more)
     if arguments.json:
         print(json.dumps(result, indent=2))
         return 0
@@ -200,6 +210,7 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
     parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")
+    add_json_flag(parser)
     add_trust_flag(parser)
     arguments = parser.parse_strictly(argv)
     quiet_libraries()
@@ -208,6 +219,8 @@ def export(argv: Sequence[str]) -> int:
     where = write(
         arguments.directory, arguments.role, arguments.out, merged=arguments.merged, model=arguments.model, say=say
     )
+    sizes = {file.name: file.stat().st_size for file in sorted(where.iterdir())}
+    tell_result({"directory": str(where), "bytes": sizes})
     print(f"written to {where}")
     return 0
 
@@ -222,15 +235,17 @@ def doctor(argv: Sequence[str]) -> int:
         help="also what each machine of a cluster has, and whether new weights arrive in the engine: local, or a file "
         "as of `cotrain run --backend ray`",
     )
-    parser.add_argument("--model", default="embedded", help="with --cluster: what is looked for (default: embedded)")
+    parser.add_argument("--model", metavar="MODEL", help="a directory or a name of the Hub that is to be looked at too")
     add_device_flag(parser)
+    add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
     quiet_libraries()
     from cotrain.preflight.doctor import examine_installation
 
-    code = examine_installation()
+    device = device_of(arguments.device, here=arguments.cluster is None)
+    code = examine_installation(() if arguments.model is None else (arguments.model,))
     if arguments.cluster is None:
         return code
     from cotrain.preflight.cluster_doctor import examine_cluster
 
-    return max(code, examine_cluster(arguments.cluster, arguments.model, device_of(arguments.device, here=False)))
+    return max(code, examine_cluster(arguments.cluster, arguments.model or "embedded", device))

@@ -94,7 +94,7 @@ def resume(argv: Sequence[str]) -> int:
 def demo(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in five minutes.")
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
-    parser.add_argument("--seed", type=whole_number(), metavar="N", help="another demo (default: 0)")
+    parser.add_argument("--seed", type=whole_number(0), metavar="N", help="another demo (default: 0)")
     add_view_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)

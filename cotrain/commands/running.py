@@ -210,7 +210,7 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     )
     run_group.add_argument(
         "--keep-every",
-        type=whole_number(),
+        type=whole_number(0),
         default=0,
         metavar="N",
         help="keep those of every N steps (default: 0, the last two)",

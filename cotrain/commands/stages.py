@@ -11,7 +11,7 @@ from cotrain.commands.common import add_device_flag, add_json_flag, add_threads_
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, real_number, whole_number
 from cotrain.core.verbosity import print_progress
-from cotrain.disk.files import replace_file
+from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.jsonl import encode_row
 from cotrain.disk.run_files import QUARANTINE
 from cotrain.stages.progress import progress_printer, report_outcome
@@ -32,7 +32,7 @@ def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
     )
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw or muon")
     parser.add_argument(
-        "--seed", type=whole_number(), default=0, metavar="N", help="of weights and of the order of the text"
+        "--seed", type=whole_number(0), default=0, metavar="N", help="of weights and of the order of the text"
     )
     parser.add_argument(
         "--save-every", type=whole_number(0), default=500, metavar="N", help="steps between checkpoints"
@@ -78,7 +78,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
     _add_data_flags(parser, ".txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)")
     parser.add_argument("--vocab-size", type=whole_number(1), default=640, metavar="N", help="tokens")
-    parser.add_argument("--seed", type=whole_number(), default=0, metavar="N", help="of the procedural corpus")
+    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of the procedural corpus")
     arguments = parser.parse_strictly(argv)
     refuse_used(arguments.out)
     from cotrain.stages.pretrain import sample_texts
@@ -89,7 +89,8 @@ def tokenizer(argv: Sequence[str]) -> int:
         sample_texts(_tokenizer_text(arguments.data, arguments.seed, quarantine)), arguments.vocab_size
     )
     _note_quarantine(quarantine, arguments.out)
-    trained.save_pretrained(arguments.out)
+    with filled_directory(Path(arguments.out)):
+        trained.save_pretrained(arguments.out)
     _write_quarantine(quarantine, arguments.out)
     print(f"tokenizer: {arguments.out}  ({len(trained)} tokens)")
     return 0

@@ -119,6 +119,7 @@ def check_recipe(recipe: Recipe) -> None:
         )
     for label, value, least in (
         ("steps", recipe.steps, 1),
+        ("seed", recipe.seed, 0),
         ("tasks_per_step", recipe.tasks_per_step, 1),
         ("group_size", recipe.group_size, 1),
         ("tokens", 1 if recipe.tokens is None else recipe.tokens, 1),
@@ -194,6 +195,13 @@ def check_recipe(recipe: Recipe) -> None:
             refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
         for name in phase.objectives:
             _check_known("objective", name, recipe.objectives, f"phase {phase.name!r}")
+            objective, declared = recipe.objectives[name], declared_by(phase.protocol)
+            size, least = phase.group_size or recipe.group_size, objective.by.needs().group
+            if size < least and declared and objective.on in declared.once and not objective.also:
+                raise ConfigError(
+                    f"phase {phase.name!r}: objective {name!r} compares at least {least} answers to a problem, and "
+                    f"group_size is {size}; raise it"
+                )
         for name in phase.stores:
             _check_known("store", name, recipe.stores, f"phase {phase.name!r}")
         check_protocol(f"phase {phase.name!r}", phase.protocol, {name: recipe.stores[name] for name in phase.stores})

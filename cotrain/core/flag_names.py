@@ -3,7 +3,7 @@ Underscores are as good as hyphens. A flag that the command has itself is never 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from cotrain.core.errors import ConfigError
 
@@ -24,6 +24,7 @@ SAME = {  # ours, of which a command has the first or the next → what others c
     ("--checkpoint-every", "--save-every"): "save-steps save-interval checkpoint-interval",
     ("--kl",): "beta kl-coef kl-coeff kl-weight kl-beta",
     ("--lora",): "lora-r lora-rank",
+    ("--lr-decay",): "lr-scheduler-type lr-scheduler lr-schedule",
     ("--lr-warmup",): "warmup-steps lr-warmup-steps num-warmup-steps",
     ("--tracker",): "report-to logger",
     ("--batch-tokens",): "max-tokens-per-batch tokens-per-batch",
@@ -45,7 +46,13 @@ WRITTEN = {  # as others call it → what is written for it, with its value
     "max-completion-length": "--set=roles.solver.sampling.max_tokens={}",
     "max-response-length": "--set=roles.solver.sampling.max_tokens={}",
     "top-p": "--set=roles.solver.sampling.top_p={}",
+    "epsilon": "--set=objectives.generator.by.loss.low={} --set=objectives.generator.by.loss.high={}",
+    "epsilon-high": "--set=objectives.generator.by.loss.high={}",
+    "max-grad-norm": "--set=policies.generator.clip_norm={}",
+    "weight-decay": "--set=policies.generator.weight_decay={}",
 }
+SWITCHES = {"mask-truncated-completions": "mask-truncated"}  # as others call it, where true or false may follow → ours
+USUAL = {"--lr-decay": "constant_with_warmup", "--tracker": "none"}  # values of others that say what is so anyway
 BARE = {"quiet": "--log-level=warning", "silent": "--log-level=error", "verbose": "--log-level=debug"}
 BARE |= {"debug": "--log-level=debug"}
 ADVICE = {  # as others call it → what to do instead; the first of the flags named must be one of the command
@@ -59,6 +66,15 @@ ADVICE = {  # as others call it → what to do instead; the first of the flags n
         "--steps": "a run is counted in steps: --steps N, of --tasks-per-step problems each",
         "--tokens": "training is counted in tokens: --tokens N",
     },
+    "loss-type": {
+        "--estimator": "how answers are compared is --estimator, as in --estimator dr_grpo; over what the loss is a "
+        "mean is --set objectives.generator.by.normalise=…"
+    },
+    "scale-rewards": {
+        "--estimator": "rewards are divided by the group's standard deviation with --estimator grpo, the default, and "
+        "not with --estimator dr_grpo"
+    },
+    "num-iterations": {"": "one update is made from each batch; leave it out"},
     "use-peft": {"--lora": "an adapter is trained with --lora RANK, as in --lora 16"},
     "use-lora": {"--lora": "an adapter is trained with --lora RANK, as in --lora 16"},
     "logging-steps": {"": "every step is logged; leave it out"},
@@ -77,6 +93,7 @@ ALIKE = {  # further spellings of what is advised
     **dict.fromkeys(("model-args", "model-name", "model-name-or-path", "pretrained", "model-path"), "model"),
     "resume": "resume-from-checkpoint",
     "log-steps": "logging-steps",
+    **dict.fromkeys(("num-ppo-epochs", "update-epochs", "ppo-epochs"), "num-iterations"),
 }
 OURS = {theirs: own for own, names in SAME.items() for theirs in names.split()}
 
@@ -85,7 +102,7 @@ def rename_flags(words: Sequence[str], known: Collection[str], prog: str) -> lis
     """The words with flags of other programs in the names of a command whose flags are ``known``. Raises ConfigError
     where another way is right; what nobody knows stays as it is."""
     renamed: list[str] = []
-    rest = iter(words)
+    rest = iter(_join_switches(words))
     for word in rest:
         flag, equals, value = word.partition("=")
         if word == "--":
@@ -95,13 +112,16 @@ def rename_flags(words: Sequence[str], known: Collection[str], prog: str) -> lis
             continue
         name = flag.lstrip("-").replace("_", "-").lower()
         own = f"--{name}" if f"--{name}" in known else next((f for f in OURS.get(name, ()) if f in known), None)
-        if own is not None:
+        if own in USUAL:
+            given = _value_behind(flag, equals, value, rest, prog)
+            renamed += [] if given == USUAL[own] else [f"{own}={given}"]
+        elif own is not None:
             renamed.append(f"{own}{equals}{value}")
+        elif f"--{SWITCHES.get(name)}" in known:
+            renamed.append(f"--{'no-' if value.lower() == 'false' else ''}{SWITCHES[name]}")
         elif name in WRITTEN and "--set" in known:
-            given = value if equals else next(rest, None)
-            if given is None or given.startswith("--"):
-                raise ConfigError(f"{prog}: argument {flag}: expected one argument")
-            renamed.append(WRITTEN[name].format(given))
+            given = _value_behind(flag, equals, value, rest, prog)
+            renamed[:0] = [word.format(given) for word in WRITTEN[name].split()]  # in front: what says more counts more
         elif name in BARE and not equals:
             renamed.append(BARE[name])
         else:
@@ -111,3 +131,23 @@ def rename_flags(words: Sequence[str], known: Collection[str], prog: str) -> lis
                 raise ConfigError(f"{prog}: unknown argument {flag!r}: {advice}; see `{prog} --help`")
             renamed.append(word)
     return renamed
+
+
+def _value_behind(flag: str, equals: str, value: str, rest: Iterator[str], prog: str) -> str:
+    """The value of a flag, behind its "=" or in the next word. Raises ConfigError where there is none."""
+    given = value if equals else next(rest, None)
+    if given is None or given.startswith("--"):
+        raise ConfigError(f"{prog}: argument {flag}: expected one argument")
+    return given
+
+
+def _join_switches(words: Sequence[str]) -> list[str]:
+    """The words, with a "true" or "false" behind one of ``SWITCHES`` joined to it."""
+    joined: list[str] = []
+    for word in words:
+        name = joined[-1].lstrip("-").replace("_", "-").lower() if joined else ""
+        if name in SWITCHES and word.lower() in ("true", "false"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined

@@ -82,11 +82,11 @@ class Parser(argparse.ArgumentParser):
         value, such as which command has it."""
         values, unknown = self.parse_known_args(self.own_names(words))
         if unknown:
-            flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+            flags = [flag[2:] for action in self._actions for flag in action.option_strings if flag[:2] == "--"]
             word = unknown[0].split("=")[0]
-            near = nearest_name(word, flags) if word.startswith("-") else None
+            near = nearest_name(word.lstrip("-"), flags) if word.startswith("-") else None
             value = unknown[0].partition("=")[2] or "".join(unknown[1:2])
-            hint = elsewhere(word, value) or (f"did you mean {near}?" if near else "")
+            hint = elsewhere(word, value) or (f"did you mean --{near}?" if near else "")
             self.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
         set_level(values.log_level)
         return values

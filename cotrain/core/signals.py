@@ -65,6 +65,7 @@ class DeclaredSignals:
 
     protocol: str  # its name
     signals: tuple[Signal, ...]
+    once: tuple[str, ...] = ()  # roles that speak once in an episode
 
     def signals_for(self, role: str) -> tuple[Signal, ...]:
         """What it gives to turns of a role."""
@@ -92,14 +93,15 @@ class DeclaredSignals:
             )
 
 
-def gives(*signals: Signal) -> Callable[[Protocol], Protocol]:
-    """Declare, above a protocol, which signals it gives and to whom: ``@gives(OUTCOME.to("solver"))``."""
+def gives(*signals: Signal, once: tuple[str, ...] = ()) -> Callable[[Protocol], Protocol]:
+    """Declare, above a protocol, which signals it gives and to whom: ``@gives(OUTCOME.to("solver"))``. ``once``: roles
+    that speak once in an episode, so that a group has as many of their turns as a problem has episodes."""
     wrong = [one for one in signals if not isinstance(one, Signal)]
     if wrong:
         raise ConfigError(f"@gives names {wrong[0]!r}; expected signals, as in @gives(OUTCOME.to('solver'))")
 
     def attach_signals(protocol: Protocol) -> Protocol:
-        protocol.gives = DeclaredSignals(protocol.__name__, signals)  # type: ignore[attr-defined]
+        protocol.gives = DeclaredSignals(protocol.__name__, signals, once)  # type: ignore[attr-defined]
         return protocol
 
     return attach_signals

@@ -71,6 +71,18 @@ def lost_file_error(path: Path) -> DiskError:
     )
 
 
+@contextmanager
+def filled_directory(target: Path) -> Iterator[None]:
+    """Make a directory, new or empty, that libraries write into; where they fail it is left empty."""
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for one in target.iterdir():
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
+        raise
+
+
 class GrowingFileHash:
     """The hash of a file that is only ever appended to: each call reads what is new."""
 

@@ -45,6 +45,10 @@ SHORT = 40  # letters and digits; in a longer question some signs of arithmetic 
 _WORD, _CHARACTER, _SIGN = (re.compile(what) for what in (r"[^\W_]+", r"[^\W_]", r"[^\W_]|[-+*/=<>^()]"))
 
 
+def _count_text(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFault:
     """One kind of fault and where it is."""
@@ -55,11 +59,16 @@ class DataFault:
     where: tuple[str, ...]  # one line for each row
 
     def report_lines(self) -> list[str]:
-        more = len(self.where) - SHOWN
-        head = (
-            f"{self.level}: {self.kind}: {len(self.where)} {'row' if len(self.where) == 1 else 'rows'}: {self.meaning}"
-        )
-        return [head, *(f"    {one}" for one in self.where[:SHOWN]), *([f"    … and {more} more"] if more > 0 else [])]
+        head = f"{self.level}: {self.kind}: {_count_text(len(self.where), 'row')}: {self.meaning}"
+        alike: dict[str, list[str]] = {}  # what is wrong → the lines that say so
+        for one in self.where:
+            alike.setdefault(one.partition(": ")[2] or one, []).append(one)
+        lines = [
+            f"    {same[0]}" + (f" (and {_count_text(len(same) - 1, 'other row')})" if same[1:] else "")
+            for same in alike.values()
+        ]
+        more = len(self.where) - sum(len(same) for same in [*alike.values()][:SHOWN])
+        return [head, *lines[:SHOWN], *([f"    … and {more} more"] if more > 0 else [])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +95,7 @@ class LintReport:
         return {**plain, "errors": self.count_rows("error"), "warnings": self.count_rows("warning")}
 
     def report_lines(self) -> list[str]:
-        out = [f"{self.path}: {self.rows} rows"]
+        out = [f"{self.path}: {_count_text(self.rows, 'row')}"]
         for finding in self.findings:
             out += finding.report_lines()
         if self.seen:
@@ -102,7 +111,7 @@ class LintReport:
             out.append("words of a question: " + ", ".join(f"{name} {n}" for name, n in self.lengths.items()))
             widest = max(self.histogram.values())
             out += [f"{r:>12s} {n:6d} {'#' * -(-40 * n // widest)}" for r, n in self.histogram.items()]
-        return [*out, f"{self.count_rows('error')} errors, {self.count_rows('warning')} warnings"]
+        return [*out, ", ".join(_count_text(self.count_rows(level), level) for level in ("error", "warning"))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +143,14 @@ def check_file(
     """
     questions, aside = _read_questions(Path(path), schema)
     malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
-    faults = [DataFault(level="error", kind="malformed", meaning="left unread by what follows", where=malformed)]
+    faults = [
+        DataFault(
+            level="error",
+            kind="malformed",
+            meaning="unreadable, and left out of what follows",
+            where=malformed,
+        )
+    ]
     with GradingPool(workers=workers, deadline_s=deadline_s) as pool:
         faults += _find_repeats(questions, pool)
         for other_path in against:
@@ -363,6 +379,8 @@ def command(argv: Sequence[str]) -> int:
     arguments = parser.parse_strictly(argv[1:])
     if arguments.answer is not None:
         check_answer(arguments.answer)
+    if arguments.quarantine is not None and Path(arguments.quarantine).exists():
+        raise ConfigError(f"--quarantine {arguments.quarantine}: it is there already; name a new file")
     schema = ANY if arguments.schema is None else schema_of(arguments.schema)
     schema = replace(
         schema,
@@ -377,8 +395,6 @@ def command(argv: Sequence[str]) -> int:
         say=_say_nothing if arguments.json else print_progress,
     )
     if arguments.quarantine is not None:
-        if Path(arguments.quarantine).exists():
-            raise ConfigError(f"--quarantine {arguments.quarantine}: it is there already; name a new file")
         report.aside.write(arguments.quarantine)
     print(
         json.dumps(report.json(), indent=2, ensure_ascii=False) if arguments.json else "\n".join(report.report_lines())

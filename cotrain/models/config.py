@@ -37,9 +37,11 @@ def small_config(
     if kind not in KINDS:
         raise UnknownName("kind of model", kind, KINDS)
     if width % heads or (width // heads) % 2:
-        raise ConfigError(f"small_config: width {width} must split into {heads} heads of an even size")
+        raise ConfigError(
+            f"width {width} does not split into {heads} heads of an even size; choose a multiple of {2 * heads}"
+        )
     if heads % kv_heads:
-        raise ConfigError(f"small_config: heads {heads} must be a multiple of kv_heads {kv_heads}")
+        raise ConfigError(f"heads {heads} must be a multiple of kv_heads {kv_heads}")
     if not all(0 <= token < vocab_size for token in (pad_id, bos_id, eos_id)):
         raise ConfigError(f"small_config: ids {pad_id}, {bos_id}, {eos_id} must be below vocab_size {vocab_size}")
     return KINDS[kind](

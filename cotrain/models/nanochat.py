@@ -25,6 +25,7 @@ from transformers import NanoChatConfig, NanoChatForCausalLM, PreTrainedTokenize
 
 from cotrain.core.errors import DataError, ModelError, RunDirectoryError
 from cotrain.core.flags import Parser, whole_number
+from cotrain.disk.files import filled_directory
 from cotrain.models.encoding import read_encoding
 from cotrain.models.load import save_model
 
@@ -93,7 +94,8 @@ def convert(
     if model.generation_config is not None and loaded_tokenizer.bos_token_id is not None:
         ends = [i for i in (loaded_tokenizer.eos_token_id, loaded_tokenizer.bos_token_id) if i is not None]
         model.generation_config.eos_token_id = ends  # a document ends where the next one begins
-    save_model(model, loaded_tokenizer, target)
+    with filled_directory(Path(target)):
+        save_model(model, loaded_tokenizer, target)
     return target
 
 

@@ -19,6 +19,7 @@ from cotrain.pages.detail import models_of, objectives_in_phase, reward_weights,
 from cotrain.pages.follow import RECIPE, STOPPED, read_json_object
 from cotrain.pages.guide import display_order, parse_estimates
 from cotrain.pages.rollouts import Json, Rollouts
+from cotrain.runs.directory import RunDirectory
 
 MOST_ALARMS = 40
 LATELY = 10  # points that "at the end" is the mean of
@@ -252,10 +253,8 @@ def describe_pay(
 
 def open_run(directory: Path) -> RunView:
     """Raises RunDirectoryError for what is no run directory, or cannot be read."""
-    if not (directory / RECIPE).is_file():
-        raise RunDirectoryError(f"{directory} is not a run directory (no {RECIPE} in it)")
     try:
-        return RunView(directory)
+        return RunView(RunDirectory.open(directory).path)
     except CotrainError as error:
         raise RunDirectoryError(str(error)) from error
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.threads import usual_threads
+from cotrain.core.verbosity import tell_result
 from cotrain.grading.isolation import ABOUT, ways_out, working_cell
 from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve_model
 from cotrain.rollout.common_roles import EMBEDDED
@@ -26,40 +28,43 @@ OPTIONAL = {  # package → extra
 }
 
 
-def examine_installation() -> int:
-    """Print the findings; 0 when a run can work, 1 when something it needs is missing."""
+def examine_installation(models: Sequence[str] = ()) -> int:
+    """Print the findings; 0 when a run can work, 1 when something it needs is missing. ``models``: to be looked at
+    beside those that ship. Raises ModelError for one that cannot be used."""
     import torch
 
-    missing = 0
-    print(f"python        {platform.python_version()} on {platform.system()} {platform.machine()}")
+    looked_at = {name: describe_model(resolve_model(name)) for name in (*EMBEDDED, EMBEDDED_RATER, *models)}
+    versions = {name: _installed_version(name) for name in (*NEEDED, *OPTIONAL)}
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    found = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "packages": versions,
+        "missing": [name for name in NEEDED if versions[name] is None],
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": usual_threads(),
+        "gpus": [{"name": gpu.name, "gib": round(gpu.total_memory / 2**30, 1)} for gpu in gpus],
+        "programs": isolation_text(),
+        "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
+        "models": looked_at,
+    }
+    tell_result(found)
+    print(f"python        {found['python']} on {found['system']}")
     for name in NEEDED:
-        version = _installed_version(name)
-        missing += version is None
-        print(f"{name:13s} {version or 'MISSING: pip install ' + name}")
+        print(f"{name:13s} {versions[name] or 'MISSING: pip install ' + name}")
     for name, extra in OPTIONAL.items():
-        version = _installed_version(name)
-        print(f"{name:13s} {version or f'not installed (optional: pip install cotrain[{extra}])'}")
-    cores = len(os.sched_getaffinity(0))
-    print(f"cpu           {cores} cores; a run uses {usual_threads()} threads, `--threads N` changes that")
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            about = torch.cuda.get_device_properties(index)
-            print(
-                f"cuda:{index}        {about.name}, {about.total_memory / 2**30:.0f} GiB; use it with --device "
-                f"cuda:{index}"
-            )
-    else:
+        print(f"{name:13s} {versions[name] or f'not installed (optional: pip install cotrain[{extra}])'}")
+    print(f"cpu           {found['cores']} cores; a run uses {found['threads']} threads, `--threads N` changes that")
+    for index, gpu in enumerate(gpus):
+        print(f"cuda:{index}        {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; use it with --device cuda:{index}")
+    if not gpus:
         print("cuda          none; runs use the CPU")
-    print(f"programs      {isolation_text()}")
-    free = shutil.disk_usage(Path.cwd()).free / 2**30
-    print(f"disk          {free:.1f} GiB free here")
-    for name in (*EMBEDDED, EMBEDDED_RATER):
-        description = describe_model(resolve_model(name))
-        print(
-            f"model         {name}: {description['class']}, {description['parameters']:,} parameters, sha256 "
-            f"{description['sha256'][:12]}…"
-        )
-    return 1 if missing else 0
+    print(f"programs      {found['programs']}")
+    print(f"disk          {found['disk_free_gib']} GiB free here")
+    for name, about in looked_at.items():
+        size, weights = f"{about['parameters']:,} parameters", about["sha256"][:12]
+        print(f"model         {name}: {about['class']}, {size}, sha256 {weights}…")
+    return 1 if found["missing"] else 0
 
 
 def isolation_text() -> str:

@@ -75,7 +75,7 @@ def check_step_rewards(step_rewards: str, oracle_noise: float) -> None:
         )
 
 
-@gives(*SOLVED)
+@gives(*SOLVED, once=("solver",))
 async def solve(task: Task, roles: Roles, *, step_rewards: StepRewards = "none", oracle_noise: float = 0.0) -> Turn:
     """The solver answers; its reward ``outcome`` is 1 when the answer is right, else 0.
 

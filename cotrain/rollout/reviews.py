@@ -106,7 +106,7 @@ def show_verdict(turn: Turn) -> None:
         turn.show(VERDICTS, verdict.steps)
 
 
-@gives(*SOLVED, *REVIEWED)
+@gives(*SOLVED, *REVIEWED, once=("solver",))
 async def solve_then_verify(
     task: Task,
     roles: Roles,

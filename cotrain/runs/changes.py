@@ -26,7 +26,8 @@ from cotrain.core.trust import admit_file, admit_model, admit_module
 from cotrain.disk.lock import RunLock
 from cotrain.runs import seal
 from cotrain.runs.directory import RunDirectory, weights_hash
-from cotrain.runs.model_paths import model_names, rename_origin, saved_names
+from cotrain.runs.model_paths import model_names
+from cotrain.runs.renaming import rename_origin, saved_names
 
 BUDGETS = ("tokens", "flops", "seconds", "updates")
 

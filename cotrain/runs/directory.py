@@ -149,7 +149,8 @@ class RunDirectory:
         """The directory of a run that was begun."""
         run = cls(path)
         if not (run.path / "recipe.json").is_file():
-            found = "no such directory" if not run.path.exists() else "no recipe.json in it"
+            what = "a model" if (run.path / "config.json").is_file() else "no recipe.json in it"
+            found = what if run.path.is_dir() else "a file" if run.path.exists() else "no such directory"
             raise RunDirectoryError(
                 f"{run.path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`"
             )

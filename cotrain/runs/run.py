@@ -151,7 +151,8 @@ def _finished_outcome(directory: RunDirectory, observer: Observer) -> Outcome | 
     summary = directory.read("summary.json")
     if summary is None:
         return None
-    observer.message(f"{directory.path} is finished: {summary['steps']} steps; see {directory.report}")
+    steps = f"{summary['steps']} {'step' if summary['steps'] == 1 else 'steps'}"
+    observer.message(f"{directory.path} is finished: {steps}; see {directory.report}")
     return Outcome(directory=directory.path, summary=summary)
 
 

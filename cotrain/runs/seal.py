@@ -116,8 +116,9 @@ def checkpoint_at(directory: RunDirectory, step: int) -> VerifiedCheckpoint:
     of another run."""
     checkpoint = transaction.verify_checkpoint(directory.checkpoints / transaction.step_name(step))
     if not isinstance(checkpoint, transaction.Checkpoint):
+        steps = ", ".join(map(str, transaction.checkpoint_steps(directory.checkpoints))) or "none"
         raise RunDirectoryError(
-            f"{directory.path} has no checkpoint of step {step} that is whole ({checkpoint.reason})"
+            f"{directory.path} has no whole checkpoint of step {step} ({checkpoint.reason}); there are: {steps}"
         )
     _, documents = checkpoint.load(only=())
     return VerifiedCheckpoint(checkpoint, _recorded_files(directory, checkpoint.path, documents))

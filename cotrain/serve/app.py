@@ -33,7 +33,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cotrain import __version__, api
+from cotrain import __version__, opening
 from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
 from cotrain.engine import contract
 from cotrain.rollout.idle_loop import together
@@ -60,7 +60,7 @@ def run_server(directory: Path | str, *, host: str, port: int, hosts: Sequence[s
     """
     listener = open_listener(host, port)  # before the models are loaded
     with listener:
-        trainer = api.open_trainer(directory, device=device)
+        trainer = opening.open_trainer(directory, device=device)
         served = ServedRun(trainer)
         where = f"[{host}]" if ":" in host else host
         print(f"{trainer.recipe.name} after step {trainer.finished}: {', '.join(served.models)}")

@@ -51,12 +51,16 @@ def from_items(name: str, items: Sequence[Item]) -> Corpus:
 
 
 def text_file(path: str | Path, min_characters: int = 400) -> Corpus:
-    """A UTF-8 text file: paragraphs (parted by empty lines), short ones joined until ``min_characters`` are reached."""
+    """A UTF-8 text file: paragraphs (parted by empty lines, or lines where there are none), short ones joined until
+    ``min_characters`` are reached."""
+    parts, gap = [paragraph for paragraph in _read_paragraphs(Path(path)) if paragraph], "\n\n"
+    if len(parts) == 1:
+        parts, gap = parts[0].splitlines(), "\n"
     texts: list[str] = []
     pending = ""
-    for paragraph in _read_paragraphs(Path(path)):
-        if paragraph:
-            pending = f"{pending}\n\n{paragraph}" if pending else paragraph
+    for part in parts:
+        if part:
+            pending = f"{pending}{gap}{part}" if pending else part
             if len(pending) >= min_characters:
                 texts.append(pending)
                 pending = ""

@@ -116,7 +116,8 @@ def make_plan(
     """A plan of as many steps and rows as these numbers of tokens need; raises ConfigError for unknown fields."""
     if batch_tokens < length or tokens < batch_tokens:
         raise ConfigError(
-            f"expected length ≤ batch_tokens ≤ tokens, found {length}, {batch_tokens}, {tokens}; raise the smaller ones"
+            f"length {length}, batch_tokens {batch_tokens}, tokens {tokens}: expected none above the next; lower "
+            "--length or --batch-tokens, or raise --tokens"
         )
     rows, steps = batch_tokens // length, step_count(tokens, batch_tokens, length)
     warmup = min(fields.pop("warmup"), steps // 5)

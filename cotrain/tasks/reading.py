@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cotrain.core.errors import DataError, RowError, UserError
-from cotrain.tasks.rows import Line, Row, format_of, lines_of, object_of, row_of
+from cotrain.tasks.rows import Line, Row, format_of, lines_of, object_of, plain_name, row_of
 
 SHOWN = 10_000
 
@@ -81,7 +81,7 @@ class RowReader(NamedTuple):
 
 def row_reader(question: str, answer: str, unanswered: bool = False) -> RowReader:
     """Questions and answers in these columns, see ``rows.py``; ``unanswered``: rows without an answer are allowed."""
-    fields = f"{question!r} and {answer!r}"
+    fields = f"{plain_name(question)!r} and {plain_name(answer)!r}"
     return RowReader(lambda row, where: row_of(row, question, answer, where, unanswered), fields)
 
 

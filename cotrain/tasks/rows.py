@@ -122,7 +122,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
         near = get_close_matches(path.name, os.listdir(folder), n=1) if os.path.isdir(folder) else []
         raise DataError(f"{path}: no such file or directory" + (f"; did you mean {near[0]!r}?" if near else ""))
     if not os.path.isfile(path):
-        raise DataError(f"{path}: not a regular file, or no file there; expected {format_of(path)}")
+        kind = "a directory" if os.path.isdir(path) else "not a regular file, or no file there"
+        raise DataError(f"{path}: {kind}; expected a file of {format_of(path)}")
     ending = _file_ending(path)
     if ending == ENDING:
         yield from parquet_rows(path)
@@ -278,7 +279,7 @@ def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) ->
     column = next((name for name in TALK if name in row), None)
     if column is None or any(_names_in(row, choice) for choice in answer.split("|")):
         return
-    wanted = [_plain_name(columns) for columns in (question, answer)]
+    wanted = [plain_name(columns) for columns in (question, answer)]
     how = "preferences: `cotrain run dpo" if column == "rejected" else "worked texts: `cotrain sft --role solver"
     raise DataError(
         f"{where}: the layout is {TALK[column]}; a run wants a problem and its answer alone, in the columns "
@@ -291,12 +292,12 @@ def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) ->
     for choice in columns.split("|"):
         if names := _names_in(row, choice):
             return "+".join(names), " ".join(_column_text(row, name, where, numbers=numbers) for name in names)
-    first = _plain_name(columns)
+    first = plain_name(columns)
     near = get_close_matches(first, row, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
-    more = f"; name the column, as in --{guessed}-column NAME" if guessed and row and not near else ""
-    more += ", or where there are no answers: --labelled answers" if more and guessed == "answer" else ""
+    more = f"; name the column, as in --{guessed}-column {(near or ['NAME'])[0]!r}" if guessed and row else ""
+    more += ", or where there are no answers: --labelled answers" if more and not near and guessed == "answer" else ""
     raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, row)) or 'none'}){more}")
 
 
@@ -316,7 +317,7 @@ def _has_value(row: Mapping[str, Any], columns: str) -> bool:
     return any(value.strip() if isinstance(value, str) else value not in (None, []) for value in values)
 
 
-def _plain_name(columns: str) -> str:
+def plain_name(columns: str) -> str:
     """What to call the column in a sentence."""
     guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
     return guessed or columns.split("|")[0].split("+")[0].removesuffix("[]")

@@ -11,7 +11,7 @@ import torch
 from starlette.testclient import TestClient
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from cotrain import api
+from cotrain import opening
 from cotrain.cli import main
 from cotrain.serve.app import make_application
 from cotrain.serve.models import ServedRun
@@ -92,7 +92,7 @@ def test_the_commands_work_on_it(family, monkeypatch, capsys):
         "--lora", "2", "--warmup", "1",
          "--ratio", "1", "1", "--reviews", "2", "--set", "roles.verifier.sampling.max_tokens=8", *RUN, "--out",
          "lora")  # fmt: skip
-    prompt = api.load_trainer("whole").policies["generator"].renderer
+    prompt = opening.load_trainer("whole").policies["generator"].renderer
     assert prompt.tokenizer.chat_template == renderer_of(name).tokenizer.chat_template
     done("export", "whole", "--role", "solver", "--out", "out")
     done("export", "lora", "--role", "verifier", "--merged", "--out", "merged")
@@ -105,7 +105,7 @@ def test_the_commands_work_on_it(family, monkeypatch, capsys):
         )
         ids = ids if isinstance(ids, torch.Tensor) else ids["input_ids"]
         assert model.generate(ids, max_new_tokens=3, do_sample=False).shape[1] > ids.shape[1]
-    served = ServedRun(api.load_trainer("lora"))
+    served = ServedRun(opening.load_trainer("lora"))
     client = TestClient(make_application(served), base_url="http://127.0.0.1:8000")
     body = {
         "model": "solver",

@@ -1,10 +1,13 @@
 """Every command that computes takes ``--device``, and says in one line that a device is not there."""
 
+import inspect
 import json
 
 import pytest
 import torch
 
+import cotrain
+from cotrain.backend.local import LocalBackend
 from cotrain.chat import run_chat
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
@@ -30,7 +33,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:1] + words[-1:]))
 def test_a_device_that_is_not_there_is_told(words, place, capsys):
-    for device, why in (("tpu", "expected cpu, cuda or cuda:N"), ("cuda:99", "--device 'cuda:99'")):
+    for device, why in (("tpu", "expected auto, cpu, cuda or cuda:N"), ("cuda:99", "--device 'cuda:99'")):
         if device.startswith("cuda") and torch.cuda.is_available():
             continue
         assert main([*words, f"--device={device}", "--threads=1"]) == 2
@@ -52,3 +55,12 @@ def test_auto_is_the_cpu_where_there_is_no_gpu(place, capsys):
     assert main(["pretrain", "--out=out", "--tokens=256", "--batch-tokens=256", "--length=64", "--depth=1"]) == 0
     with pytest.raises(ConfigError, match="sees no GPU here"):
         run_chat(TINY, once="What is 2 + 3?", device="cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_python_chooses_a_device_as_the_command_does():
+    assert LocalBackend("auto").describe() == {"kind": "local", "device": "cpu"}
+    for verb in (cotrain.run, cotrain.resume, cotrain.evaluate):
+        assert inspect.signature(verb).parameters["device"].default == "auto"
+    with pytest.raises(ConfigError, match="expected auto, cpu, cuda or cuda:N"):
+        LocalBackend("gpu")

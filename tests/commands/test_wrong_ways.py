@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -147,3 +149,84 @@ def test_rows_for_fine_tuning(place, capsys, layout, row):
     line = run(capsys)
     assert f"the layout is {layout}" in line and "'question' and 'answer'" in line
     assert "cotrain sft --role solver --data" in line and "did you mean" not in line
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of one step."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    torch.set_num_threads(1)
+    assert main(["run", "grpo", "--model", TINY, "--kl", "0", "--smoke", *SMALL, "--out", str(out)]) == 0
+    return out
+
+
+def test_what_is_no_run_is_told_alike_by_every_command_that_reads_one(place, capsys):
+    Path("empty").mkdir()
+    for command in (
+        ["resume"],
+        ["report"],
+        ["top"],
+        ["why", "0:0:0"],
+        ["eval"],
+        ["export", "--role", "r", "--out", "o"],
+    ):
+        for given, found in (("empty", "no recipe.json in it"), ("data.jsonl", "a file"), ("no", "no such directory")):
+            line = fails(capsys, command[0], given, *command[1:])
+            assert f"{given} is not a run directory ({found}); start one with" in line, line
+    assert "empty is not a run directory" in fails(capsys, "diff", "empty", "empty")
+
+
+def test_a_step_without_a_checkpoint(place, finished, capsys):
+    line = fails(capsys, "eval", finished, "--step", "9")
+    assert "no whole checkpoint of step 9" in line and line.endswith("there are: 1")
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "tango"])
+def test_one_answer_alone_cannot_be_compared_and_is_refused_before_anything_is_measured(place, capsys, recipe):
+    line = fails(capsys, "run", recipe, "--model", TINY, "--group-size", "1", "--out", "out")
+    assert "compares at least 2 answers to a problem, and group_size is 1" in line
+
+
+def test_sizes_of_a_stage_that_do_not_fit(place, capsys):
+    line = fails(capsys, "sft", "--model", TINY, "--tokens", "100", "--out", "out")
+    assert "length 512, batch_tokens 8192, tokens 100" in line and "raise --tokens" in line
+    line = fails(capsys, "pretrain", "--tokenizer", TINY, "--width", "33", "--tokens", "99999", "--out", "out")
+    assert "choose a multiple of" in line
+
+
+@pytest.mark.parametrize("command", ["tokenizer", "pretrain", "sft", "demo", "attack run"])
+def test_a_negative_seed(place, capsys, command):
+    assert "--seed: '-1' is too small, expected at least 0" in fails(capsys, *command.split(), "--seed", "-1")
+
+
+def test_a_comparison_that_cannot_begin_names_no_page(place, capsys):
+    assert main(["compare", "grpo", "grpo:bogus=1", "--out", "out"]) == 2
+    said = capsys.readouterr()
+    assert "unknown parameter of grpo 'bogus'" in said.err and not said.out
+
+
+def test_the_plan_of_a_study_as_json(place, capsys):
+    assert main(["study", "ceiling", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["study"].endswith("ceiling.toml") and any("test problems" in line for line in plan["lines"])
+
+
+FULL_DISK = """
+import resource, signal, sys
+from cotrain.cli import main
+import torch, transformers  # before the disk is full
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("words", ["export MODEL --role solver --out out", "tokenizer --out out --data data.jsonl"])
+def test_a_disk_that_is_full_leaves_no_half_of_a_model(place, words):
+    """The libraries in Rust tell it in errors of their own."""
+    Path("data.jsonl").write_text('{"text": "some words, and others"}\n' * 40)
+    command = [sys.executable, "-c", FULL_DISK, *words.replace("MODEL", str(TINY)).split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    (line,) = done.stderr.strip().splitlines()
+    assert done.returncode == 2 and line == "cotrain: file too large; choose another place, or mend this one"
+    assert not any(Path("out").iterdir())

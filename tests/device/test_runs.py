@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, StableLmConfig
 
-from cotrain import api
+from cotrain import api, opening
 from cotrain.backend.local import LocalBackend
 from cotrain.backend.multi_process import MultiProcessBackend
 from cotrain.cli import main
@@ -119,7 +119,7 @@ def test_a_run_goes_on_on_the_other_device(first, then, usual, tmp_path):
         api.run(brief(), out, checkpoint_every=1, device=first, observer=Stop(2, KeyboardInterrupt()))
     api.resume(out, device=then, recipe=brief())
     assert_near(rows(out), rows(usual))
-    assert all(t.device.type == "cpu" for t in api.load_trainer(out).policies.tensors()["generator"].values())
+    assert all(t.device.type == "cpu" for t in opening.load_trainer(out).policies.tensors()["generator"].values())
 
 
 def test_engine_and_learners_apart_have_the_rows_of_one_process_on_the_cpu(usual, tmp_path):
@@ -156,7 +156,7 @@ def test_a_run_of_the_device_is_exported(tmp_path):
     api.run(brief(steps=2), tmp_path / "run", device=DEVICE)
     assert main(["export", str(tmp_path / "run"), "--role", "solver", "--out", str(tmp_path / "model")]) == 0
     exported, _ = load_model(tmp_path / "model")
-    learned = api.load_trainer(tmp_path / "run").policies["generator"].model
+    learned = opening.load_trainer(tmp_path / "run").policies["generator"].model
     assert all(torch.equal(a, b) for a, b in zip(exported.parameters(), learned.parameters(), strict=True))
 
 

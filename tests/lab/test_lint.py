@@ -42,7 +42,8 @@ def test_each_fault_is_found_where_it_is(tmp_path):
     assert found(report) == {
         "malformed": [
             "row 2, column 31: broken JSON (Expecting ':' delimiter); expected one object on one line",
-            "row 3: no field 'answer'; did you mean 'anwser'? (there are: 'question', 'anwser')",
+            "row 3: no field 'answer'; did you mean 'anwser'? (there are: 'question', 'anwser'); name the column, as "
+            "in --answer-column 'anwser'",
             "row 4, field 'answer': expected text, found a blank string",
         ],
         "duplicate": [
@@ -154,3 +155,27 @@ def test_worked_texts_are_read_as_a_solver_would_be(tmp_path, capsys):
     assert "row 3: no answer" in out and "row 2: '9', gold '8'" in out
     assert command(["data", str(file), "--answer", "last-number", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["read"] == {"answer": "last-number", "texts": 3, "read": 3, "right": 2}
+
+
+def test_a_fault_that_all_rows_have_is_said_once(tmp_path, capsys):
+    """Also of one row with a fault of its own, and what is counted is counted as one would say it."""
+    file = tmp_path / "rows.csv"
+    file.write_text("ask,gold\n" + "1+1?,2\n" * 40)
+    assert main(["check", "data", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert said.count("no field 'question'") == 1 and "(and 39 other rows)" in said
+    file.write_text("question,answer\n1+1?,2\n1+2?,\n")
+    assert main(["check", "data", str(file)]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 error, 0 warnings"
+
+
+def test_a_directory_in_place_of_a_file(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").mkdir()
+    assert main(["check", "data", str(tmp_path / "rows.jsonl")]) == 2
+    assert "rows.jsonl: a directory; expected a file of JSON lines" in capsys.readouterr().err
+
+
+def test_an_empty_file_names_columns_as_one_would(tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("")
+    assert main(["run", "grpo", "--data", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run")]) == 2
+    assert "CSV with a header with the fields 'question' and 'answer'" in capsys.readouterr().err

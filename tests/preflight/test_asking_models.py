@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain import api
+from cotrain import api, opening
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
@@ -115,11 +115,11 @@ def test_what_cannot_be_is_refused(other):
     with pytest.raises(UnknownName, match="did you mean 'numbered'"):
         chosen(recipe, "phrase", steps="number")
     with pytest.raises(ConfigError, match="steps 'lines' is for roles that write solutions"):
-        override(api.recipe_of(TINY, judging=True), ['roles.verifier.steps="lines"'])
+        override(opening.recipe_of(TINY, judging=True), ['roles.verifier.steps="lines"'])
     with pytest.raises(ConfigError, match="no role 'solver' of plain solutions"):
         chosen(dsm(model=TINY, tasks=EASY, steps=1), "phrase")
     with pytest.raises(ConfigError, match="is for roles that write solutions"):
-        override(api.recipe_of(TINY, judging=True), ['roles.verifier.answer="phrase"'])
+        override(opening.recipe_of(TINY, judging=True), ['roles.verifier.answer="phrase"'])
 
 
 def test_the_model_itself_says_how_it_answers(other):

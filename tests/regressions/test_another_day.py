@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain import api
+from cotrain import opening
 from cotrain.disk.ledger import Ledger
 from cotrain.methods.grpo import grpo
 from cotrain.models.load import load_tokenizer
@@ -82,7 +82,7 @@ def test_a_run_that_goes_on_another_day_tells_the_day_of_its_beginning(model, tm
     prompts = prompts_of(out, model)
     assert len(prompts) == 6 and len({prompt.partition("]")[0] for prompt in prompts}) == 1
     assert begun.strftime("[%d %b %Y %H:%M]") in prompts[0]
-    renderer = api.load_trainer(out, recipe=recipe_of(model)).policies["generator"].renderer
+    renderer = opening.load_trainer(out, recipe=recipe_of(model)).policies["generator"].renderer
     assert renderer.asks_time and renderer._template.now == begun  # also where it is measured later
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cotrain import api
+from cotrain import api, opening
 from cotrain.backend.local import LocalBackend, make_embedded_engine
 from cotrain.cli import main
 from cotrain.config.override import override
@@ -66,7 +66,7 @@ def test_a_problem_that_does_not_fit_is_set_aside_counted_and_named(tmp_path):
     assert {episode.task_id for episode in failed} <= {
         line.split()[2] for line in heard.lines if "is set aside: " in line
     }
-    api.evaluate(tmp_path / "run")
+    opening.evaluate(tmp_path / "run")
 
 
 class TrainsAlone:

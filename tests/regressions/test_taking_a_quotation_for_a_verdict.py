@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from cotrain import api
+from cotrain import opening
 from cotrain.core.notes import FINAL
 from cotrain.core.types import Task
 from cotrain.rollout.executor import Roles
@@ -26,7 +26,7 @@ async def ask(task: Task, roles: Roles, *, tail: str, before: str) -> None:
 
 @pytest.fixture(scope="module")
 def judge():
-    return api.load_trainer("embedded", recipe=api.recipe_of("embedded", judging=True)).judge.greedy_copy()
+    return opening.load_trainer("embedded", recipe=opening.recipe_of("embedded", judging=True)).judge.greedy_copy()
 
 
 def said(judge, tail="", before=""):

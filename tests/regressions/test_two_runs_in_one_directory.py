@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cotrain import api
+from cotrain import api, opening
 from cotrain.core.errors import RunDirectoryError
 from cotrain.disk.lock import RunLock
 from cotrain.methods.grpo import grpo
@@ -55,4 +55,4 @@ def test_of_two_commands_at_once_one_runs_and_can_be_read(tmp_path):
     winner, (_, told) = codes.index(0), said[codes.index(2)]
     assert f"in use by process {both[winner].pid} since" in told or "already holds a run" in told, told
     assert len(told.splitlines()) == 1
-    api.evaluate(tmp_path / "run")
+    opening.evaluate(tmp_path / "run")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cotrain import api
+from cotrain import opening
 from cotrain.core.errors import ConfigError
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
@@ -34,7 +34,7 @@ def test_the_end_is_the_best_state_and_its_checkpoint_stays(tmp_path):
     best = min(step for step, value in points.items() if value == max(points.values()))
     assert best < 6 and points[6] < points[best], points
     assert done.summary["chosen"] == best and done.summary["steps"] == 6
-    again = api.evaluate(out, split="test", tasks=8, step=best)["figures"]["solver/pass@1"]["value"]
+    again = opening.evaluate(out, split="test", tasks=8, step=best)["figures"]["solver/pass@1"]["value"]
     assert done.summary["after"]["solver/pass@1"]["value"] == again
     kept = sorted(path.name for path in (out / "checkpoints").iterdir() if path.name.startswith("step-"))
     assert len(kept) == 3, kept  # the two newest and the best

@@ -7,7 +7,7 @@ import pytest
 import torch
 from served_asks import HERE, ask
 
-from cotrain import api
+from cotrain import opening
 from cotrain.rollout.common_roles import FORMAT_MARK
 from tests.helpers import TINY
 
@@ -27,7 +27,7 @@ def client(folder):
     from cotrain.serve.app import make_application
     from cotrain.serve.models import ServedRun
 
-    served = ServedRun(api.open_trainer(str(folder)))  # as the command opens it
+    served = ServedRun(opening.open_trainer(str(folder)))  # as the command opens it
     yield TestClient(make_application(served), base_url=HERE, raise_server_exceptions=False)
     served.engine.close()
 

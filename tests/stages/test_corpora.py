@@ -27,6 +27,11 @@ def test_paragraphs_of_a_text_file(tmp_path):
     assert everything(corpus_file(tmp_path / "a.txt")) == ["one\n\ntwo two\n\nthree\nthree"]
 
 
+def test_lines_are_the_parts_of_a_text_without_empty_lines(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo two\r\nthree\n")
+    assert everything(text_file(tmp_path / "a.txt", min_characters=8)) == ["one\ntwo two", "three"]
+
+
 def test_rows_of_a_jsonl_file(tmp_path):
     turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "\u2028a"}]
     rows = [json.dumps({"text": "t"}), "", json.dumps({"messages": turns, "id": 3}, ensure_ascii=False)]

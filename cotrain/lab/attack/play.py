@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cotrain import __version__, api
+from cotrain import __version__, opening
 from cotrain.config.evaluation import held_out
 from cotrain.config.names import role_named
 from cotrain.config.recipe import Recipe
@@ -79,9 +79,9 @@ def attack(
     Raises ConfigError for a role there is not and for one that says no verdict, and where there is no wrong
     solution.
     """
-    recipe = api.recipe_of(directory, judging=True)
+    recipe = opening.recipe_of(directory, judging=True)
     role, judge = judging_role(recipe, role)
-    trainer = api.load_trainer(directory, recipe=recipe, step=0 if start else None, device=device)
+    trainer = opening.load_trainer(directory, recipe=recipe, step=0 if start else None, device=device)
     tasks = held_out(recipe.tasks, split, problems, recipe.seed)
     solver = _choose_solver(trainer, fixed)
     wrong = wrong_solutions(trainer, solver, tasks, split, say)
@@ -113,7 +113,7 @@ def attack(
         "each": each,
         **attack_tables(plain_outcomes, outcomes, tasks, judge),
     }
-    folder = RunDirectory(out or (Path("evals") / recipe.name if api.is_model(directory) else directory))
+    folder = RunDirectory(out or (Path("evals") / recipe.name if opening.is_model(directory) else directory))
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.write(START_FILE if start else FILE, result)
     return result

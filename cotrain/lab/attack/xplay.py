@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotrain import api
+from cotrain import api, opening
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
@@ -138,7 +138,7 @@ def judged_cells(
     cells = []
     pace = Pace(len(judges) * sum(len(one.attempts) for one in drawn), "{} solutions judged", say)
     for place, (point, recipe) in enumerate(judges):
-        trainer = api.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
+        trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
         player = trainer.make_executor(evaluation_seed(judges[0][1].seed))
         for i, mine in enumerate(drawn):
             outcomes = judge_attempts(player, role, tasks, mine.attempts, split=split.format(i), pace=pace)
@@ -167,7 +167,7 @@ def draw_solutions(
     point: RunPoint, recipe: Recipe, tasks: Sequence[Task], n: int, split: str, device: str, pace: Pace | None = None
 ) -> DrawnSolutions:
     """``n`` graded solutions of each problem; what could not be graded is left out."""
-    trainer = api.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
+    trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
     player = trainer.make_executor(evaluation_seed(recipe.seed))
     player.watch = None if pace is None else lambda total: pace.add
     episodes = player.play(_solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -81,7 +82,7 @@ class ComparisonPlan:
     steps_as: str | None = None
     verdict: str | None = None
     verifier_prompt: str | None = None
-    device: str = "cpu"
+    device: str = "auto"
     workers: int | None = None  # runs at a time; None: one a core
 
     def __post_init__(self) -> None:
@@ -163,6 +164,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
     answers = asking.answer_settings(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun_labels)
     claim_directory(plan, arms)
+    say(f"watch it in a browser: cotrain view {shlex.quote(str(plan.out))}")
     asking.save_answers(plan.out, answers)
     count = plan.workers or usable_cores()
     say(

@@ -1,0 +1,84 @@
+"""Other names of models in a recipe, in what made it, and in its recipe.json (``model_paths.py`` says what for)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cotrain.config.policies import Policy, Weights
+from cotrain.config.recipe import Recipe
+from cotrain.models.names import is_hub_model, lasting_name, unpinned_name
+from cotrain.runs.model_paths import model_names
+
+
+def with_lasting_names(recipe: Recipe, begun: Mapping[str, Any] | None) -> Recipe:
+    """See ``model_paths.pin_model_names``; ``begun``: recipe.json of the run that goes on."""
+    held = saved_names(begun["settings"]["policies"]) if begun else set()
+    meant = {unpinned_name(name): name for name in sorted(held)}
+
+    def pin_name(name: str) -> str:
+        if name in held:
+            return name
+        known = None if "@" in name and is_hub_model(name) else meant.get(unpinned_name(name))
+        return known or lasting_name(name)
+
+    names = {name: pin_name(name) for name in model_names(recipe.policies)}
+    if all(old == new for old, new in names.items()):
+        return recipe
+    policies = {policy: _rename_weights(spec, names) for policy, spec in recipe.policies.items()}
+    if (origin := recipe.origin) is not None:
+        arguments, settings = rename_origin(origin.arguments, origin.settings, names)
+        origin = replace(origin, arguments=arguments, settings=settings)
+    return replace(recipe, policies=policies, origin=origin)
+
+
+def _rename_weights(spec: Policy, names: Mapping[str, str]) -> Policy:
+    if not isinstance(spec, Weights):
+        return spec
+    spec = replace(spec, model=names[spec.model])
+    if spec.lora is not None and spec.lora.path is not None:
+        spec = replace(spec, lora=replace(spec.lora, path=names[spec.lora.path]))  # type: ignore[call-arg]
+    return spec
+
+
+def saved_names(policies: Mapping[str, Any]) -> set[str]:
+    """The same of recipe.json."""
+    models = {str(one["model"]) for one in policies.values() if "micro_tokens" in one}
+    return models | {str(path) for one in policies.values() if (path := (one.get("lora") or {}).get("path"))}
+
+
+def rename_origin(
+    arguments: Mapping[str, Any], settings: Iterable[str], names: Mapping[str, str]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The arguments and settings of a recipe with other names of its models.
+
+    Arguments that name models are ``model``, ``verifier_model`` and their like, and another one only where none of
+    those has its value: ``verifier="trained"`` names no model, also where the model is called "trained"."""
+
+    def replace_names(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [replace_names(one) for one in value]
+        return names.get(value, value) if isinstance(value, str) else value
+
+    plain = {key for key in arguments if key.rpartition("_")[2] in ("model", "models")}
+    said = {one for key in plain for one in _strings_in(arguments[key])}
+    naming = plain | {key for key, value in arguments.items() if _strings_in(value) & set(names) - said}
+    new = {key: replace_names(value) if key in naming else value for key, value in arguments.items()}
+    return new, tuple(_rename_setting(one, names) for one in settings)
+
+
+def _strings_in(value: Any) -> set[str]:
+    return {one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, str)}
+
+
+def _rename_setting(text: str, names: Mapping[str, str]) -> str:
+    """One of ``--set``."""
+    path, _, value = text.partition("=")
+    try:
+        plain = json.loads(value)
+    except ValueError:
+        plain = value
+    new = names.get(plain, plain) if isinstance(plain, str) and path.startswith("policies.") else plain
+    return text if new == plain else f"{path}={json.dumps(new, ensure_ascii=False)}"
