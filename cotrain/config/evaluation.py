@@ -8,7 +8,6 @@ from typing import Any
 
 from cotrain.config.schedule import Protocol
 from cotrain.core.arguments import bound_options
-from cotrain.core.errors import UnknownName
 from cotrain.core.types import Task, TaskSource
 from cotrain.metrics.heldout import Measure
 
@@ -54,12 +53,3 @@ def held_out(source: TaskSource, split: str, count: int, seed: int) -> list[Task
     count = count if size is None else min(count, size)
     places = range(seed * count, (seed + 1) * count)
     return [source.get(split, place if size is None else place % size) for place in places]
-
-
-def has_split(source: TaskSource, split: str) -> bool:
-    """Whether a source has this split; not every one has out-of-distribution problems."""
-    try:
-        source.size(split)
-    except UnknownName:
-        return False
-    return True

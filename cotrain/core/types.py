@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from cotrain.core.address import Address
+from cotrain.core.errors import UnknownName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,15 @@ class TaskSource(Protocol):
     def describe(self) -> dict[str, Any]:
         """JSON settings from which the source can be built again (saved in ``recipe.json``)."""
         ...
+
+
+def has_split(source: TaskSource, split: str) -> bool:
+    """Whether a source has this split; not every one has out-of-distribution problems."""
+    try:
+        source.size(split)
+    except UnknownName:
+        return False
+    return True
 
 
 COLDEST = 1e-6  # temperature below which tokens are greedy: logits divided by less may leave the range of float32

@@ -20,11 +20,11 @@ from cotrain import Objective, Recipe, Settings
 from cotrain import common_roles, frozen, grpo, recipe, single, solve
 
 
-@recipe(without=("kl",))
+@recipe(model="embedded-habits", without=("kl",))
 def distill(
     run: Settings,
     *,
-    teacher: str,  # the model that is learned from
+    teacher: str = "embedded-checker",  # the model that is learned from
     pull: float = 1.0,  # weight of the pull towards it
     outcome: float = 0.0,  # weight of the graded answer beside it
 ) -> Recipe:

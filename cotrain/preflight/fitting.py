@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cotrain.config.by_size import PACKED_FROM, are_small
-from cotrain.config.evaluation import has_split
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import TooLong
-from cotrain.core.types import UNLABELLED
+from cotrain.core.types import UNLABELLED, has_split
 from cotrain.engine.contract import ContextLimitedEngine
 from cotrain.text.chat_template import Message
 from cotrain.text.prompts import fields_of, fill_template

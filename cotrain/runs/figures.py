@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cotrain.config.evaluation import has_split
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 from cotrain.core.statistics import Estimate
+from cotrain.core.types import has_split
 from cotrain.core.verbosity import Pace, clock_text
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.metrics.clusters import Figure

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from cotrain.config.evaluation import has_split
 from cotrain.core.address import permuted_index, seed_of
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.types import UNLABELLED, Task, TaskSource
+from cotrain.core.types import UNLABELLED, Task, TaskSource, has_split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
