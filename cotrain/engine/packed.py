@@ -1,7 +1,7 @@
 """Weights of linear layers in oneDNN's layout, for decoding on a CPU in float32.
 
 Of few rows ``F.linear`` on a CPU lays the weight out anew at every call, which takes longer than the product. Laid out
-once after every update, decoding of a model that is larger than the caches is about 1.4 times as fast; a small model,
+once after every update, decoding of a model that is larger than the caches is some 1.5 times as fast; a small model,
 whose weights stay in the caches, gets slower. It costs 4 bytes a weight. The numbers are the same up to rounding, which
 the engine's check of decoded logits holds against the model's own forward pass.
 
