@@ -195,13 +195,6 @@ def check_recipe(recipe: Recipe) -> None:
             refuse_unlabelled(recipe.tasks, f"phase {phase.name!r}")
         for name in phase.objectives:
             _check_known("objective", name, recipe.objectives, f"phase {phase.name!r}")
-            objective, declared = recipe.objectives[name], declared_by(phase.protocol)
-            size, least = phase.group_size or recipe.group_size, objective.by.needs().group
-            if size < least and declared and objective.on in declared.once and not objective.also:
-                raise ConfigError(
-                    f"phase {phase.name!r}: objective {name!r} compares at least {least} answers to a problem, and "
-                    f"group_size is {size}; raise it"
-                )
         for name in phase.stores:
             _check_known("store", name, recipe.stores, f"phase {phase.name!r}")
         check_protocol(f"phase {phase.name!r}", phase.protocol, {name: recipe.stores[name] for name in phase.stores})
@@ -348,9 +341,21 @@ def check_problems(recipe: Recipe) -> None:
 
 
 def check_due(recipe: Recipe) -> None:
-    """Raise ConfigError for an objective that is due at none of the steps planned: its policy would not learn from
-    it."""
+    """Raise ConfigError for an objective that its policy could not learn from: it is due at none of the steps planned,
+    or it would compare one answer with itself."""
     schedule = recipe.schedule
+    for phase in schedule.phases:
+        declared, size = declared_by(phase.protocol), phase.group_size or recipe.group_size
+        if declared is None:
+            continue
+        for name in phase.objectives:
+            objective = recipe.objectives[name]
+            least = objective.by.needs().group
+            if size < least and objective.on in declared.once and not objective.also:
+                raise ConfigError(
+                    f"phase {phase.name!r}: objective {name!r} compares at least {least} answers to a problem, and "
+                    f"group_size is {size}; raise it"
+                )
     warmup = sum(length for _, length in schedule.warmup)
     every = warmup + len(schedule.cycle)  # what is not due by then never is
     for name in recipe.objectives:

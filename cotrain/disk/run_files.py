@@ -9,11 +9,24 @@ is built again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+from cotrain.core.errors import RunDirectoryError
 
 QUARANTINE = "quarantine.jsonl"  # rows that were set aside (``tasks/reading.py``)
 DEEPEST = 64  # lists and objects inside each other
 ShapeCheck = Callable[[Any, str, bool], str | None]  # value, where it stands, may fields be missing → what is wrong
+
+
+def refuse_other_path(path: Path) -> None:
+    """Raise RunDirectoryError for what is no directory of a run."""
+    if not (path / "recipe.json").is_file():
+        what = "a model" if (path / "config.json").is_file() else "no recipe.json in it"
+        found = what if path.is_dir() else "a file" if path.exists() else "no such directory"
+        raise RunDirectoryError(
+            f"{path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`"
+        )
 
 
 def fault_in(name: str, value: Any, *, partial: bool = False) -> str | None:

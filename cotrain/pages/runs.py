@@ -11,6 +11,7 @@ from cotrain.core.errors import CotrainError, RunDirectoryError
 from cotrain.core.redact import redact_text
 from cotrain.core.statistics import Estimate, independent_difference
 from cotrain.disk.ledger import ODD
+from cotrain.disk.run_files import refuse_other_path
 from cotrain.metrics.alarms import BANDS, applicable_bands, with_examples
 from cotrain.metrics.table import is_headline, limits_of, table_rank
 from cotrain.pages import guide
@@ -19,7 +20,6 @@ from cotrain.pages.detail import models_of, objectives_in_phase, reward_weights,
 from cotrain.pages.follow import RECIPE, STOPPED, read_json_object
 from cotrain.pages.guide import display_order, parse_estimates
 from cotrain.pages.rollouts import Json, Rollouts
-from cotrain.runs.directory import RunDirectory
 
 MOST_ALARMS = 40
 LATELY = 10  # points that "at the end" is the mean of
@@ -253,8 +253,9 @@ def describe_pay(
 
 def open_run(directory: Path) -> RunView:
     """Raises RunDirectoryError for what is no run directory, or cannot be read."""
+    refuse_other_path(directory)
     try:
-        return RunView(RunDirectory.open(directory).path)
+        return RunView(directory)
     except CotrainError as error:
         raise RunDirectoryError(str(error)) from error
 

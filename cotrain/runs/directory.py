@@ -48,7 +48,7 @@ from cotrain.disk.files import FileDigest, digest_of, replace_file
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.disk.lock import NAME as LOCK
 from cotrain.disk.lock import RunLock
-from cotrain.disk.run_files import QUARANTINE, fault_in
+from cotrain.disk.run_files import QUARANTINE, fault_in, refuse_other_path
 from cotrain.runs.log import LOG_FILE as LOG
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
@@ -148,12 +148,7 @@ class RunDirectory:
     def open(cls, path: Path | str) -> RunDirectory:
         """The directory of a run that was begun."""
         run = cls(path)
-        if not (run.path / "recipe.json").is_file():
-            what = "a model" if (run.path / "config.json").is_file() else "no recipe.json in it"
-            found = what if run.path.is_dir() else "a file" if run.path.exists() else "no such directory"
-            raise RunDirectoryError(
-                f"{run.path} is not a run directory ({found}); start one with `cotrain run RECIPE --out DIR`"
-            )
+        refuse_other_path(run.path)
         return run
 
     def write(self, name: str, value: Any) -> None:
