@@ -363,8 +363,8 @@ def check_due(recipe: Recipe) -> None:
         if first is not None and first < recipe.steps:
             continue
         if first is None:
-            phase = next(phase.name for phase in schedule.phases if name in phase.objectives)
-            what = f"phase {phase!r} is never played; give it a place in the schedule, or leave the objective out"
+            idle = next(one.name for one in schedule.phases if name in one.objectives)
+            what = f"phase {idle!r} is never played; give it a place in the schedule, or leave the objective out"
         else:
             what = f"it is due first at step {first + 1}; raise steps"
             what += f", or shorten the warm-up of {warmup} steps" if warmup else ""
