@@ -80,6 +80,7 @@ from cotrain.metrics.heldout import noting as noting
 from cotrain.metrics.heldout import selecting as selecting
 from cotrain.metrics.heldout import solving as solving
 from cotrain.metrics.heldout import verifying as verifying
+from cotrain.opening import evaluate as evaluate
 from cotrain.rollout import common_roles as common_roles
 from cotrain.rollout import judges as judges
 from cotrain.rollout.executor import Roles as Roles
