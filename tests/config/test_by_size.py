@@ -131,7 +131,7 @@ def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
 def test_the_settings_that_let_a_run_fit_are_said(models, monkeypatch):
     """Moments beside the device cost less than layers computed again; together they make the most room."""
     monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.0)
-    recipe, total = tango(model=models.middle, tasks_per_step=1, group_size=1), {}
+    recipe, total = tango(model=models.middle, tasks_per_step=1, group_size=2), {}
     moved, again = (
         [f"policies.{name}.{field}=true" for name in ("generator", "verifier")]
         for field in ("offload", "gradient_checkpointing")

@@ -38,7 +38,9 @@ def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name
     refused = {"constitutional": {"kl"}, "self_rewarding": {"kl"}}
     refused |= {one: {"group_size", "kl"} for one in ("alphaproof", "spin")}
     refused |= {"dpo": {"group_size", "kl", "temperature"}, "reward": {"group_size", "kl", "lora", "temperature"}}
-    assert missing == (refused | {"genprm": {"kl"}, "prime": {"kl"}, "demo": {"tasks"}}).get(name, set())
+    assert missing == (refused | {"distill": {"kl"}, "genprm": {"kl"}, "prime": {"kl"}, "demo": {"tasks"}}).get(
+        name, set()
+    )
 
 
 @pytest.mark.parametrize("name", SHIPPED)

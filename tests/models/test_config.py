@@ -35,7 +35,7 @@ def test_number_of_parameters_by_hand():
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ({"width": 18, "heads": 4}, "width 18 must split into 4 heads"),
+        ({"width": 18, "heads": 4}, "width 18 does not split into 4 heads"),
         ({"heads": 4, "width": 32, "kv_heads": 3}, "heads 4 must be a multiple of kv_heads 3"),
         ({"vocab_size": 5}, "must be below vocab_size 5"),
     ],

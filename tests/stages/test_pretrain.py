@@ -57,7 +57,7 @@ def test_plans_in_tokens():
     assert step_count(32768, 2048, 160) == 18 and step_count(4096, 2048, 512) == 2  # 12 and 4 rows of whole length
     plan = make_plan(1000, 128, {"save_every": 3}, length=60, lr=1.0, warmup=100)
     assert (plan.rows, plan.steps, plan.warmup, plan.save_every) == (2, 9, 1, 3)
-    with pytest.raises(ConfigError, match="length ≤ batch_tokens ≤ tokens, found 60, 50, 1000"):
+    with pytest.raises(ConfigError, match="length 60, batch_tokens 50, tokens 1000: expected none above the next"):
         make_plan(1000, 50, None, length=60, lr=1.0, warmup=0)
     with pytest.raises(ConfigError, match="no field 'stpes'"):
         make_plan(1000, 128, {"stpes": 3}, length=60, lr=1.0, warmup=0)

@@ -238,7 +238,7 @@ def test_files_that_are_none(tmp_path):
     for path in [*sorted(tmp_path.iterdir()), tmp_path / "missing.jsonl", Path("/dev/zero")]:
         for aside in (None, Quarantine()):
             with pytest.raises(
-                DataError, match=r"no such file|not a regular|no rows|cannot be unpacked|unpacks to more"
+                DataError, match=r"no such file|not a regular|a directory|no rows|cannot be unpacked|unpacks to more"
             ) as error:
                 read_rows(path, row_reader("question", "answer"), aside)
             assert str(error.value).startswith(str(path)) and len(str(error.value).splitlines()) == 1
