@@ -54,8 +54,8 @@ def test_the_list_of_methods_has_every_recipe():
     assert {name for name in NAMES if f"`{name}`" not in table} <= {"demo"}
 
 
-def test_there_are_twenty_questions():
-    assert len(re.findall(r"^## … .*\?$", (DOCS / "questions.md").read_text(encoding="utf-8"), re.MULTILINE)) == 20
+def test_there_are_twenty_questions_and_more():
+    assert len(re.findall(r"^## … .*\?$", (DOCS / "questions.md").read_text(encoding="utf-8"), re.MULTILINE)) >= 20
 
 
 def test_versions_that_are_allowed_are_those_of_the_project():
