@@ -10,8 +10,9 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.export import _attack_section
-from cotrain.lab.attack.play import attack, corpus_digest, inject_string, judge_attempts
+from cotrain.lab.attack.play import attack, corpus_digest, inject_string, judge_attempts, judging_role
 from cotrain.lab.attack.tables import Attempt, AttemptOutcome, attack_tables, lines_of, pass_rate
+from cotrain.methods.grpo import grpo
 from cotrain.rollout.common_roles import parse_review
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
@@ -128,6 +129,8 @@ def test_what_cannot_be_attacked_is_told():
         attack("embedded", role="verifyer")
     with pytest.raises(ConfigError, match="role 'solver' says no verdict"):
         attack("embedded", role="solver")
+    with pytest.raises(ConfigError, match="no role of 'grpo' judges a solution"):
+        judging_role(grpo(), "verifier")
 
 
 @pytest.mark.whole

@@ -28,7 +28,7 @@ from cotrain.rollout.protocols import SOLVED, StepRewards, check_step_rewards
 WORD = Signal("word", meaning="is the answer right, said by a judge with random errors")
 
 
-@gives(*SOLVED, WORD.to("solver"))
+@gives(*SOLVED, WORD.to("solver"), once=("solver",))
 async def solve_and_be_told(
     task: Task,
     roles: Roles,
@@ -58,7 +58,7 @@ PAID = Signal("reward", meaning="what the user's own function says of the answer
 Reward = Callable[[Task, Turn, bool], float]  # the problem, the answer, whether it is right
 
 
-@gives(*SOLVED, PAID.to("solver"))
+@gives(*SOLVED, PAID.to("solver"), once=("solver",))
 async def solve_and_be_paid(
     task: Task, roles: Roles, *, reward: Reward, step_rewards: StepRewards = "none", oracle_noise: float = 0.0
 ) -> None:

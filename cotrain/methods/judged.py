@@ -24,7 +24,7 @@ BELIEVED = Signal("believed", meaning="share of the readable reviews that call t
 SOLVER = (OUTCOME.to("solver"), FORMAT.to("solver"), BELIEVED.to("solver"))
 
 
-@gives(*SOLVER, AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"))
+@gives(*SOLVER, AGREEMENT.to("verifier"), FORMAT.to("verifier"), TRUTH.to("verifier"), once=("solver",))
 async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive) -> None:
     """``reviews`` verdicts pay a solution. An unreadable solution is not reviewed and earns 0; one that could not be
     graded, or of which no review can be read, earns nothing and is not learned from."""

@@ -181,9 +181,9 @@ def test_a_step_without_a_checkpoint(place, finished, capsys):
     assert "no whole checkpoint of step 9" in line and line.endswith("there are: 1")
 
 
-@pytest.mark.parametrize("recipe", ["grpo", "tango"])
+@pytest.mark.parametrize("recipe", ["grpo", "grpo --outcome-noise 0.2", "tango", "judged"])
 def test_one_answer_alone_cannot_be_compared_and_is_refused_before_anything_is_measured(place, capsys, recipe):
-    line = fails(capsys, "run", recipe, "--model", TINY, "--group-size", "1", "--out", "out")
+    line = fails(capsys, "run", *recipe.split(), "--model", TINY, "--group-size", "1", "--out", "out")
     assert "compares at least 2 answers to a problem, and group_size is 1" in line
 
 

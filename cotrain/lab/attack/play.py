@@ -122,6 +122,10 @@ def attack(
 def judging_role(recipe: Recipe, name: str) -> tuple[str, Role]:
     """The role of this name, or of a policy's (``config/names.py``). Raises ConfigError for a name that there is not,
     and for a role that judges no solution."""
+    if not any(map(_judges_solutions, recipe.roles.values())):
+        raise ConfigError(
+            f"no role of {recipe.name!r} judges a solution; give a run with a verifier, such as one of tango"
+        )
     name = role_named(recipe, name, fits=_judges_solutions)
     judge = recipe.roles[name]
     if not _judges_solutions(judge):
