@@ -24,7 +24,6 @@ from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.learn.collate import Sequences
 from cotrain.learn.contract import Given
 from cotrain.learn.scorer import Scorer
-from cotrain.metrics.alarms import BANDS, Monitor
 from cotrain.metrics.metric import BOTH, HELD_OUT, STEP, Metric, _mark_pattern
 from cotrain.metrics.table import TABLE
 from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
@@ -278,13 +277,3 @@ def _key_pattern(metric: Metric) -> re.Pattern[str]:
 def is_documented(key: str) -> bool:
     """Has this key of ``metrics.jsonl`` a line in the table?"""
     return any(_key_pattern(metric).fullmatch(key) for metric in TABLE)
-
-
-def check_rows(rows, bands=BANDS, *, finished=False):
-    """The alarms of the rows of a metrics.jsonl, in the order in which they first fired."""
-    monitor = Monitor(bands)
-    for row in rows:
-        monitor.add_row(row)
-    if finished:
-        monitor.end_run()
-    return monitor.alarms

@@ -60,11 +60,11 @@ def test_measuring_says_how_many_episodes_it_plays(tmp_path, capsys):
 @pytest.mark.whole
 def test_the_count_is_what_is_played(tmp_path):
     """Judges are played once more on the start's solutions, where there is a start."""
-    from cotrain import api
     from cotrain.runs.figures import count_episodes, final_figures
+    from cotrain.train.trainer import CoTrainer
 
     run = {"model": TINY, "steps": 2, "warmup": 1, "reviews": 1, "evaluation_tasks": 4}
-    trainer = api.CoTrainer(override(tango.tango(**run), ["evaluation.group_size=8"]))
+    trainer = CoTrainer(override(tango.tango(**run), ["evaluation.group_size=8"]))
     played = []
 
     def count(total):

@@ -262,6 +262,18 @@ def _alarm_words(band: Band, series: MetricSeries, value: float) -> dict[str, An
     return {"reading": f"{reading} at {series.rows} step alone", "advice": band.early}
 
 
+def check_rows(
+    rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS, *, finished: bool = False
+) -> list[Alarm]:
+    """The alarms of the rows of a metrics.jsonl, in the order in which they first fired."""
+    monitor = Monitor(bands)
+    for row in rows:
+        monitor.add_row(row)
+    if finished:
+        monitor.end_run()
+    return monitor.alarms
+
+
 def applicable_bands(keys: Iterable[str], bands: Sequence[Band] = BANDS) -> list[Band]:
     """The bands that apply to a run with these metrics."""
     found = set(keys)

@@ -274,5 +274,5 @@ def test_a_small_comparison_is_made_equal_and_not_repeated(tmp_path):
     assert before["flops"] < result["budget"] <= last["flops"]
     said: list[str] = []
     again = compare(made, say=said.append)
-    assert len(said) == 1 and again["table"] == result["table"]
+    assert len(said) == 2 and again["table"] == result["table"]  # where to watch it, and how many runs
     assert "one seed: an anecdote" in "".join(result["lines"])

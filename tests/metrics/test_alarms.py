@@ -14,11 +14,11 @@ from cotrain.core.errors import StateError
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
 from cotrain.methods.grpo import grpo
-from cotrain.metrics.alarms import BANDS, Monitor, applicable_bands, with_examples
+from cotrain.metrics.alarms import BANDS, Monitor, applicable_bands, check_rows, with_examples
 from cotrain.metrics.table import metric_with_key
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
-from tests.helpers import EASY, TINY, check_rows
+from tests.helpers import EASY, TINY
 
 
 def rows(**series):

@@ -3,8 +3,7 @@ then."""
 
 import pytest
 
-from cotrain.metrics.alarms import Monitor
-from tests.helpers import check_rows
+from cotrain.metrics.alarms import Monitor, check_rows
 
 NOTHING = {"generator/zero_spread_groups": 1.0, "generator/credit/samples": 0, "generator/dropped/zero_spread": 64}
 

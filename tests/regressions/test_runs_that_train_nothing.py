@@ -23,9 +23,10 @@ from cotrain.methods.grpo import grpo
 from cotrain.methods.prime.implicit_prm import Prime
 from cotrain.methods.prime.recipe import prime
 from cotrain.methods.tango import tango
+from cotrain.metrics.alarms import check_rows
 from cotrain.rollout.protocols import solve
 from cotrain.train.trainer import CoTrainer
-from tests.helpers import EASY, TINY, check_rows
+from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
 
