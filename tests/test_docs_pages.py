@@ -285,7 +285,7 @@ def test_check_data_finds_what_the_page_says(capsys):
 
 SOURCES = {
     str(path.relative_to(ROOT))
-    for folder in ("cotrain", "tests", "benchmarks", "bases")
+    for folder in ("cotrain", "tests", "benchmarks", "bases", "examples")
     for path in (ROOT / folder).rglob("*.py")
 }
 NAMED = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)(?:: ([\w.]+))?`")

@@ -28,7 +28,10 @@ def test_a_trial_of_every_recipe_has_every_phase_in_a_few_steps():
         parsed, typed = parser.parse_strictly(words), typed_flags(words, parser)
         plain = build(**{k: v for k, v in parsed_values(parsed, names).items() if k in typed})
         recipe, steps = override(plain, parsed.set), plain.steps
-        assert 2 <= steps <= 5 and f"--smoke: {steps} steps of 2 problems" in smoke_note(recipe)
+        assert 2 <= steps <= 5 and f"--smoke: {steps} steps of 2 problems" in (note := smoke_note(recipe))
+        assert f"group_size is {recipe.group_size}" in note
+        reviews = recipe.origin.arguments.get("reviews")
+        assert (f", reviews {reviews}." in note) == bool(reviews) and (not reviews or reviews == 2), name
         played = {recipe.schedule.phase_at(step).name for step in range(steps)}
         assert played == {*recipe.schedule.cycle, *(phase for phase, _ in recipe.schedule.warmup)}, name
 

@@ -41,8 +41,10 @@ def smoke_words(build: Callable[..., Any], parser: Parser, names: Sequence[str],
 def smoke_note(recipe: Any) -> str:
     """What is said of a short run."""
     stages = "".join(f", {steps} of them {name}" for name, steps in recipe.schedule.warmup)
+    reviews = recipe.origin.arguments.get("reviews") if recipe.origin else None
+    sizes = f"group_size is {recipe.group_size}" + (f", reviews {reviews}" if reviews else "")
     return (
         f"note: --smoke: {recipe.steps} steps of {recipe.tasks_per_step} problems{stages}, and "
-        f"{recipe.evaluation.tasks} held-out problems; the figures of so short a run say nothing of the method. Flags "
-        "that you give count more"
+        f"{recipe.evaluation.tasks} held-out problems; the figures of so short a run say nothing of the method. "
+        f"Besides, {sizes}. Flags that you give count more"
     )

@@ -197,7 +197,8 @@ def check_recipe(recipe: Recipe) -> None:
             _check_known("objective", name, recipe.objectives, f"phase {phase.name!r}")
         for name in phase.stores:
             _check_known("store", name, recipe.stores, f"phase {phase.name!r}")
-        check_protocol(f"phase {phase.name!r}", phase.protocol, {name: recipe.stores[name] for name in phase.stores})
+        passed = {name: recipe.stores[name] for name in phase.stores}
+        check_protocol(f"phase {phase.name!r}", phase.protocol, passed, unnamed=recipe.stores.keys())
     for name in recipe.objectives:
         if not any(name in phase.objectives for phase in recipe.schedule.phases):
             raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")

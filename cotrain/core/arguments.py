@@ -13,7 +13,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
@@ -74,10 +74,16 @@ def option_names(function: Callable[..., Any]) -> list[str]:
 
 
 def check_protocol(
-    where: str, protocol: Callable[..., Any], stores: Mapping[str, Any] | None = None, *, held_out: bool = False
+    where: str,
+    protocol: Callable[..., Any],
+    stores: Mapping[str, Any] | None = None,
+    *,
+    unnamed: Collection[str] = (),
+    held_out: bool = False,
 ) -> None:
     """Raise ConfigError where a protocol cannot be played with the options that are bound to it and these stores;
-    UnknownName for an option that it does not have. ``held_out``: it is played on held-out problems."""
+    UnknownName for an option that it does not have. ``unnamed``: stores that it is not passed, as its phase does not
+    name them. ``held_out``: it is played on held-out problems."""
     if not callable(protocol):
         raise ConfigError(f"{where} is {protocol!r}; expected a function")
     function, options = bound_function(protocol), {**bound_options(protocol), **(stores or {})}
@@ -107,6 +113,11 @@ def check_protocol(
             raise UnknownName(f"option of {name} ({where})", option, keyword_parameters)
     for one in keyword_parameters.values():
         if one.default is one.empty and one.name not in options:
+            if one.name in unnamed:
+                raise ConfigError(
+                    f"{where}: {name} needs the store {one.name!r}; name it in the phase, as in "
+                    f"Phase(…, stores=({one.name!r},))"
+                )
             raise ConfigError(
                 f"{where}: {name} needs the option {one.name!r}; bind it, as in partial({name}, {one.name}=…), or give "
                 "it a default"

@@ -20,6 +20,7 @@ from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.rollout.reviews import solve_then_verify
+from cotrain.rollout.stores import TaskPool
 from cotrain.runs.directory import RunDirectory, recipe_json, refuse_other, resolved_json
 from tests.helpers import EASY
 
@@ -302,6 +303,17 @@ def test_options_of_a_protocol_are_held_against_its_signature(options, told):
         replace(made, schedule=single(partial(voting, **options), "generator"))
     with pytest.raises(UserError, match=told.replace("phase 'train'", "evaluation")):
         replace(made, evaluation=replace(made.evaluation, protocol=partial(voting, **options)))
+
+
+def test_a_store_that_no_phase_names_is_not_called_an_option_to_bind():
+    async def draws(task, roles, *, pool):
+        """A protocol of a user's own."""
+
+    made = replace(grpo(tasks=EASY, kl=0.0), stores={"pool": TaskPool()})
+    with pytest.raises(ConfigError, match=r"draws needs the store 'pool'; name it in the phase, as in Phase.*'pool',"):
+        replace(made, schedule=single(draws, "generator"))
+    with pytest.raises(ConfigError, match="needs the option 'pool'; bind it"):
+        replace(made, schedule=single(draws, "generator"), stores={})
 
 
 def test_what_is_bound_to_a_protocol_has_a_name():
