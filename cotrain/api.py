@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cotrain.backend.contract import Backend
 from cotrain.config.override import override, restore_settings
@@ -21,9 +21,6 @@ from cotrain.runs.directory import STOPPED, RunDirectory, refuse_other, setting_
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
 from cotrain.runs.run import Interrupted, Outcome
-
-if TYPE_CHECKING:
-    pass
 
 
 def run(

@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         command = find_command(argv[0])
-        by_itself = "--dry-run" in argv and argv[0] in ("run", "train")  # prints its settings
+        by_itself = "--dry-run" in argv and argv[0] in RUNS  # prints its settings
         if "--json" not in argv or by_itself or argv[0] not in AS_JSON:
             return command(argv[1:])
         from cotrain.commands.as_json import print_result
@@ -148,8 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _memory_ran_out(error):
             print("cotrain: memory ran out; free some, and go on with `cotrain resume`", file=sys.stderr)
             return 1
-        told = re.search(r"\(os error (\d+)\)$", str(error))  # as the libraries in Rust say it
-        code = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        rust_error = re.search(r"\(os error (\d+)\)$", str(error))  # as the libraries in Rust say it
+        code = error.errno if isinstance(error, OSError) else int(rust_error[1]) if rust_error else None
         if code not in OUTSIDE:
             raise
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""

@@ -133,7 +133,7 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             there = ", ".join(map(repr, row)) or "none"
             raise DataError(f"{where}: no field {name!r}{hint} (there are: {there}); expected {LAYOUT}")
-        replies[name] = _said(row[name], f"{where}, field {name!r}")
+        replies[name] = _parse_text(row[name], f"{where}, field {name!r}")
     chosen, rejected = replies.values()
     prompt = _prompt_of(row, where)
     if isinstance(chosen, str) and isinstance(rejected, str):
@@ -154,13 +154,13 @@ def _prompt_of(row: Mapping[str, Any], where: str) -> str | Messages | None:
     name = next((name for name in PROMPTS if name in row), None)
     if name is None:
         return None
-    said = _said(row[name], f"{where}, field {name!r}")
+    said = _parse_text(row[name], f"{where}, field {name!r}")
     if isinstance(said, str):
         return text_of(said, f"{where}, field {name!r}", numbers=False)
     return said[:-1] if said[-1] == Message("assistant", "") else said  # where "Assistant:" waits for the reply
 
 
-def _said(value: Any, where: str) -> str | Messages:
+def _parse_text(value: Any, where: str) -> str | Messages:
     """A text, or messages in any of their forms."""
     if isinstance(value, str):
         whole_text(value, where)

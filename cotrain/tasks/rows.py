@@ -268,7 +268,9 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
 
 
 TALK = {  # column → layout
-    **{"messages": "messages", "conversations": "ShareGPT", "completion": "prompt and completion"},
+    "messages": "messages",
+    "conversations": "ShareGPT",
+    "completion": "prompt and completion",
     "rejected": "chosen and rejected",
 }
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
