@@ -37,6 +37,7 @@ WITHOUT_GATE = {
     "judged-again",
     "judge-errors",
     "judge-errors-longer",
+    "distillation",
 }  # nothing to run first
 STUDIES = sorted(shipped_studies().values())
 FILE = """
