@@ -29,7 +29,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, ParseFailure, Task, Trace
+from cotrain.core.types import TOO_LONG, Episode, ParseFailure, Task, Trace
 from cotrain.core.verbosity import Pace, print_progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
@@ -52,7 +52,7 @@ from cotrain.preflight.formats import (
     choose_answer_settings,
     choose_verdict_settings,
 )
-from cotrain.rollout.executor import TOO_LONG, Executor, Roles
+from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.fixed_solutions import judge_fixed_solutions
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review

@@ -199,6 +199,15 @@ def check_recipe(recipe: Recipe) -> None:
             _check_known("store", name, recipe.stores, f"phase {phase.name!r}")
         passed = {name: recipe.stores[name] for name in phase.stores}
         check_protocol(f"phase {phase.name!r}", phase.protocol, passed, unnamed=recipe.stores.keys())
+    for name, store in recipe.stores.items():
+        if not callable(getattr(store, "with_episodes", None)):
+            raise ConfigError(
+                f"recipe {recipe.name!r}: store {name!r} is a {type(store).__name__}; expected one with the methods of "
+                "cotrain.rollout.stores, such as TaskPool()"
+            )
+    for measure in evaluation.measures:
+        for role in getattr(measure, "roles", ()):
+            _check_known("role", role, recipe.roles, "evaluation, measures")
     for name in recipe.objectives:
         if not any(name in phase.objectives for phase in recipe.schedule.phases):
             raise ConfigError(f"objective {name!r} is due in no phase; name it in one or leave it out")

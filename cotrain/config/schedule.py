@@ -126,13 +126,21 @@ def single(
     name: str = "train",
     group_size: int | None = None,
     unlabelled: float = 0.0,
+    stores: tuple[str, ...] = (),
     **misplaced: Any,
 ) -> Schedule:
     """The same phase at every step; its settings as in ``Phase``. Options of the protocol are ``misplaced`` here, and
     refused: they are bound to it."""
     if misplaced:
         _refuse_misplaced(protocol, next(iter(misplaced)))
-    phase = Phase(name=name, protocol=protocol, objectives=objectives, group_size=group_size, unlabelled=unlabelled)
+    phase = Phase(
+        name=name,
+        protocol=protocol,
+        objectives=objectives,
+        group_size=group_size,
+        unlabelled=unlabelled,
+        stores=stores,
+    )
     return Schedule(phases=(phase,), cycle=(name,))
 
 
@@ -142,7 +150,7 @@ def _refuse_misplaced(protocol: Protocol, keyword: str) -> NoReturn:
     function = bound_function(protocol)
     label, options = getattr(function, "__name__", str(function)), option_names(function)
     if keyword not in options:
-        own = ("name", "group_size", "unlabelled")
+        own = ("name", "group_size", "unlabelled", "stores")
         raise UnknownName(f"argument of single(), or option of {label},", keyword, [*own, *options])
     raise ConfigError(
         f"single: {keyword} is an option of {label}; bind it, as in single(partial({label}, {keyword}=…), …)"

@@ -233,6 +233,7 @@ class Trace:
 
 
 UNLABELLED = "unlabelled"  # the split of training problems without a truth
+TOO_LONG = "prompt too long"  # failure of an episode whose problem does not fit a model's context
 BROKEN_OFF = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
 
 

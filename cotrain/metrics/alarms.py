@@ -125,6 +125,11 @@ BANDS = (
             "--verifier-prompt, or teach the format first with `cotrain sft --role verifier`.",
     ),
     Band(
+        name="episodes broken off", keys=("broken_off",), window=1, rule=MeanAbove(0.1),
+        advice="Episodes in which the protocol failed are left out of training: see failures by reason and run.log, "
+            "and mend the protocol.",
+    ),
+    Band(
         name="mostly cut off", keys=("{role}/truncated",), window=1, rule=MeanAbove(0.6),
         advice="Most texts end at the token limit, before their answer: stop, and raise max_tokens or ask for "
             "shorter texts.",

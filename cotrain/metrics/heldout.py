@@ -33,6 +33,17 @@ from cotrain.metrics.verdicts import (
 
 Measure = Callable[[Sequence[Episode]], dict[str, Estimate]]
 
+
+def _about(*roles: str) -> Callable[[Measure], Measure]:
+    """Says which roles a measure reads, so that a recipe without one of them is refused."""
+
+    def mark(measure: Measure) -> Measure:
+        vars(measure)["roles"] = roles
+        return measure
+
+    return mark
+
+
 BASE_RATE, CALLED_RIGHT, READ = Share("correct", "all"), Share("said", "parsed"), Share("parsed", "all")
 WRONG_STEP = Share("wrong_reason", "right_verdict")
 GAP = Bounded(belief_gap, -1.0, 1.0, frozenset(("said", "believable", "parsed")))
@@ -56,6 +67,7 @@ VERDICTS_SHOWN: Mapping[str, Statistic] = {
 def solving(role: str, k: int) -> Measure:
     """``pass@1``, ``pass@k``, ``majority@k`` and ``step_accuracy`` of a solver at its own temperature."""
 
+    @_about(role)
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {task: answer_counts(traces, k) for task, traces in traces_by_task(episodes, role).items()}
         samples = sum(row["samples"] for row in counts.values())
@@ -79,6 +91,7 @@ def passing(role: str, most: int) -> Measure:
     """``pass@k`` of a solver for k = 1, 2, 4, … and ``most``, each unbiased from all samples of a task."""
     ks = sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)})
 
+    @_about(role)
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
@@ -114,6 +127,7 @@ def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
 def selecting(role: str, judge: str, k: int) -> Measure:
     """``best@k`` (the solution the judge scores highest) and ``weighted@k`` (answers weighed by the judge's scores)."""
 
+    @_about(role, judge)
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         reviews, counts = reviews_of(episodes, judge), {}
         for task, traces in traces_by_task(episodes, role).items():
@@ -133,10 +147,12 @@ def selecting(role: str, judge: str, k: int) -> Measure:
     return measure
 
 
-def verifying(judge: str) -> Measure:
-    """Quality of a judge against ground truth, on whatever solutions it was shown, at answer and at step level; and
-    ``gap``, how much more often it says CORRECT than is true, over readable reviews."""
+def verifying(judge: str, gap: str = "gap") -> Measure:
+    """Quality of a judge against ground truth, on whatever solutions it was shown, at answer and at step level; and how
+    much more often it says CORRECT than is true, over readable reviews, under the name ``gap``: of two judges the
+    second one needs another."""
 
+    @_about(judge)
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {task: review_counts(traces) for task, traces in traces_by_task(episodes, judge).items()}
         if not counts:
@@ -146,7 +162,7 @@ def verifying(judge: str) -> Measure:
             f"{judge}/{name}": make_figure(counts, statistic, _observation_count(statistic, name, total))
             for name, statistic in VERDICTS_SHOWN.items()
         }
-        return defined_figures({**found, "gap": make_figure(counts, GAP, total["all"])})
+        return defined_figures({**found, gap: make_figure(counts, GAP, total["all"])})
 
     return measure
 
@@ -159,6 +175,7 @@ def noting(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -
 
     statistic = Bounded(note_mean, low, high, frozenset(("sum", "count")))
 
+    @_about(role)
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():

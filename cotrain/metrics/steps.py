@@ -16,7 +16,7 @@ import numpy as np
 
 from cotrain.core.entropy import nats_of
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
-from cotrain.core.types import BROKEN_OFF, Episode, Trace
+from cotrain.core.types import BROKEN_OFF, TOO_LONG, Episode, Trace
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts
 from cotrain.metrics.verdicts import (
@@ -58,6 +58,8 @@ def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> MetricsRo
             failures.update(f"{role}: {t.failure}" for t in traces if t.failure)
     for reason, count in sorted(failures.items()):
         row[f"failures/{reason}"] = count
+    if broken := sum(e.failure not in (None, TOO_LONG) for e in episodes):
+        row["broken_off"] = broken / len(episodes)
     return row
 
 

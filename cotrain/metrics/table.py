@@ -54,10 +54,10 @@ RUN = (
             "right answers",
     ),
     Metric(
-        key="broken_off", label="episodes broken off", better=-1, at=HELD_OUT, headline=MAIN, healthy=(0, 0),
-        meaning="share of held-out episodes that the protocol broke off; the other figures leave them out; absent "
-            "where there are none",
-        advice="Held-out episodes broke off: run.log has the reasons.",
+        key="broken_off", label="episodes broken off", better=-1, at=BOTH, headline=MAIN, healthy=(0, 0),
+        meaning="share of episodes that the protocol broke off; the other figures leave them out; absent where there "
+            "are none",
+        advice="Episodes broke off: run.log has the reasons.",
     ),
     Metric(
         key="failures/{reason}", unit=COUNT, healthy=(0, 0),

@@ -28,7 +28,7 @@ from cotrain.core.address import Address, make_nonce, seed_of
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import DeclaredSignals, declared_by
-from cotrain.core.types import BROKEN_OFF, AsyncGrader, Completion, Episode, Grade, Task
+from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Completion, Episode, Grade, Task
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.idle_loop import IdleLoop, Stopped, is_ended_by_play, pausing_engine, together
@@ -40,7 +40,6 @@ Protocol = Callable[..., Coroutine[Any, Any, Any]]  # async (task, roles) → an
 Grader = Callable[[Task, str], Awaitable[Grade]]
 
 TRIES = 3  # of a play, where the process of the engine is lost
-TOO_LONG = "prompt too long"  # failure of an episode whose problem does not fit a model's context
 _RESERVED = ("grade", "busy", "nonce")
 
 

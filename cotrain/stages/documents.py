@@ -69,7 +69,7 @@ def refuse_overlong(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, length: 
     if over > len(items) / 10:
         raise DataError(
             f"{corpus.name}: {over} of the first {len(items)} conversations are longer than {length} tokens "
-            f"(the longest {max(sizes)}) and would lose their ends; raise length"
+            f"(the longest {max(sizes)}) and would lose their ends; raise --length"
         )
 
 

@@ -8,15 +8,17 @@ greedy solutions). The training split is never used: curves come from "validatio
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cotrain.config.evaluation import Evaluation
 from cotrain.core.address import seed_of
+from cotrain.core.errors import ConfigError
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, Task
+from cotrain.core.types import TOO_LONG, Episode, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
-from cotrain.rollout.executor import TOO_LONG, Executor
+from cotrain.rollout.executor import Executor
 from cotrain.train.refusals import refuse_idleness, refuse_unmarked_answers, refuse_unmeasured
 
 GREEDY_NAMES = {
@@ -54,7 +56,14 @@ def measure_protocol(
     played = play_held_out(executor, group_size)
     found: dict[str, Estimate] = {}
     for measure in evaluation.measures:
-        found |= measure(played)
+        figures = measure(played)
+        for key in figures.keys() & found.keys():
+            if not math.isclose(figures[key].value, found[key].value, abs_tol=1e-9):
+                raise ConfigError(
+                    f"evaluation: two measures give {key!r}, {found[key].value:.3f} and {figures[key].value:.3f}; "
+                    "leave one out, or give it another name, as in verifying('second', gap='second/gap')"
+                )
+        found |= figures
     refuse_unmarked_answers(f"held-out problems of {split}", played, found)
     found |= broken_off_share(played)
     if greedy and evaluation.greedy:

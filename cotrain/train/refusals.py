@@ -13,8 +13,8 @@ from cotrain.backend.handles import PolicyHandle
 from cotrain.config.schedule import Phase, Protocol
 from cotrain.core.errors import ConfigError, CotrainError, TooLong
 from cotrain.core.notes import CORRECT
-from cotrain.core.types import Episode, Trace
-from cotrain.rollout.executor import TOO_LONG, Executor, protocol_name
+from cotrain.core.types import TOO_LONG, Episode, Trace
+from cotrain.rollout.executor import Executor, protocol_name
 
 if TYPE_CHECKING:
     from cotrain.config.recipe import Objective

@@ -6,7 +6,6 @@ from cotrain import (
     OUTCOME,
     Objective,
     ParseFailure,
-    Phase,
     Positive,
     Recipe,
     Role,
@@ -22,11 +21,11 @@ from cotrain import (
     grpo,
     recipe,
     rng_of,
+    single,
     solve,
     solving,
     together,
 )
-from cotrain.config.schedule import Schedule
 from cotrain.rollout.proposals import is_held_out
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.tasks.words.reader import problem_signature, read_problem, task_of
@@ -85,7 +84,6 @@ def proposer_pool(
 ) -> Recipe:
     """A proposer is paid for problems that are solved sometimes; a pool keeps them for later steps."""
     protocol = partial(propose, samples=samples)
-    phase = Phase(name="train", protocol=protocol, objectives=("generator", "proposer"), stores=("pool",))
     return run.recipe(
         "proposer_pool",
         policies={"generator": run.learner(), "proposer": run.learner(), **run.start()},
@@ -97,7 +95,7 @@ def proposer_pool(
             "generator": Objective(policy="generator", on="solver", by=grpo(rewards={OUTCOME: 1.0}, kl=run.pull())),
             "proposer": Objective(policy="proposer", on="proposer", by=grpo(rewards={LEARNABLE: 1.0})),
         },
-        schedule=Schedule(phases=(phase,), cycle=("train",)),
+        schedule=single(protocol, "generator", "proposer", stores=("pool",)),
         evaluate=solve,
         measures=(solving("solver", 4),),
         stores={"pool": TaskPool(cap=cap)},

@@ -64,5 +64,5 @@ def two_verifiers(
         objectives=learn,
         schedule=single(partial(convince_both, reviews=reviews), *learn),
         evaluate=partial(convince_both, reviews=1),
-        measures=(solving("solver", 4), *(verifying(name) for name in VERIFIERS)),
+        measures=(solving("solver", 4), *(verifying(name, gap=f"{name}/gap") for name in VERIFIERS)),
     )

@@ -14,11 +14,13 @@ from cotrain.config.registry import find_recipe
 from cotrain.config.schedule import single
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import ConfigError, UnknownName, UserError
+from cotrain.core.notes import CORRECT
 from cotrain.core.signals import AGREEMENT, FORMAT, OUTCOME, STEP, TRUTH, Signal, gives
 from cotrain.learn.losses import Kl
 from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
+from cotrain.metrics.heldout import noting, selecting, solving, verifying
 from cotrain.rollout.reviews import solve_then_verify
 from cotrain.rollout.stores import TaskPool
 from cotrain.runs.directory import RunDirectory, recipe_json, refuse_other, resolved_json
@@ -306,6 +308,7 @@ def test_options_of_a_protocol_are_held_against_its_signature(options, told):
 
 
 def test_a_store_that_no_phase_names_is_not_called_an_option_to_bind():
+    @gives(OUTCOME.to("solver"))
     async def draws(task, roles, *, pool):
         """A protocol of a user's own."""
 
@@ -314,6 +317,17 @@ def test_a_store_that_no_phase_names_is_not_called_an_option_to_bind():
         replace(made, schedule=single(draws, "generator"))
     with pytest.raises(ConfigError, match="needs the option 'pool'; bind it"):
         replace(made, schedule=single(draws, "generator"), stores={})
+    whole = replace(made, schedule=single(draws, "generator", stores=("pool",)))
+    assert whole.schedule.phases[0].stores == ("pool",)
+    with pytest.raises(ConfigError, match=r"store 'pool' is a list; expected one with the methods of .*TaskPool\(\)"):
+        replace(whole, stores={"pool": []})
+
+
+def test_a_measure_of_a_role_that_there_is_not_is_refused():
+    made = grpo(tasks=EASY, kl=0.0)
+    for measure in (solving("solvr", 1), verifying("solvr"), noting("solvr", CORRECT), selecting("solver", "solvr", 2)):
+        with pytest.raises(ConfigError, match="measures: unknown role 'solvr'; did you mean 'solver'"):
+            replace(made, evaluation=replace(made.evaluation, measures=(measure,)))
 
 
 def test_what_is_bound_to_a_protocol_has_a_name():

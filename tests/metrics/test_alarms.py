@@ -95,6 +95,11 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
             rows(solver__parse_failures=[0.9]),  # no reviews
         ],
     ),
+    "episodes broken off": (
+        rows(broken_off=[None, 0.05, 0.2]),
+        2,
+        [rows(broken_off=[0.1] * 5)],
+    ),
     "mostly cut off": (rows(solver__truncated=[0.7]), 0, [rows(solver__truncated=[0.6])]),
     "constant reward": (
         rows(generator__zero_spread_groups=[0.9, 1.0, 1.0]),

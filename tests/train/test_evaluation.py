@@ -48,7 +48,10 @@ class Warm:
         return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish="stop", policy="a", version=0)
 
 
-def measured(greedy=True):
+BOTH = solving("solver", 4), verifying("verifier")
+
+
+def measured(greedy=True, measures=BOTH):
     roles = {
         "solver": Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution),
         "verifier": Role(
@@ -57,7 +60,7 @@ def measured(greedy=True):
     }
     executor = Executor(Warm(), {"a": CharRenderer()}, roles, 0)
     tasks = [Task(id=f"t/{p}", prompt=p, answer="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
-    how = Evaluation(protocol=solve_then_verify, measures=(solving("solver", 4), verifying("verifier")), greedy=greedy)
+    how = Evaluation(protocol=solve_then_verify, measures=measures, greedy=greedy)
     figures, played = measure_protocol(how, executor, tasks, split="test", group_size=4)
     assert len(played) == 12
     return {name: (figure.value, figure.n) for name, figure in figures.items()}
@@ -69,6 +72,16 @@ def test_greedy_figures_stand_beside_the_sampled_ones():
     assert found["solver/pass@1"] == (1 / 3, 12) and found["solver/greedy"] == (2 / 3, 3)
     assert found["solver/pass@4"] == (1 / 3, 3) and found["solver/majority@4"] == (1 / 3, 3)
     assert found["verifier/balanced_accuracy"] == (0.0, 12) and found["verifier/greedy_balanced_accuracy"] == (1.0, 3)
+
+
+def test_two_measures_with_one_name_are_refused_where_they_differ():
+    def of_few(name):
+        return lambda episodes: {name: verifying("verifier", gap=name)(episodes[:4])[name]}
+
+    with pytest.raises(ConfigError, match=r"two measures give 'gap', .*verifying\('second', gap='second/gap'\)"):
+        measured(measures=(*BOTH, of_few("gap")))
+    found = measured(measures=(*BOTH, of_few("second/gap"), solving("solver", 1)))  # pass@1 twice, and the same
+    assert {"gap", "second/gap", "solver/pass@4"} <= set(found)
 
 
 def test_nothing_else_is_taken_from_the_greedy_play():

@@ -92,6 +92,9 @@ class ComparisonPlan:
                 raise ConfigError(f"compare: {name} is {value}, expected at least 1")
             if value is not None and value > MOST_COUNTS[name]:
                 raise ConfigError(f"compare: {name} is {value}, expected at most {MOST_COUNTS[name]}")
+        fixed = [arm.label for arm in self.arms if "lr" in arm.arguments] if self.rates else []
+        if fixed:
+            raise ConfigError(f"arm {fixed[0]!r}: lr is chosen from rates; leave it out of the arm, or leave out rates")
         if self.first_seed < 0:
             raise ConfigError(f"compare: first_seed is {self.first_seed}, expected at least 0")
         for name, numbers in (("budget", (self.budget,)), ("rates", self.rates)):

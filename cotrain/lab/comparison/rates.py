@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import UnknownName
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.lab.comparison.arms import Arm
 from cotrain.lab.comparison.runs import ENDLESS
@@ -56,11 +56,6 @@ def choose_rates(
     say: Callable[[str], None],
 ) -> dict[str, dict[str, Any]]:
     """arm → ``{"measure", "scores": [[rate, figure], …], "chosen", "edge"}``. Runs are in ``ARM/rate-R/``."""
-    for arm in arms:
-        if "lr" in arm.arguments:
-            raise ConfigError(
-                f"arm {arm.label!r}: lr is chosen from --rates; leave it out of the arm, or leave out --rates"
-            )
     seeds = range(FIRST_SEED, FIRST_SEED + plan.rate_seeds)
     grid = sorted(set(plan.rates))
     places = {
