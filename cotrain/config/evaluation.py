@@ -14,11 +14,13 @@ from cotrain.metrics.heldout import Measure
 
 @dataclass(frozen=True, kw_only=True)
 class Implied:
-    """Log-ratios of ``policy`` to ``reference`` at the tokens of ``role``'s solutions."""
+    """Log-ratios of ``policy`` to ``reference`` at the tokens of ``role``'s solutions; with ``replies``, also its
+    surprisal at those that are right."""
 
     policy: str
-    reference: str
+    reference: str | None = None  # None: no log-ratios, its surprisal alone
     role: str = "solver"
+    replies: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

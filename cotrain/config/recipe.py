@@ -173,7 +173,7 @@ def check_recipe(recipe: Recipe) -> None:
     used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.fixed.values())
     for implied in recipe.evaluation.implied:
         _check_known("role", implied.role, recipe.roles, "evaluation, implied")
-        for policy in (implied.policy, implied.reference):
+        for policy in filter(None, (implied.policy, implied.reference)):
             _check_known("policy", policy, recipe.policies, "evaluation, implied")
             used.add(policy)
     for name, objective in recipe.objectives.items():

@@ -6,6 +6,9 @@ samples; the loss is −log σ(β m), with the opponent at the start of the iter
 the iteration before: rivals are sampled by the former opponent, and their log-probabilities are still taken under the
 present one, as in the authors' code. β is ``betas``, one for each iteration; theirs are 0.1, 0.1, 0.1 and 5.
 
+Of conversations (``--tasks chats``) the last reply stands for the solution, and opponents reply to what is said before
+it; nobody grades these, so what is measured is the surprisal of held-out replies, nats a token.
+
 The fixed point is the distribution of the worked solutions, so SPIN cannot be better than these. ``control="sft"``
 learns the same solutions in as many steps by cross-entropy, and is what the gain must be held against.
 
@@ -17,19 +20,28 @@ AdamW at one rate, where theirs is RMSProp that decays and falls after two itera
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Literal
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Roles, Settings, Sft, Task
+from cotrain import CORRECT, ConfigError, Objective, Phase, Recipe, Role, Roles, Sampling, Settings, Sft, Task
 from cotrain import alternate, examine, gives, common_roles, program, recipe, snapshot, solve, solving
-from cotrain.learn.preference import CHOSEN, PairLoss, Preference
+from cotrain.core.notes import PROBLEM
+from cotrain.config.evaluation import Implied
 from cotrain.config.settings import Restart
+from cotrain.learn.preference import CHOSEN, PairLoss, Preference
+from cotrain.tasks.pairs import ChatTask, messages_of
+from cotrain.text.role_prompts import SOLVE_BARE
+
+MOST = 256  # tokens of an opponent's reply, as the authors'
 
 
 @gives(CHOSEN)
 async def against_the_solution(task: Task, roles: Roles, *, rival: str | None) -> None:
     """The worked solution, and what the role ``rival`` writes in its place."""
+    if isinstance(task, ChatTask):
+        return await against_the_reply(task, roles, rival=rival)
     solution = roles.teacher.format_solution(task.solution or "")
     gold = await roles.teacher(problem=task.prompt, solution=solution, group=task.id)
     gold.reward(CHOSEN, 1.0)
@@ -38,6 +50,19 @@ async def against_the_solution(task: Task, roles: Roles, *, rival: str | None) -
         await examine(task, roles, written)
         if not written.failed:
             written.reward(CHOSEN, 0.0)
+
+
+async def against_the_reply(task: ChatTask, roles: Roles, *, rival: str | None) -> None:
+    """The same where the task is a conversation, which is sent as it stands."""
+    turns = []
+    for name in ("teacher", *([rival] if rival else [])):
+        chat = getattr(roles, name).begin(problem=task.prompt, solution=task.solution, group=task.id)
+        chat.messages = messages_of(task) or chat.messages
+        turns.append(await chat.say())
+    for turn, value in zip(turns, (1.0, 0.0), strict=False):
+        turn.show(PROBLEM, task.prompt)
+        turn.reward(CHOSEN, value)
+    turns[0].note(CORRECT, True)
 
 
 def say_solution(fields: Mapping[str, Any], rng: Random) -> str:
@@ -56,16 +81,25 @@ def spin(
     control: Literal["none", "sft"] = "none",  # "sft": cross-entropy of the solutions alone
     restart: Restart = "nothing",  # what each iteration begins anew: the "optimiser", as the authors do, or "weights"
 ) -> Recipe:
-    if run.problems.get("train", 0).solution is None:
+    first = run.problems.get("train", 0)
+    if first.solution is None:
         raise ConfigError(
-            f"spin: the tasks {run.problems.name!r} have no worked solutions; expected tasks that have, as words"
+            f"spin: the tasks {run.problems.name!r} have no worked solutions; expected tasks that have, as words, or "
+            "conversations, as --tasks chats --data FILE"
         )
+    chats = isinstance(first, ChatTask)
+
+    def speaker(policy: str) -> Role:
+        if chats:
+            return Role(policy=policy, prompt=SOLVE_BARE, sampling=Sampling(max_tokens=MOST))
+        return common_roles.solver(policy, run.model)
+
     if iteration < 1:
         raise ConfigError(f"spin: iteration is {iteration}, expected at least 1 update")
-    solver_role = common_roles.solver("generator", run.model)
     tells = program(say_solution, tokens_of="generator")
     policies = {"generator": run.learner(iteration=iteration, restart=restart), "teacher": tells}
-    roles = {"solver": solver_role, "teacher": common_roles.solver("teacher", run.model)}
+    roles = {} if chats else {"solver": speaker("generator")}
+    roles["teacher"] = speaker("teacher")
 
     def make_phase(name: str, rival: str | None) -> Phase:
         play = partial(against_the_solution, rival=rival)
@@ -81,15 +115,19 @@ def spin(
             rivals["former"] = snapshot(run.model, of="generator", every=iteration, keep=2, pick="oldest")
         objectives = {"generator": Objective(policy="generator", on="teacher", also=tuple(rivals), by=by)}
         policies |= rivals
-        roles |= {name: common_roles.solver(name, run.model) for name in rivals}
+        roles |= {name: speaker(name) for name in rivals}
         phases = [make_phase(name, name) for name in rivals]
         schedule = alternate(*phases, ratio=(1,) * len(rivals), warmup={"opponent": iteration})
-    return run.recipe(
+    made = run.recipe(
         "spin" if control == "none" else "spin-sft",
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=schedule,
-        evaluate=solve,
-        measures=(solving("solver", 8),),
+        evaluate=partial(against_the_solution, rival=None) if chats else solve,
+        measures=() if chats else (solving("solver", 8),),
+        implied=(Implied(policy="generator", role="teacher", replies=True),) if chats else (),
     )
+    if chats:  # measured in one play: nothing is drawn
+        made = replace(made, evaluation=replace(made.evaluation, greedy=False, group_size=1))
+    return made

@@ -76,6 +76,11 @@ CREDIT = (
         trend="above 0.5",
         meaning="of a right and a wrong step in solutions of one problem: the share that process rewards put in order",
     ),
+    Metric(
+        key="{policy}/surprisal", headline=MAIN, label="surprisal of wanted replies, nats a token", unit=NATS,
+        better=-1, at=HELD_OUT, trend="falling",
+        meaning="mean −log-probability of a token of the replies in held-out conversations",
+    ),
     Metric(key="{objective}/score_mean", unit=NUMBER, trend="not drifting", meaning="reward model: mean of its scores"),
     Metric(key="{objective}/score_std", unit=NUMBER, trend="not drifting", meaning="reward model: spread of its "
         "scores"),
@@ -149,12 +154,12 @@ LEARNING = (
         advice="Many tokens sit at the clipping limit: lower the learning rate or make fewer updates from one batch.",
     ),
     Metric(
-        key="{policy}/{objective}/sampler_trainer_diff", label="sampler against trainer, nats", unit=NATS, better=-1,
+        key="{policy}/{objective}/sampler_trainer_diff", label="sampler against trainer, nats", unit=NATS,
         healthy=(0, 0.02), tolerable=(0, 0.1), meaning="mean distance of sampler's and trainer's log-probabilities",
         advice="Sampler and trainer disagree about the same tokens: the sampler may hold old weights.",
     ),
     Metric(
-        key="{policy}/{objective}/sampler_trainer_kl", label="KL of sampler to trainer, nats", unit=NATS, better=-1,
+        key="{policy}/{objective}/sampler_trainer_kl", label="KL of sampler to trainer, nats", unit=NATS,
         healthy=(0, 0.01), tolerable=(0, 0.1), meaning="KL of the sampler to the trainer, per token (k3)",
         advice="Sampler and trainer disagree about the same tokens: the sampler may hold old weights.",
     ),

@@ -7,6 +7,9 @@ r"""Conversations from a file: a prompt and the reply that is wanted, and of pre
     {"chosen": [{…}, …, {…}], "rejected": [{…}, …, {…}]}                       whole conversations: what both begin with
                                                                                is the prompt (TRL, UltraFeedback)
     {"chosen": "\n\nHuman: …\n\nAssistant: …", "rejected": "\n\nHuman: …"}     the same in words (HH-RLHF)
+    {"messages": [{…}, …, {role: "assistant", …}]}                             ``Chats``: the last reply is the wanted
+                                                                               one; so in ``conversations`` (ShareGPT)
+    {"prompt": …, "completion": …}                                             the same in two parts (TRL)
 
 A prompt of one text is a problem, which a role asks as it asks any other; messages are sent as they stand. Beside whole
 conversations a ``prompt`` of text says nothing new and is not read, nor are scores. Files, splits and digests are those
@@ -33,6 +36,7 @@ from cotrain.tasks.rows import SPEAKERS, Row, kind_of, text_of, whole_text
 from cotrain.text.chat_template import Message
 
 LAYOUT = "'prompt', 'chosen' and 'rejected', as texts or as lists of messages"
+CHATS = "'messages' or 'conversations' that end with the assistant's, or 'prompt' and 'completion'"
 PROMPTS = ("prompt", "question", "instruction")
 _SPOKEN = re.compile(r"\n\n(Human|Assistant):[ \t]*")
 _WRITTEN_LIST = re.compile(r"\s*\[\s*\{\s*['\"](role|content|from|value)['\"]")
@@ -65,10 +69,55 @@ class ChatRow(Row):
         return [self.question, self.solution, self.rejected, said]
 
 
-class Pairs(JsonlTasks):
+class Chats(JsonlTasks):
+    """A task source over conversations, of which the last reply is what is wanted."""
+
+    kind, learned_by = "chats", "spin"
+
+    def __init__(self, path: str | Path, name: str = "", digest: str | None = None, lenient: bool = False) -> None:
+        super().__init__(path, name=name or self.kind, digest=digest, lenient=lenient)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of how the file was read."""
+        return []
+
+    def describe(self) -> dict[str, Any]:
+        kept = super().describe()["settings"]
+        return {"kind": self.kind, "settings": {n: kept[n] for n in ("path", "name", "digest", "lenient") if n in kept}}
+
+    def grade(self, task: Task, text: str) -> Grade:
+        raise ConfigError(
+            f"tasks {self.name!r}: {self.path} holds replies and no answers by which others could be graded; learn "
+            f"from it by {self.learned_by}, or give this recipe questions with answers"
+        )
+
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
+        return None
+
+    def _reader(self) -> RowReader:
+        return RowReader(read_chat, CHATS)
+
+    def _task_of(self, row: Row, task_id: str) -> Task:
+        assert isinstance(row, ChatRow)
+        return ChatTask(
+            id=task_id,
+            prompt=row.question,
+            answer=None,
+            solution=row.solution,
+            difficulty=0.0,
+            grader=self,
+            messages=row.messages,
+            rejected=row.rejected,
+        )
+
+
+class Pairs(Chats):
     """A task source over preferences. ``equal``: the rows whose two replies are one."""
 
-    def __init__(self, path: str | Path, name: str = "pairs", digest: str | None = None, lenient: bool = False) -> None:
+    kind, learned_by = "pairs", "dpo or reward"
+
+    def __init__(self, path: str | Path, name: str = "", digest: str | None = None, lenient: bool = False) -> None:
         self.equal: list[str] = []
         super().__init__(path, name=name, digest=digest, lenient=lenient)
 
@@ -79,19 +128,6 @@ class Pairs(JsonlTasks):
             return []
         count, verb = len(self.equal), "pair is" if len(self.equal) == 1 else "pairs are"
         return [f"note: {count} {verb} left out, as chosen and rejected are equal; the first: {self.equal[0]}"]
-
-    def describe(self) -> dict[str, Any]:
-        kept = super().describe()["settings"]
-        return {"kind": "pairs", "settings": {n: kept[n] for n in ("path", "name", "digest", "lenient") if n in kept}}
-
-    def grade(self, task: Task, text: str) -> Grade:
-        raise ConfigError(
-            f"tasks {self.name!r}: {self.path} holds replies and no answers by which others could be graded; learn "
-            "from it by dpo or reward, or give this recipe questions with answers"
-        )
-
-    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
-        return None
 
     def _reader(self) -> RowReader:
         return RowReader(self._read_pair, LAYOUT)
@@ -110,18 +146,19 @@ class Pairs(JsonlTasks):
             )
         return super()._arrange_splits(unequal)
 
-    def _task_of(self, row: Row, task_id: str) -> Task:
-        assert isinstance(row, ChatRow)
-        return ChatTask(
-            id=task_id,
-            prompt=row.question,
-            answer=None,
-            solution=row.solution,
-            difficulty=0.0,
-            grader=self,
-            messages=row.messages,
-            rejected=row.rejected,
-        )
+
+def read_chat(row: dict[str, Any], where: str) -> ChatRow:
+    """One conversation, in any of the layouts above. Raises DataError that begins with ``where``."""
+    name = next((name for name in ("messages", "conversations", "completion") if name in row), None)
+    if name is None:
+        raise DataError(f"{where}: fields {', '.join(map(repr, row)) or 'none'}; expected {CHATS}")
+    said = _parse_text(row[name], f"{where}, field {name!r}")
+    prompt = _prompt_of(row, where) if name == "completion" else None
+    if isinstance(said, str):
+        if name != "completion":
+            raise DataError(f"{where}, field {name!r}: found a text; expected a list of messages")
+        return _chat_row(row, prompt, (), (said, None), where)
+    return _chat_row(row, prompt, said[:-1], (_one_reply(said[-1:], f"{where}, field {name!r}"), None), where)
 
 
 def read_pair(row: dict[str, Any], where: str) -> ChatRow:

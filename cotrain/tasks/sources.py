@@ -23,6 +23,7 @@ KINDS = {  # kind → its class; the kinds of single methods and of installed pa
     "words": "cotrain.tasks.words.source:WordProblems",
     "jsonl": "cotrain.tasks.jsonl:JsonlTasks",
     "pairs": "cotrain.tasks.pairs:Pairs",
+    "chats": "cotrain.tasks.pairs:Chats",
     "gym": "cotrain.tasks.gym:GymTasks",
     "programs": "cotrain.tasks.programs:ProgramTasks",
     "verifiers": "cotrain.tasks.verifiers_env:VerifiersTasks",
@@ -36,6 +37,7 @@ NAMES = (
     *SCHEMAS,
     *PROGRAMS,
     "pairs:FILE",
+    "chats:FILE",
     "gym:NAME",
     "gym:NAME:SETTING=VALUE,...",
     "verifiers:NAME",
@@ -61,10 +63,11 @@ def with_columns(tasks: str | None, question: str | None, answer: str | None) ->
 
 def task_source(spec: str, data: str | None = None, *, lenient: bool = False, unanswered: bool = False) -> TaskSource:
     """The source that ``--tasks SPEC --data FILE`` means: "words", "gym:NAME" (with settings of its data set
-    "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", "pairs:FILE", or with data "pairs", "jsonl"
-    (with columns of its own "jsonl:QUESTION,ANSWER"), a benchmark, "mbpp" or "humaneval" (with a sandbox
-    "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is made without arguments, or
-    what a method ("games:NAME", "halves", "world") or an installed package has registered (``cotrain.core.registry``).
+    "gym:NAME:max_terms=3,max_digits=2"), "verifiers:NAME", "openenv:URL", "pairs:FILE", "chats:FILE", or with data
+    "pairs", "chats", "jsonl" (with columns of its own "jsonl:QUESTION,ANSWER"), a benchmark, "mbpp" or "humaneval"
+    (with a sandbox "mbpp:MODULE:FUNCTION"), or "path/to/file.py:CLASS", a class of the user's own that is made without
+    arguments, or what a method ("games:NAME", "halves", "world") or an installed package has registered
+    (``cotrain.core.registry``).
 
     ``data``: a file, a directory, or "owner/name" on the Hub, which says for "jsonl" which benchmark it is, if it is
     one. ``lenient``: malformed rows of it are set aside, in the source's ``quarantine``. ``unanswered``: rows without
@@ -72,10 +75,10 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
     Raises UnknownName, and ConfigError when data is missing or is given to a source that has none.
     """
     kind, _, name = spec.partition(":")
-    if kind == "pairs":
+    if kind in ("pairs", "chats"):
         if bool(name) == bool(data):
             raise ConfigError(
-                f"tasks {spec!r}: expected one file, as --tasks pairs:FILE or as --tasks pairs --data FILE"
+                f"tasks {spec!r}: expected one file, as --tasks {kind}:FILE or as --tasks {kind} --data FILE"
             )
         return from_description({"kind": kind, "settings": {"path": name or data, "lenient": lenient}})
     if spec in SCHEMAS or kind in (*PROGRAMS, "jsonl"):

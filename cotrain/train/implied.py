@@ -7,6 +7,7 @@ threshold, so what is counted is order, among what was said to one problem::
     prm/pair_accuracy         pairs of a right and a wrong solution in which the right one has the larger sum
     prm/step_pair_accuracy    the same of steps, where the program that made a problem checks them
     solver/best@8             the solution with the largest sum is right
+    generator/surprisal       mean −log π of a token of the right ones, where they are replies that were given
 
 Equal sums count half; 0.5 is chance. Left out: solutions of several turns.
 """
@@ -21,7 +22,7 @@ from cotrain.config.evaluation import Implied
 from cotrain.core.notes import CORRECT, STEP_OK, STEPS
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
-from cotrain.metrics.clusters import Share, defined_figures, make_figure
+from cotrain.metrics.clusters import Bounded, Share, defined_figures, make_figure, ratio
 from cotrain.metrics.heldout import traces_by_task
 from cotrain.metrics.verdicts import best_is_right
 from cotrain.rollout.role import Role
@@ -30,6 +31,8 @@ from cotrain.text.render import Rendering
 from cotrain.train.policy_store import PolicyStore
 
 BEST_OF = 8
+MOST_NATS = 100.0  # of a token, for the interval of a mean
+SURPRISAL = Bounded(lambda sums: ratio(sums["nats"], sums["tokens"]), 0.0, MOST_NATS, frozenset(("nats", "tokens")))
 ScoredTruth = tuple[float, bool]  # its sum, and the truth
 
 
@@ -54,13 +57,15 @@ def _judge_figures(
     if not flat:
         return {}
     pairs = [(trace.prompt_ids, trace.token_ids) for trace in flat]
-    policy_logprobs, reference_logprobs = (
-        policies[name].logprobs(pairs, temperature=1.0 if role.sampling.is_greedy else role.sampling.temperature)
-        for name in (judge.policy, judge.reference)
-    )
+    temperature = 1.0 if role.sampling.is_greedy else role.sampling.temperature
+    policy_logprobs = policies[judge.policy].logprobs(pairs, temperature=temperature)
+    reference_logprobs = policy_logprobs
+    if judge.reference is not None:
+        reference_logprobs = policies[judge.reference].logprobs(pairs, temperature=temperature)
     rewards = {
         str(t.address): (a - b).double() for t, a, b in zip(flat, policy_logprobs, reference_logprobs, strict=True)
     }
+    logs = {str(t.address): float(a.sum()) for t, a in zip(flat, policy_logprobs, strict=True)}
     renderer = policies.renderers[role.policy]
     counts = {}
     for task, traces in task_traces.items():
@@ -76,12 +81,15 @@ def _judge_figures(
         counts[task] = {
             **_pair_counts(scored_solutions, ""),
             **_pair_counts(scored_steps, "step_"),
+            "nats": -sum(logs[str(t.address)] for t in traces if CORRECT.of(t)),
+            "tokens": float(sum(len(t.token_ids) for t in traces if CORRECT.of(t))),
             "best": float(best),
             "enough": float(enough),
         }
-    total = {name: sum(row[name] for row in counts.values()) for name in ("pairs", "step_pairs", "enough")}
+    total = {name: sum(row[name] for row in counts.values()) for name in ("pairs", "step_pairs", "enough", "tokens")}
     return defined_figures(
         {
+            **({f"{judge.policy}/surprisal": make_figure(counts, SURPRISAL, total["tokens"])} if judge.replies else {}),
             f"{judge.policy}/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), total["pairs"]),
             f"{judge.policy}/step_pair_accuracy": make_figure(
                 counts, Share("step_ordered", "step_pairs"), total["step_pairs"]

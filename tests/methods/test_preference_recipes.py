@@ -1,5 +1,6 @@
 """SPIN and self-rewarding: who is preferred to whom, and under which weights."""
 
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +17,7 @@ from cotrain.methods.spiral.source import Games
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
+from cotrain.tasks.pairs import Chats
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.plain import ByteRenderer
 from cotrain.text.role_parsers import write_review
@@ -126,3 +128,27 @@ def test_what_they_refuse():
     with pytest.raises(ConfigError, match="group_size 1"):
         self_rewarding(group_size=1)
     assert self_rewarding(judge="frozen", **SMALL).roles["verifier"].policy == "judge"
+
+
+def test_spin_of_conversations_sends_them_as_they_stand(tmp_path):
+    rows = [
+        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"yes {n}"}]}
+        for n in range(40)
+    ]
+    path = tmp_path / "chat.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    few = {**SMALL, "tasks": Chats(path), "evaluation_tasks": 4, "lr": 1e-3}
+    trainer = CoTrainer(spin(iteration=1, steps=3, **few))
+    renderer = trainer.policies.renderers["generator"]
+    start = trainer.evaluate("test", 4)[0]["generator/surprisal"]
+    for rival in ("opponent", "opponent", "former"):
+        episode = trainer.step().episodes[0]
+        written, gold = sorted(episode.traces, key=lambda trace: trace.role == "teacher")
+        number = gold.parsed["problem"].rstrip("?")
+        assert (gold.text, gold.role, written.role) == (f"yes {number}", "teacher", rival)
+        assert gold.prompt_ids == written.prompt_ids
+        assert f"{number}?" in renderer.decode(gold.prompt_ids) and "Solve:" not in renderer.decode(gold.prompt_ids)
+        assert [s.value for t in (gold, written) for s in t.signals] == [1.0, 0.0]
+    end = trainer.evaluate("test", 4)[0]["generator/surprisal"]
+    assert end.value < start.value and start.low < start.value < start.high
+    assert spin(control="sft", **few).evaluation.measures == ()

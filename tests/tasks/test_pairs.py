@@ -10,7 +10,7 @@ import pytest
 
 from cotrain.core.errors import ConfigError, DataError, RowError
 from cotrain.tasks.jsonl import split_of
-from cotrain.tasks.pairs import ChatTask, Pairs, messages_of, read_pair
+from cotrain.tasks.pairs import Chats, ChatTask, Pairs, messages_of, read_chat, read_pair
 from cotrain.tasks.sources import from_description, problem_source, task_source
 from cotrain.text.chat_template import Message
 
@@ -185,3 +185,48 @@ def test_nothing_can_be_graded_by_them(tmp_path):
     source = Pairs(write(tmp_path / "a.jsonl", plain(30)))
     with pytest.raises(ConfigError, match="no answers by which others could be graded; learn from it by dpo or reward"):
         source.get("train", 0).grade("Q")
+
+
+CHATS = {
+    "messages": ({"messages": [*FIRST, assistant("Yes")]}, (FIRST, "Yes")),
+    "ShareGPT": (
+        {"conversations": [{"from": "human", "value": "Sky?"}, {"from": "gpt", "value": "Blue."}]},
+        ([user("Sky?")], "Blue."),
+    ),
+    "prompt and completion": ({"prompt": "Sky?", "completion": "Blue."}, ([], "Blue.")),
+    "the same as messages": (
+        {"prompt": [user("Sky?")], "completion": [assistant("Blue.")]}, ([user("Sky?")], "Blue.")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", CHATS)
+def test_a_conversation_is_what_is_said_and_its_last_reply(layout):
+    row, (before, reply) = CHATS[layout]
+    found = read_chat(row, "here")
+    assert [{"role": m.role, "content": m.content} for m in found.messages] == before
+    assert (found.solution, found.rejected) == (reply, None)
+
+
+@pytest.mark.parametrize(
+    "row, said",
+    [
+        ({"question": "Q", "answer": "A"}, "fields 'question', 'answer'; expected 'messages' or 'conversations'"),
+        ({"messages": FIRST}, "field 'messages': behind the prompt stands user; expected one message of the assistant"),
+        ({"messages": [assistant("Yes")]}, "no prompt"),
+        ({"messages": "Sky?"}, "field 'messages': found a text; expected a list of messages"),
+    ],
+)
+def test_what_is_no_conversation_says_so(row, said):
+    with pytest.raises(DataError, match=f"here.*{said}"):
+        read_chat(row, "here")
+
+
+def test_a_file_of_conversations_is_a_task_source(tmp_path):
+    path = write(tmp_path / "chat.jsonl", [{"prompt": f"Q{n}", "completion": f"A {n}"} for n in range(30)])
+    source = task_source("chats", str(path))
+    assert isinstance(source, Chats) and source.notes == [] and source.size("train") > source.size("test") > 0
+    again = from_description(source.describe())
+    task = again.get("train", 0)
+    assert isinstance(task, ChatTask) and task.prompt[1:] == task.solution.removeprefix("A ")
+    with pytest.raises(ConfigError, match="no answers by which others could be graded; learn from it by spin"):
+        source.grade(task, "A")
