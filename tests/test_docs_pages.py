@@ -31,6 +31,7 @@ PAGES = [
     "quickstart",
     "concepts",
     "your-model-and-data",
+    "policy-settings",
     "reading-a-run",
     "commands",
     "other-frameworks",
@@ -168,7 +169,7 @@ def test_the_concepts_make_one_step():
 
 
 def test_own_data_and_policies_are_built():
-    names = program("your-model-and-data")
+    names = program("policy-settings")
     assert names["recipe"].policies["verifier"].outside
 
 
