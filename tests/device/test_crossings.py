@@ -1,4 +1,4 @@
-"""How often a step waits for the device and copies to it: at most what docs/architecture.md says, nor much less."""
+"""How often a step waits for the device and copies to it: at most what docs/gpus.md says, nor much less."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from tests.device.pretended import counted
 from tests.helpers import answers, request, tiny_model
 
 pytestmark = pytest.mark.whole
-PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[2] / "docs" / "gpus.md"
 STEPS = {
     "grpo": lambda: small("grpo"),
     "grpo --lora 4": lambda: small("grpo", lora=4),
