@@ -102,6 +102,7 @@ from cotrain.tasks.words.source import word_problems as word_problems
 from cotrain.recipes import alphaproof as alphaproof
 from cotrain.recipes import at_grpo as at_grpo
 from cotrain.recipes import co_rewarding as co_rewarding
+from cotrain.recipes import coder_tester as coder_tester
 from cotrain.recipes import constitutional as constitutional
 from cotrain.recipes import cooper as cooper
 from cotrain.recipes import coverrl as coverrl

@@ -4,6 +4,7 @@
 from cotrain.methods.alphaproof import alphaproof as alphaproof
 from cotrain.methods.at_grpo import at_grpo as at_grpo
 from cotrain.methods.co_rewarding import co_rewarding as co_rewarding
+from cotrain.methods.coder_tester import coder_tester as coder_tester
 from cotrain.methods.constitutional import constitutional as constitutional
 from cotrain.methods.cooper import cooper as cooper
 from cotrain.methods.coverrl import coverrl as coverrl

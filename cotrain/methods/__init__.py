@@ -5,6 +5,7 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
     "alphaproof",
     "at_grpo",
     "co_rewarding",
+    "coder_tester",
     "constitutional",
     "cooper",
     "coverrl",
@@ -45,6 +46,7 @@ ELSEWHERE = {"debate_solve": "debate", "dpo": "preferences", "reward": "preferen
 METHODS = {name: f"cotrain.methods.{ELSEWHERE.get(name, name)}:{name}" for name in NAMES}
 READ_AS = {"dpo": "pairs", "reward": "pairs"}  # method → the task source that reads its ``--data``, where not "jsonl"
 TASKS = {  # sources of problems that one method has for itself
+    "short_programs": "cotrain.methods.coder_tester.short_programs:ShortPrograms",
     "games": "cotrain.methods.spiral.source:Games",
     "halves": "cotrain.methods.magrpo.halves:Halves",
     "world": "cotrain.methods.ssrl.world:World",

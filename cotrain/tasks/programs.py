@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,8 @@ KINDS = {
     "humaneval": "openai/openai_humaneval",
 }  # and their public releases
 DEADLINE_S = 3.0  # CPU time of a program with its tests
+MAX_PAPERS = 4096  # that a grader keeps
+SHOWN = "\n\nThese tests must pass:\n"  # what parts a question from its tests
 ASK = "Write the whole program, in one block that begins with ```python and ends with ```, inside of the final answer."
 
 Sandbox = Callable[[str], Grade]  # program and tests as one text → right when it runs to its end
@@ -81,7 +83,7 @@ class ProgramGrader(AnswerGrader):
         self._patience = PATIENCE * deadline_s + GRACE_S
         cell = None if sandbox else working_cell()
         self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, cell=cell)
-        self._paper = cache(_problem_paper)
+        self._paper = lru_cache(MAX_PAPERS)(_problem_paper)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if sandbox else None
 
     def problem_of(self, task: Task) -> ProgramProblem:
@@ -94,6 +96,10 @@ class ProgramGrader(AnswerGrader):
         program = program_of(text, problem.entry)
         if program is None or len(program) > MAX_PROGRAM:
             return Grade(value=False, reason="no program" if program is None else "program too long")
+        return self.grade_program(problem, program)
+
+    def grade_program(self, problem: ProgramProblem, program: str) -> Grade:
+        """Run a program with the tests of a problem, which need not be one of a task."""
         program = whole_program(problem, program)
         if self._sandbox is None or self._threads is None:
             return self._pool.grade_in_process(self._paper(problem), program)
@@ -250,7 +256,7 @@ def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     tests_text = "\n".join(tests)
     called = [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"{name}(" in tests_text]
     return ProgramProblem(
-        question=f"{question}\n\nThese tests must pass:\n{tests_text}\n\n{ASK}",
+        question=f"{question}{SHOWN}{tests_text}\n\n{ASK}",
         before="\n".join(_text_list_field(row, "test_imports", where)),
         stub="",
         entry=called[-1] if called else "",
