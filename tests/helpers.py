@@ -37,6 +37,7 @@ CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query he
 VOCABULARY = 96
 EASY = replace(study_problems((2, 2)), max_value=20)  # problems that the tiny model was made for
 TINY = str(Path(__file__).parent / "assets" / "tiny")  # speaks every role's format (tests/make_tiny.py)
+TINY_PROGRAMS = str(Path(__file__).parent / "assets" / "tiny-programs")  # and short programs and tests of them
 FRUIT = assemble_problem(
     (
         Fact(target="apples", kind="given", right=12),

@@ -12,16 +12,18 @@ import torch
 
 from cotrain.config.registry import find_recipe
 from cotrain.methods import NAMES as SHIPPED
+from cotrain.methods.coder_tester.short_programs import ShortPrograms
 from cotrain.methods.magrpo.halves import Halves
 from cotrain.methods.spiral.source import Games
 from cotrain.methods.ssrl.world import World
 from cotrain.train.trainer import CoTrainer
-from tests.helpers import EASY, TINY, AnyOrder, RandomLatency
+from tests.helpers import EASY, TINY, TINY_PROGRAMS, AnyOrder, RandomLatency
 
 pytestmark = pytest.mark.whole
 LIBRARY = replace(EASY, operations=(1, 2))
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
 GAMES, WRITES = {"model": "embedded-games"}, {"model": "embedded-proposer"}  # TINY knows none of their games
+CODES = {"model": TINY_PROGRAMS, "tester_lr": 1e-3}
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
     "cooper: own rejected answers": {"warmup": 1, "rm_lr": 1e-3, "negatives": "own", "reference": False},
@@ -58,6 +60,11 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "co_rewarding: I": {"variant": "I", "kl": 0.01},
     "co_rewarding: III, frozen": {"variant": "III", "teacher": "frozen"},
     "co_rewarding: none": {"teacher": "none"},
+    "coder_tester": CODES,
+    "coder_tester: code_a1": {**CODES, "variant": "code_a1", "tests": 2, "kl": 0.01},
+    "coder_tester: frozen tester": {**CODES, "tester": "frozen", "pay": "tests"},
+    "coder_tester: reference tests": {**CODES, "tester": "reference", "pay": "valid", "steps": 3},
+    "coder_tester: frozen coder": {**CODES, "coder": "frozen", "valid_by": "programs"},
     "constitutional": {**GAMES, "revising": 2, "steps": 4},
     "constitutional: checked by a program": {**GAMES, "feedback": "program", "revising": 1, "steps": 3},
     "constitutional: drafts": {**GAMES, "stages": "revise", "learned": "drafts", "revising": 1, "steps": 3},
@@ -171,7 +178,8 @@ ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/runs/test_run.py, whole runs
 
 def built(case):
     name = case.split(":")[0]
-    arguments = {"tasks": EASY, **SMALL, **CASES[case]}
+    tasks = ShortPrograms(8) if name == "coder_tester" else EASY  # made late: it tries the cells of this machine
+    arguments = {"tasks": tasks, **SMALL, **CASES[case]}
     taken = inspect.signature(find_recipe(name)).parameters  # some methods have no group
     return find_recipe(name)(**{key: value for key, value in arguments.items() if key != "group_size" or key in taken})
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cotrain.core.address import rng_of
-from cotrain.core.errors import UnknownName
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Task
 from cotrain.grading.pool import WORKERS
 from cotrain.tasks.programs import DEADLINE_S, ProgramGrader, ProgramProblem, task_of
@@ -102,13 +102,17 @@ def all_programs() -> list[ShortProgram]:
 
 
 class ShortPrograms:
-    """The problems as tasks."""
+    """The problems as tasks. ``problems``: how many there are to train on. Raises ConfigError for another number."""
 
     name = "short_programs"
 
-    def __init__(self) -> None:
+    def __init__(self, problems: int | str = SPLITS["train"].stop) -> None:
+        most = SPLITS["train"].stop
+        if not (str(problems).isdecimal() and 1 <= int(problems) <= most):
+            raise ConfigError(f"{self.name}: {problems} problems to train on, expected a number from 1 to {most}")
+        self.splits = SPLITS | {"train": slice(0, int(problems))}
         self.programs = all_programs()
-        problems = {
+        self._problems = {
             f"{self.name}/{split}/{i}": ProgramProblem(
                 question=one.question,
                 before="",
@@ -118,11 +122,10 @@ class ShortPrograms:
                 solution=one.program(),
                 split=split,
             )
-            for split, part in SPLITS.items()
+            for split, part in self.splits.items()
             for i, one in enumerate(self.programs[part])
         }
-        self._problems = problems
-        self.grader = ProgramGrader(problems, WORKERS, DEADLINE_S, None)
+        self.grader = ProgramGrader(self._problems, WORKERS, DEADLINE_S, None)
 
     def get(self, split: str, index: int) -> Task:
         """Problem ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
@@ -132,12 +135,12 @@ class ShortPrograms:
         return task_of(self._problems[task_id], task_id, self.grader)
 
     def size(self, split: str) -> int:
-        if split not in SPLITS:
-            raise UnknownName(f"split of {self.name}", split, SPLITS)
-        return len(self.programs[SPLITS[split]])
+        if split not in self.splits:
+            raise UnknownName(f"split of {self.name}", split, self.splits)
+        return len(self.programs[self.splits[split]])
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": self.name, "settings": {}}
+        return {"kind": self.name, "settings": {"problems": self.size("train")}}
 
     def close(self) -> None:
         """End the processes."""
