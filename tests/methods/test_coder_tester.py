@@ -11,13 +11,8 @@ import pytest
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, ParseFailure, Sampling
-from cotrain.methods.coder_tester.recipe import (
-    PROGRAMS,
-    coder_tester,
-    grader_and_problem,
-    shown_problem,
-    write_and_test,
-)
+from cotrain.methods.coder_tester.protocol import grader_and_problem, shown_problem, write_and_test
+from cotrain.methods.coder_tester.recipe import PROGRAMS, coder_tester
 from cotrain.methods.coder_tester.short_programs import ShortPrograms, all_programs
 from cotrain.methods.coder_tester.unit_tests import (
     UnitTests,

@@ -23,7 +23,7 @@ from cotrain.tasks.programs import DEADLINE_S, ProgramGrader, ProgramProblem, ta
 
 FACTORS, NUMBERS = range(2, 10), range(2, 21)  # a and b of a problem
 INPUTS = range(0, 26)  # what a function is called with
-SPLITS = {"train": slice(0, 320), "validation": slice(320, 384), "test": slice(384, None)}
+SPLITS: dict[str, slice] = {"train": slice(0, 320), "validation": slice(320, 384), "test": slice(384, None)}
 TESTS = 6  # of a problem
 
 
