@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=20, help="lessons of each problem, in fours")
     given = parser.parse_args()
-    problems, rng = all_programs()[SPLITS["train"]], Random("lessons")
+    problems, rng = all_programs()[: SPLITS["train"].stop], Random("lessons")
     made = [row for _ in range(given.rounds) for problem in problems for row in lessons_of(problem, rng)]
     rng.shuffle(made)
     given.out.mkdir(parents=True, exist_ok=True)

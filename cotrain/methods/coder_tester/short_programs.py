@@ -23,7 +23,7 @@ from cotrain.tasks.programs import DEADLINE_S, ProgramGrader, ProgramProblem, ta
 
 FACTORS, NUMBERS = range(2, 10), range(2, 21)  # a and b of a problem
 INPUTS = range(0, 26)  # what a function is called with
-SPLITS: dict[str, slice] = {"train": slice(0, 320), "validation": slice(320, 384), "test": slice(384, None)}
+SPLITS = {"train": range(0, 320), "validation": range(320, 384), "test": range(384, 497)}  # of all problems
 TESTS = 6  # of a problem
 
 
@@ -110,7 +110,7 @@ class ShortPrograms:
         most = SPLITS["train"].stop
         if not (str(problems).isdecimal() and 1 <= int(problems) <= most):
             raise ConfigError(f"{self.name}: {problems} problems to train on, expected a number from 1 to {most}")
-        self.splits = SPLITS | {"train": slice(0, int(problems))}
+        self.splits = SPLITS | {"train": range(int(problems))}
         self.programs = all_programs()
         self._problems = {
             f"{self.name}/{split}/{i}": ProgramProblem(
@@ -123,7 +123,7 @@ class ShortPrograms:
                 split=split,
             )
             for split, part in self.splits.items()
-            for i, one in enumerate(self.programs[part])
+            for i, one in enumerate(self.programs[part.start : part.stop])
         }
         self.grader = ProgramGrader(self._problems, WORKERS, DEADLINE_S, None)
 
@@ -137,7 +137,7 @@ class ShortPrograms:
     def size(self, split: str) -> int:
         if split not in self.splits:
             raise UnknownName(f"split of {self.name}", split, self.splits)
-        return len(self.programs[self.splits[split]])
+        return len(self.splits[split])
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.name, "settings": {"problems": self.size("train")}}
