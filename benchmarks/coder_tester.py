@@ -3,7 +3,10 @@
     python benchmarks/coder_tester.py --out runs/coder
     cotrain sft --model embedded-checker --data runs/coder/lessons.jsonl --optimizer muon --lr 0.01 --tokens 1500000 \
         --length 256 --out runs/coder/taught
-    cotrain run coder_tester --model runs/coder/taught --tasks short_programs --out runs/coder/run
+    python benchmarks/coder_tester.py --mark runs/coder/taught
+    cotrain run coder_tester --model runs/coder/taught --out runs/coder/run
+
+``--mark`` notes beside a model that it knows the prompts of the lessons, which are without instructions.
 
 No model of the package has seen a program. Half of the lessons are programs for the training problems of
 ``short_programs``: where a function turns at a number, three of five are wrong at that number alone (``<=`` for ``<``);
@@ -21,6 +24,7 @@ from typing import Any
 
 from cotrain.methods.coder_tester.recipe import TEST, TEST_PROGRAM
 from cotrain.methods.coder_tester.short_programs import INPUTS, SPLITS, ShortProgram, all_programs
+from cotrain.rollout.common_roles import mark_short_prompts
 from cotrain.text.parsers import write_solution
 from cotrain.text.prompts import SOLVE, fill_template
 
@@ -59,9 +63,14 @@ def conversation(asked: str, said: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    to = parser.add_mutually_exclusive_group(required=True)
+    to.add_argument("--out", type=Path, help="where lessons.jsonl goes")
+    to.add_argument("--mark", type=Path, help="a model that was taught")
     parser.add_argument("--rounds", type=int, default=20, help="lessons of each problem, in fours")
     given = parser.parse_args()
+    if given.mark is not None:
+        mark_short_prompts(given.mark)
+        return
     problems, rng = all_programs()[: SPLITS["train"].stop], Random("lessons")
     made = [row for _ in range(given.rounds) for problem in problems for row in lessons_of(problem, rng)]
     rng.shuffle(made)

@@ -9,8 +9,10 @@ from functools import partial
 
 import pytest
 
+from benchmarks.coder_tester import lessons_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, ParseFailure, Sampling
+from cotrain.grading.fences import program_of
 from cotrain.methods.coder_tester.protocol import grader_and_problem, shown_problem, write_and_test
 from cotrain.methods.coder_tester.recipe import PROGRAMS, coder_tester
 from cotrain.methods.coder_tester.short_programs import ShortPrograms, all_programs
@@ -28,7 +30,8 @@ from cotrain.tasks.programs import ProgramTasks
 from cotrain.tasks.sources import from_description, task_source
 from cotrain.text.parsers import parse_solution, write_solution
 from cotrain.text.plain import ByteRenderer
-from tests.helpers import EASY, TINY, spoken
+from cotrain.train.trainer import CoTrainer
+from tests.helpers import EASY, TINY, TINY_PROGRAMS, spoken
 
 ROW = {
     "text": "Write a function clip(x) that returns x, but at most 5.",
@@ -241,6 +244,31 @@ def test_wrong_lines_of_short_programs_fail_their_tests():
             exec(problem.program(slip), names)  # noqa: S102
             with pytest.raises(AssertionError):
                 exec("\n".join(problem.tests()), names)  # noqa: S102
+
+
+def test_lessons_are_read_as_a_run_will_read_them():
+    rng = random.Random(0)
+    for problem in all_programs()[:320:40]:
+        grader, task = grader_and_problem(ShortPrograms().get("train", all_programs().index(problem)))
+        said = [row["messages"][1]["content"] for row in lessons_of(problem, rng)]
+        for text in said[:2]:
+            assert parse_solution(text, {}).ok and program_of(text, "f").startswith("def f(x):")
+        for text, most in zip(said[2:], (1, 4), strict=True):
+            tests = parse_tests(text, {"entry": "f", "most": most}).tests
+            assert len(tests) == most
+            grades = asyncio.run(run_tests(grader, task, [task.solution], tests))
+            assert all(grade.value for grade in grades.values())
+
+
+@pytest.mark.whole
+def test_problems_of_a_file_are_played_too(source):
+    for variant in ("cure", "code_a1"):
+        trainer = CoTrainer(
+            coder_tester(variant=variant, model=TINY_PROGRAMS, tasks=source, tasks_per_step=2, group_size=2, tests=2)
+        )
+        row = trainer.step().row
+        assert row["solver/traces"] == 4 and not [key for key in row if key.startswith("failures/")]
+        assert 0.0 <= row["solver/truth/caught"] <= 1.0
 
 
 def test_short_programs_are_tasks():

@@ -28,6 +28,8 @@ from cotrain.disk.ledger import Ledger
 from cotrain.learn.ppo import Ppo, ValueRegression
 from cotrain.methods.alphaproof.recipe import alphaproof
 from cotrain.methods.at_grpo.recipe import at_grpo
+from cotrain.methods.coder_tester.recipe import coder_tester
+from cotrain.methods.coder_tester.short_programs import ShortPrograms
 from cotrain.methods.constitutional.recipe import constitutional
 from cotrain.methods.debate.recipe import debate, debate_solve
 from cotrain.methods.generator_verifier_critic import generator_verifier_critic
@@ -49,7 +51,7 @@ from cotrain.rollout.protocols import solve
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
 from cotrain.train.trainer import CoTrainer
-from tests.helpers import EASY, TINY, RandomLatency, is_documented
+from tests.helpers import EASY, TINY, TINY_PROGRAMS, RandomLatency, is_documented
 
 pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
@@ -106,6 +108,9 @@ CASTS = {
         alphaproof(steps=3, budget=300, target=2, among="test", tasks=tasks, **ALONE)
     ),
     "at-grpo": lambda tasks: briefly(at_grpo(steps=3, rounds=2, tasks=tasks, **SMALL)),
+    "coder-tester": lambda tasks: briefly(
+        coder_tester(steps=3, variant="code_a1", tests=2, tasks=ShortPrograms(8), **(SMALL | {"model": TINY_PROGRAMS}))
+    ),
     "debate": lambda tasks: briefly(debate(steps=3, drafts=8, tasks=tasks, **GAMES)),
     "debate-dpo": lambda tasks: briefly(
         debate(by="dpo", turns=2, leaves=2, iteration=2, steps=4, drafts=8, tasks=tasks, **GAMES)
