@@ -247,9 +247,10 @@ def test_wrong_lines_of_short_programs_fail_their_tests():
 
 
 def test_lessons_are_read_as_a_run_will_read_them():
-    rng = random.Random(0)
-    for problem in all_programs()[:320:40]:
-        grader, task = grader_and_problem(ShortPrograms().get("train", all_programs().index(problem)))
+    rng, source = random.Random(0), ShortPrograms()
+    for index in range(0, 320, 40):
+        problem = source.programs[index]
+        grader, task = grader_and_problem(source.get("train", index))
         said = [row["messages"][1]["content"] for row in lessons_of(problem, rng)]
         for text in said[:2]:
             assert parse_solution(text, {}).ok and program_of(text, "f").startswith("def f(x):")
