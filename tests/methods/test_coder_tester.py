@@ -39,6 +39,7 @@ ROW = {
     "test_list": ["assert clip(5) == 5", "assert clip(9) == 5", "assert clip(-3) == -3"],
 }
 RIGHT, STRICT, LOOP = "return min(x, 5)", "return x if x < 9 else 5", "while x: pass"  # STRICT passes the tests of ROW
+NESTED = "[" * 150 + "]" * 150
 SAME, LARGER = "return x", "return max(x, 5)"
 
 
@@ -67,13 +68,18 @@ def answer(line: str) -> str:
     ("text", "found"),
     [
         ("assert clip(3) == 3", ("assert clip(3) == 3",)),
-        ("Tests:\n```python\nassert clip( 3 )==3\nassert clip(x=[1, 'a'])  ==  {'b': (1,)}, 'why'\n```", None),
+        (
+            "Tests:\n```python\nassert clip( 3 )==3\nassert clip(x=[1, 'a'])  ==  {'b': (1,)}, 'why'\n```",
+            ("assert clip(3) == 3", "assert clip(x=[1, 'a']) == {'b': (1,)}"),
+        ),
         ("assert clip(3) == 3\nassert clip(3)==3", ("assert clip(3) == 3",)),
         ("<think>assert clip(1) == 1</think>assert clip(2) == 2", ("assert clip(2) == 2",)),
         ("assert clip(-1) == -1e400", ("assert clip(-1) == -1e309",)),
         ("I do not know.", "no test"),
         ("assert clip(3 ==", "no Python"),
         ("assert clip(" + "9" * 400 + ") == 5", "no Python"),
+        ("assert clip(x=3, x=4) == 3", "no Python"),
+        (f"assert clip({NESTED}) == 3", (f"assert clip({NESTED}) == 3",)),
         ("assert clip(3)", "no call"),
         ("assert min(3, 5) == 3", "no call"),
         ("assert clip(3) == 3 == 3", "no call"),
@@ -91,7 +97,7 @@ def test_tests_are_read_as_calls_and_literals_and_nothing_else(text, found):
     if isinstance(found, str):
         assert read == ParseFailure(reason=found)
     else:
-        assert read.tests == (found or ("assert clip(3) == 3", "assert clip(x=[1, 'a']) == {'b': (1,)}"))
+        assert read.tests == found
 
 
 def test_a_turn_counts_its_first_tests_and_says_why_others_are_none():

@@ -64,8 +64,13 @@ def _read_test(line: str, entry: str) -> str | ParseFailure:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             [statement] = ast.parse(line if len(line) <= LONGEST else "?").body
+            compile(line, "<test>", "exec")  # says more than the parser: f(x=1, x=2)
+        return _write_test(statement, entry)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ParseFailure(reason="no Python")
+
+
+def _write_test(statement: ast.stmt, entry: str) -> str | ParseFailure:
     match statement:
         case ast.Assert(
             test=ast.Compare(left=ast.Call(func=ast.Name(id=name)) as call, ops=[ast.Eq()], comparators=[expected])
@@ -80,7 +85,7 @@ def _read_test(line: str, entry: str) -> str | ParseFailure:
 def _is_literal(node: ast.expr) -> bool:
     try:
         ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError):
         return False
     return True
 
