@@ -122,6 +122,7 @@ from cotrain.recipes import mae as mae
 from cotrain.recipes import magrpo as magrpo
 from cotrain.recipes import mars as mars
 from cotrain.recipes import marti as marti
+from cotrain.recipes import pair_judge as pair_judge
 from cotrain.recipes import prime as prime
 from cotrain.recipes import proposer_solver as proposer_solver
 from cotrain.recipes import reward as reward

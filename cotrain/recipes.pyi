@@ -25,6 +25,7 @@ from cotrain.methods.mae import mae as mae
 from cotrain.methods.magrpo import magrpo as magrpo
 from cotrain.methods.mars import mars as mars
 from cotrain.methods.marti import marti as marti
+from cotrain.methods.pair_judge import pair_judge as pair_judge
 from cotrain.methods.prime import prime as prime
 from cotrain.methods.proposer_solver import proposer_solver as proposer_solver
 from cotrain.methods.preferences import reward as reward

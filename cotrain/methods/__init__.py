@@ -26,6 +26,7 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
     "magrpo",
     "mars",
     "marti",
+    "pair_judge",
     "prime",
     "proposer_solver",
     "reward",
@@ -44,7 +45,7 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
 )
 ELSEWHERE = {"debate_solve": "debate", "dpo": "preferences", "reward": "preferences"}
 METHODS = {name: f"cotrain.methods.{ELSEWHERE.get(name, name)}:{name}" for name in NAMES}
-READ_AS = {"dpo": "pairs", "reward": "pairs"}  # method → the task source that reads its ``--data``, where not "jsonl"
+READ_AS = dict.fromkeys(("dpo", "pair_judge", "reward"), "pairs")  # the source that reads ``--data``; else "jsonl"
 TASKS = {  # sources of problems that one method has for itself
     "short_programs": "cotrain.methods.coder_tester.short_programs:ShortPrograms",
     "games": "cotrain.methods.spiral.source:Games",

@@ -11,8 +11,8 @@ judged, in both orders; the margins 2 P(A) − 1 make a skew-symmetric matrix, w
 of a single solution exists. A solution that cannot be read loses to every one that can.
 
 Controls are parameters: ``unlabelled=0`` and ``smoothing=0`` leave out what is GRAM's own; ``judge="frozen"`` pays by
-the judge as it comes, in any format of pairs (``form``: "gram", "rmr1", "thinkrm"); ``generator="frozen"`` teaches the
-judge alone.
+the judge as it comes, in any format of pairs (``form``; a graded one by how far one is ahead); ``generator="frozen"``
+teaches the judge alone.
 
 Different from the paper: two responses come from one generator and are labelled by the rule, online, instead of a
 corpus of preferences; both stages are short. Left out: the judge of more than two, fine-tuning to another task.
@@ -27,7 +27,7 @@ from dataclasses import replace
 from itertools import permutations, product
 from typing import Any, Literal
 
-from cotrain import CORRECT, FAILURE, FINAL, SCORE
+from cotrain import CORRECT
 from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Role, Roles, Settings, Sft, Signal, Task, Turn
 from cotrain import (
     alternate,
@@ -46,7 +46,8 @@ from cotrain import verifying
 from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
 from cotrain.learn.contract import Algorithm
 from cotrain.config.schedule import Protocol
-from cotrain.rollout.judges import Comparison, comparer, verdict_probabilities, guarded_fields
+from cotrain.rollout.judges import Comparison, comparer, comparison_fields, confidence
+from cotrain.rollout.reviews import show_verdict
 from cotrain.text.preferences import write_gram
 
 PAIR = "{problem}\nTwo answers:"
@@ -60,10 +61,9 @@ WEIGHT = Signal("weight", meaning="how much a letter counts as the label of a pa
 PREFERRED = Signal("preferred", meaning="the advantage over the others of the group")
 
 
-def side_by_side(roles: Roles, first: Turn, second: Turn) -> dict[str, str]:
+def side_by_side(roles: Roles, first: Turn, second: Turn) -> dict[str, Any]:
     """The fields of a comparison, behind a nonce where the prompt has one."""
-    texts = {"first": first.tagged_text, "second": second.tagged_text}
-    return guarded_fields(roles.nonce(first), **texts) if "nonce" in roles.judge.fields else texts
+    return comparison_fields(roles.judge.fields, roles.nonce(first), first.tagged_text, second.tagged_text)
 
 
 async def write_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Positive) -> None:
@@ -106,13 +106,9 @@ async def compete(task: Task, roles: Roles, *, samples: Positive = 2) -> None:
         truths = [CORRECT.known(solutions[k]) for k in (i, j)]
         if truths[0] != truths[1]:
             turn.note(CORRECT, truths[0])
-        if turn.parsed.ok and turn.parsed.spans:
-            ahead = verdict_probabilities(turn)[0]
-            turn.show(FINAL, bool(turn.parsed.final))
-            turn.show(SCORE, ahead)
-            outcomes[i, j] = 2.0 * ahead - 1.0
-        else:
-            turn.show(FAILURE, getattr(turn.parsed, "reason", "no letter"))
+        show_verdict(turn)
+        if turn.parsed.ok:
+            outcomes[i, j] = 2.0 * (confidence(turn) or 0.0) - 1.0
     for solution, advantage in zip(solutions, pairwise_advantages(skew_matrix(len(solutions), outcomes)), strict=True):
         solution.reward(PREFERRED, advantage)
 

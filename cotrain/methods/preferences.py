@@ -8,22 +8,19 @@ A pair is a prompt, the reply that is wanted y⁺ and the one that is not y⁻ (
              (Bradley & Terry 1952; Ouyang et al. 2022, arXiv 2203.02155; ``learn/reward_model.py``)
 
 What is measured is the share of pairs with held-out prompts that are put in order, by m > 0 or by s⁺ > s⁻; equal values
-count half, so that a policy begins at 0.5. Of tasks without preferences, as the word problems are, a worked solution is
-wanted, and unwanted is the same with another number written over its answer.
+count half, so that a policy begins at 0.5. ``rollout/pairs.py`` has the pairs of tasks without preferences.
 
 Left out: rejected replies that the policy samples (``spin``), margins of the pairs, heads of several numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from random import Random
-from typing import Any
 
-from cotrain import CORRECT, LABEL, ConfigError, Objective, Recipe, Role, Roles, Sampling, Settings, Task
-from cotrain import common_roles, frozen, gives, program, recipe, reward_model, rng_of, single, together
+from cotrain import CORRECT, LABEL, Objective, Recipe, Role, Roles, Sampling, Settings, Task
+from cotrain import common_roles, frozen, gives, program, recipe, reward_model, single, together
 from cotrain.core.notes import PROBLEM
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode
@@ -32,38 +29,17 @@ from cotrain.learn.preference import CHOSEN, PairLoss, Preference
 from cotrain.learn.reward_model import Pairwise
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import traces_by_task
-from cotrain.tasks.pairs import ChatTask, messages_of
-from cotrain.tasks.words.corrupt import another_answer
+from cotrain.rollout.pairs import check_pairs, replies_of, say_replies, say_reply
 from cotrain.text.prompts import SOLVE
 from cotrain.text.role_prompts import SOLVE_BARE
-
-TOO_LONG = "pair too long"
-
-
-def replies_of(task: Task) -> tuple[str, str]:
-    """The wanted and the unwanted reply."""
-    wanted = task.solution or ""
-    if isinstance(task, ChatTask):
-        return wanted, task.rejected or ""
-    return wanted, another_answer(wanted, task.answer or "", rng_of("unwanted", task.id))
 
 
 @gives(CHOSEN.to("teacher"))
 async def say_pair(task: Task, roles: Roles, *, most: int) -> None:
     """Both replies; a pair with one of more than ``most`` tokens, its prompt included, is not learned."""
-    turns = []
-    for reply in replies_of(task):
-        chat = roles.teacher.begin(problem=task.prompt, solution=reply, group=task.id)
-        chat.messages = messages_of(task) or chat.messages
-        turns.append(await chat.say())
-    too_long = any(len(turn.prompt_ids) + turn.tokens > most for turn in turns)
-    for turn, wanted in zip(turns, (True, False), strict=True):
-        turn.show(PROBLEM, task.prompt)
-        if too_long:
-            turn.fail(TOO_LONG)
-            continue
-        turn.reward(CHOSEN, float(wanted))
-        turn.note(CORRECT, wanted)
+    for turn in await say_replies(task, roles.teacher, most=most):
+        if not turn.failed:
+            turn.reward(CHOSEN, float(CORRECT.known(turn)))
 
 
 @gives(LABEL.to("rater"))
@@ -74,10 +50,6 @@ async def rate_pair(task: Task, roles: Roles) -> None:
         turn.show(PROBLEM, task.prompt)
         turn.reward(LABEL, float(wanted))
         turn.note(CORRECT, wanted)
-
-
-def say_reply(fields: Mapping[str, Any], rng: Random) -> str:
-    return str(fields["solution"])
 
 
 def pairs_in_order(episodes: Sequence[Episode]) -> dict[str, Estimate]:
@@ -97,15 +69,6 @@ def once(made: Recipe) -> Recipe:
     return replace(made, evaluation=replace(made.evaluation, greedy=False, group_size=1))
 
 
-def check_pairs(method: str, run: Settings) -> None:
-    """Raise ConfigError for problems of which no pair can be made."""
-    if run.problems.size("train") != 0 and run.problems.get("train", 0).solution is None:
-        raise ConfigError(
-            f"{method}: the tasks {run.problems.name!r} are no preferences; expected --data FILE with prompt, chosen "
-            "and rejected, or tasks with worked solutions"
-        )
-
-
 @recipe(without=("kl", "group_size", "temperature"))
 def dpo(
     run: Settings,
@@ -115,7 +78,7 @@ def dpo(
     sft: float = 0.0,  # share of the wanted reply's cross-entropy in the loss
     max_tokens: int = 1024,  # of prompt and reply together; longer pairs are left out and counted
 ) -> Recipe:
-    check_pairs("dpo", run)
+    check_pairs("dpo", run.problems)
     prompt = SOLVE if common_roles.speaks_short(run.model) else SOLVE_BARE  # of a problem; messages stand as they are
     by = Preference(policy="generator", reference="start", loss=loss, betas=(beta,), sft=sft)
     say = partial(say_pair, most=max_tokens)
@@ -142,7 +105,7 @@ def reward(
     *,
     anchor: float = 0.0,  # weight of cross-entropy of σ(score) beside the pairs, which holds the scores in place
 ) -> Recipe:
-    check_pairs("reward", run)
+    check_pairs("reward", run.problems)
     made = run.recipe(
         "reward",
         policies={"rm": reward_model(run.model, lr=run.lr)},

@@ -11,6 +11,7 @@
 not know which one it plays with. Fields of the prompts, besides ``problem`` and ``nonce``: ``solution`` (``genrm``,
 ``genprm``, ``scored``), ``first`` and ``second`` (``pairwise``, ``thinkrm``, ``gram``), ``responses`` (``grm``),
 ``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
+``comparison_fields`` has those of a pair in every format.
 
 Programs inside of a GenPRM review are run by ``python_tool.py``, where the protocol asks for it. Left out: several
 judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, their aggregate is
@@ -19,7 +20,8 @@ judgements of one candidate are the protocol's ``roles.judge.many(n, …)``, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from cotrain.core.errors import ConfigError, UnknownName
@@ -46,6 +48,14 @@ def guarded_fields(mark: str, **candidates: str | Sequence[str]) -> dict[str, st
         for name, text in candidates.items()
     }
     return {"nonce": mark, **fields}
+
+
+def comparison_fields(asked: Collection[str], mark: str, first: str, second: str) -> dict[str, Any]:
+    """Fields that show a pair to a judge whose template has the fields ``asked``: between markers where it has a
+    nonce."""
+    texts: dict[str, Any] = {"first": first, "second": second, "responses": (first, second)}
+    shown = {name: text for name, text in texts.items() if name in asked}
+    return {"count": 2, **(guarded_fields(mark, **shown) if "nonce" in asked else shown)}
 
 
 def verdict_probabilities(turn: Turn) -> tuple[float, ...]:
@@ -76,10 +86,18 @@ def confidence(turn: Turn) -> float | None:
 
 
 def genrm(
-    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
+    policy: str,
+    model: str,
+    *,
+    direct: bool = False,
+    max_tokens: int | None = None,
+    temperature: float = 1.0,
+    reference: bool = False,
 ) -> Role:
-    """One verdict on a solution, to be read as P(Yes) with ``verdict_probabilities`` (GenRM, arXiv 2408.15240)."""
-    return _judge_role(policy, model, prompts.GENRM, parse_genrm, max_tokens or 1024, temperature, reference)
+    """One verdict on a solution, to be read as P(Yes) with ``verdict_probabilities`` (GenRM, arXiv 2408.15240);
+    ``direct``: without a chain of thought."""
+    prompt, most = (prompts.GENRM_DIRECT, 8) if direct else (prompts.GENRM, 1024)
+    return _judge_role(policy, model, prompt, parse_genrm, max_tokens or most, temperature, reference)
 
 
 def genprm(
@@ -165,8 +183,14 @@ def judge(policy: str, model: str, form: Format = "steps") -> Role:
     return FORMATS[form](policy, model)
 
 
-Comparison = Literal["gram", "rmr1", "thinkrm"]
-COMPARISONS: dict[Comparison, Callable[..., Role]] = {"gram": gram, "rmr1": pairwise, "thinkrm": thinkrm}
+Comparison = Literal["gram", "rmr1", "thinkrm", "graded", "grm"]
+COMPARISONS: dict[Comparison, Callable[..., Role]] = {
+    "gram": gram,
+    "rmr1": pairwise,
+    "thinkrm": thinkrm,
+    "graded": partial(thinkrm, graded=True),
+    "grm": grm,
+}
 
 
 def comparer(policy: str, model: str, form: Comparison = "gram") -> Role:

@@ -30,6 +30,12 @@ Check the solution in your own words. Then give the verdict once, on a last line
 <verdict>Abstain</verdict> when it cannot be judged."""
 )
 
+GENRM_DIRECT = (
+    "Decide whether the final answer of the solution below is right."
+    + _MATERIAL
+    + "{solution}\n\nReply with one word and nothing else: Yes or No."
+)
+
 GENPRM = (
     "Check the solution below step by step."
     + _MATERIAL

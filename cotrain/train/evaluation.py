@@ -24,6 +24,7 @@ from cotrain.train.refusals import refuse_idleness, refuse_unmarked_answers, ref
 GREEDY_NAMES = {
     "pass@1": "greedy",
     "balanced_accuracy": "greedy_balanced_accuracy",
+    "pair_accuracy": "greedy_pair_accuracy",
     "step_balanced_accuracy": "greedy_step_balanced_accuracy",
 }  # figure → its name in the greedy play
 EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes

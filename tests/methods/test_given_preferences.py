@@ -11,7 +11,8 @@ from cotrain import cli
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode
 from cotrain.methods.grpo import grpo
-from cotrain.methods.preferences import TOO_LONG, dpo, pairs_in_order, replies_of, reward
+from cotrain.methods.preferences import dpo, pairs_in_order, reward
+from cotrain.rollout.pairs import TOO_LONG, replies_of
 from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.pairs import Pairs
 from cotrain.tasks.words.source import study_problems

@@ -1,0 +1,63 @@
+"""Pairs of a wanted and an unwanted reply to one prompt as turns, so that they can be learned from and judged.
+
+A program says both in the tokens of a policy: ``Role(policy="teacher", …)`` of ``program(say_reply, tokens_of=…)``. Of
+tasks without preferences, as the word problems are, a worked solution is wanted, and unwanted is the same with another
+number written over its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from cotrain.core.address import rng_of
+from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT, PROBLEM
+from cotrain.core.types import Task, TaskSource
+from cotrain.rollout.executor import RoleHandle
+from cotrain.rollout.role import Turn
+from cotrain.tasks.pairs import ChatTask, messages_of
+from cotrain.tasks.words.corrupt import another_answer
+
+TOO_LONG = "pair too long"
+
+
+def replies_of(task: Task) -> tuple[str, str]:
+    """The wanted and the unwanted reply."""
+    wanted = task.solution or ""
+    if isinstance(task, ChatTask):
+        return wanted, task.rejected or ""
+    return wanted, another_answer(wanted, task.answer or "", rng_of("unwanted", task.id))
+
+
+async def say_replies(task: Task, speaker: RoleHandle, *, most: int) -> list[Turn]:
+    """Both replies, the wanted one first, each with its truth noted. Those of a pair with one of more than ``most``
+    tokens, its prompt included, fail for the reason ``TOO_LONG`` and are noted nothing."""
+    turns = []
+    for reply in replies_of(task):
+        chat = speaker.begin(problem=task.prompt, solution=reply, group=task.id)
+        chat.messages = messages_of(task) or chat.messages
+        turns.append(await chat.say())
+    too_long = any(len(turn.prompt_ids) + turn.tokens > most for turn in turns)
+    for turn, wanted in zip(turns, (True, False), strict=True):
+        turn.show(PROBLEM, task.prompt)
+        if too_long:
+            turn.fail(TOO_LONG)
+        else:
+            turn.note(CORRECT, wanted)
+    return turns
+
+
+def say_reply(fields: Mapping[str, Any], rng: Random) -> str:
+    """The program that says a reply."""
+    return str(fields["solution"])
+
+
+def check_pairs(method: str, tasks: TaskSource) -> None:
+    """Raise ConfigError for problems of which no pair can be made."""
+    if tasks.size("train") != 0 and tasks.get("train", 0).solution is None:
+        raise ConfigError(
+            f"{method}: the tasks {tasks.name!r} are no preferences; expected --data FILE with prompt, chosen "
+            "and rejected, or tasks with worked solutions"
+        )
