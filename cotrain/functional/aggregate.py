@@ -103,15 +103,6 @@ def keep_top(values: Sequence[T], meta: Sequence[float], top: int) -> tuple[T, .
     return tuple(values[k] for k in sorted(ranked))
 
 
-def sum_ratings(ratings: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """The sum of each response's scores over judgements: [K][N] → [N] (DeepSeek-GRM). Of no judgements: ().
-
-    For the meta RM's vote, ``sum_ratings(keep_top(ratings, meta, top))``. Raises ValueError when the rows differ in
-    length.
-    """
-    return tuple(math.fsum(scores) for scores in zip(*ratings, strict=True))
-
-
 # -- all pairs of one group
 
 

@@ -222,6 +222,14 @@ JUDGE = (
             "start's sampled ones",
     ),
     Metric(
+        key="{role}/greedy_pair_accuracy", label="greedy pairs in order", better=1, at=HELD_OUT, headline=FIRST,
+        trend="above 0.5", meaning="pairs that a judge of pairs puts in order with one greedy judgement of each order",
+    ),
+    Metric(
+        key="{role}/swap_agreement", label="same reply in both orders", better=1, at=HELD_OUT, headline=MAIN,
+        trend="near 1", meaning="of pairs with a verdict in both orders: those in which it is the same reply",
+    ),
+    Metric(
         key="{role}/mcc", label="Matthews correlation", unit=NUMBER, bounds=(-1.0, 1.0), better=1, at=BOTH,
         trend="above 0, not falling",
         meaning="correlation of verdict and truth (MCC), 0 for a judge who guesses; unreadable reviews count as "

@@ -14,7 +14,6 @@ from cotrain.functional.aggregate import (
     majority,
     pairwise_advantages,
     skew_matrix,
-    sum_ratings,
 )
 
 unit = st.floats(0, 1)
@@ -71,18 +70,11 @@ def test_order_does_not_matter_and_results_stay_in_range(values, seed):
 
 
 def test_the_meta_score_chooses_who_votes():
-    """Four judgements of three responses; the two most trusted outvote a third that would have won."""
-    ratings = [(9, 1, 1), (2, 8, 1), (3, 6, 1), (9, 1, 1)]
-    assert sum_ratings(ratings) == (23.0, 16.0, 4.0)
     meta = [0.1, 0.9, 0.4, 0.4]
-    assert keep_top(ratings, meta, 2) == ((2, 8, 1), (3, 6, 1))  # of equals the earlier
-    assert sum_ratings(keep_top(ratings, meta, 2)) == (5.0, 14.0, 2.0)
+    assert keep_top([9, 2, 3, 8], meta, 2) == (2, 3)  # of equals the earlier
     assert keep_top("abcd", meta, 9) == ("a", "b", "c", "d")
     assert aggregate("mean", [1.0, 0.0, 0.5, 1.0], meta=meta, top=2) == 0.25
     assert aggregate("majority", [True, True, False, False], meta=[1, 0, 1, 1], top=3) == 0.0
-    assert sum_ratings([]) == ()
-    with pytest.raises(ValueError, match="argument 2 is"):
-        sum_ratings([(1, 2), (1,)])
 
 
 # -- pairs

@@ -110,6 +110,10 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "marti: chain": {"workflow": "chain", "shaping": "quality", "over": "all", "kl": 0.01, "tasks_per_step": 5},
     "marti: mixture": {**GAMES, "workflow": "mixture", "steps": 3, "estimator": "rloo", "tasks_per_step": 5},
     "marti: vote": {"workflow": "vote"},
+    "pair_judge": {},
+    "pair_judge: imitation": {"learn": "sft", "solutions": 0.5},
+    "pair_judge: scalar": {"form": "scalar"},
+    "pair_judge: a meta judge": {"keep": 2, "rm_lr": 1e-3, "orders": "random", "pay": "score", "kl": 0.01},
     "prime": {"keep": (0.0, 1.0)},
     "prime: before": {"seed": 1, "update": "before", "warmup": 1},
     "prime: frozen": {"seed": 1, "prm": "frozen", "warmup": 1},
@@ -167,6 +171,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
 }
 MEASURED = {
     "dpo": "generator/pair_accuracy",
+    "pair_judge": "judge/pair_accuracy",
     "reward": "rm/pair_accuracy",
     "spiral": "first/truth/payoff",
     "magrpo": "swapped_bob_answer/truth/correct",

@@ -1,0 +1,1 @@
+from cotrain.methods.pair_judge.recipe import pair_judge as pair_judge
