@@ -97,7 +97,7 @@ def test_a_hostile_candidate_in_a_rendered_prompt_is_plain_text(tokenizer_with, 
 def test_every_prompt_names_the_nonce_and_no_stray_field():
     allowed = {"problem", "nonce", "solution", "first", "second", "responses", "count"}
     templates = {name: t for name, t in vars(judge_prompts).items() if name.isupper() and not name.startswith("_")}
-    assert len(templates) == 9
+    assert len(templates) == 10
     for template in templates.values():
         assert {"problem", "nonce"} <= fields_of(template) <= allowed
         assert fields_of(judge_prompts.with_reference(template)) == fields_of(template) | {"reference"}

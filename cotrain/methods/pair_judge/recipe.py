@@ -104,7 +104,7 @@ def pair_judge(
         measures=(
             measured,
             *(() if form == "scalar" else (verifying("judge"),)),
-            *((verifying("meta"),) if keep else ()),
+            *((verifying("meta", gap="meta/gap"),) if keep else ()),
         ),
     )
     scalar = form == "scalar"
