@@ -208,7 +208,8 @@ class EnginePolicyFactory(PolicyFactory):
     """Where models are held that are asked and not trained here."""
 
     def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> Any:
-        return ModelHandle(name, spec, renderer, model.to(self.device).requires_grad_(False))
+        model.requires_grad_(False)
+        return ModelHandle(name, spec, renderer, model, activate=self.place(name, spec, model))
 
     def build_adapter(self, name: str, spec: Any) -> Any:
         model, renderer, activate, _ = self.adapter_module(name, spec)

@@ -32,6 +32,7 @@ from cotrain.text.render import Renderer, Rendering
 if TYPE_CHECKING:
     from cotrain.models.adapters import AdapterBase
     from cotrain.models.lora import Lora
+    from cotrain.models.offload import Residence
 
 RankedTokens = list[tuple[float, list[tuple[int, float]]]]  # per token: its log-probability, the likeliest with theirs
 Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
@@ -163,6 +164,7 @@ class ModelHandle(PolicyHandle):
     """A policy whose model this process holds."""
 
     spec: ModelSpec
+    residence: Residence | None = None  # where policies take turns on a device; set by who builds it
 
     def __init__(
         self,
@@ -172,11 +174,12 @@ class ModelHandle(PolicyHandle):
         model: nn.Module,
         *,
         activate: Callable[[], object] | None = None,
+        base: AdapterBase | None = None,
     ) -> None:
         """``activate``: called before each forward pass, to select an adapter of a module that others share, or
-        none."""
+        none, and to have its weights on the device; ``base``: that of those adapters."""
         super().__init__(name, spec, renderer)
-        self.model, self.activate = model, activate
+        self.model, self.activate, self.base = model, activate, base
         self.make_scorer: Callable[..., Scorer] = Scorer
         self.micro_tokens = self.most = spec.micro_tokens  # of a pass that scores; fewer once memory ran out
         self._shortages = 0
@@ -208,7 +211,7 @@ class ModelHandle(PolicyHandle):
         likeliest."""
         if len(ids) <= first:
             return []
-        if self.activate:
+        if self.activate is not None:
             self.activate()
         inputs = torch.tensor([ids], device=next(self.model.parameters()).device)
         logits = self.model(input_ids=inputs, use_cache=False, logits_to_keep=len(ids) - first + 1).logits[0, :-1]
@@ -234,7 +237,7 @@ class ModelHandle(PolicyHandle):
             raise self._unsupported_error(
                 "is no adapter to be merged" if merged else "has no tokenizer to be written with it"
             )
-        if self.activate:  # the base of adapters, as it was before they were put into it
+        if self.base is not None:  # as it was before adapters were put into it
             model = load_model(self.spec.model, **self.spec.load_options)[0]
         elif not isinstance(model, PreTrainedModel):
             from cotrain.models.heads import ValueModel, classifier_of
@@ -265,8 +268,8 @@ class LearnerHandle(ModelHandle):
         base: AdapterBase | None = None,
     ) -> None:
         """``base``: where its adapter lies, if its weights are one."""
-        super().__init__(name, spec, renderer, model, activate=activate)
-        self.learner, self.base = learner, base
+        super().__init__(name, spec, renderer, model, activate=activate, base=base)
+        self.learner = learner
 
     @property
     def version(self) -> int:

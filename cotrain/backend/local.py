@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from cotrain.models.adapters import AdapterBase
+    from cotrain.models.offload import Residence
 
 DEVICE_KINDS = ("cpu", "cuda")  # of devices that are taken
 MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked, by policy; device) → the engine
@@ -56,6 +57,7 @@ def make_embedded_engine(handles: Mapping[str, ModelHandle], device: str) -> Eng
         device=device,
         pack_weights=[name for name, handle in handles.items() if handle.spec.pack_weights],
         autocast={name: torch.bfloat16 for name, handle in handles.items() if handle.spec.autocast},
+        residence=next((handle.residence for handle in handles.values() if handle.residence), None),
     )
 
 
@@ -129,7 +131,12 @@ class PolicyFactory:
     def __init__(self, policies: Mapping[str, Any], seed: int, device: str) -> None:
         self.policies, self.seed, self.device = policies, seed, device
         self._built: dict[str, PolicyHandle] = {}
-        self._bases = _adapter_bases(policies, seed, device)
+        self.residence: Residence | None = None  # where policies take turns on the device
+        if torch.device(device).type != "cpu" and any(getattr(s, "offload", False) for s in policies.values()):
+            from cotrain.models.offload import Residence
+
+            self.residence = Residence(device)
+        self._bases = _adapter_bases(policies, seed, "cpu" if self.residence else device)
         self._shared: dict[tuple[Any, ...], tuple[nn.Module, Rendering]] = {
             _sharing_key(spec): (base.module, _make_renderer(base.module, base.tokenizer))
             for base, spec in ((self._bases[s.model], s) for s in policies.values() if s.lora is not None)
@@ -140,7 +147,9 @@ class PolicyFactory:
         if name not in self.policies:
             raise UnknownName("policy", name, self.policies)
         if name not in self._built:
-            self._built[name] = self.policies[name].build(name, self)
+            self._built[name] = handle = self.policies[name].build(name, self)
+            if isinstance(handle, ModelHandle):
+                handle.residence = self.residence
         return self._built[name]
 
     def seed_of(self, name: str) -> int:
@@ -148,17 +157,31 @@ class PolicyFactory:
         return seed_of(self.seed, "follower", name)
 
     def language_model(self, spec: Any) -> tuple[nn.Module, Rendering]:
-        """A module of its own, with its renderer."""
+        """A module of its own, with its renderer; ``place`` puts it on the device."""
         model, tokenizer = load_model(spec.model, **spec.load_options)
-        return nn.Module.to(model, self.device).eval(), _make_renderer(model, tokenizer)
+        return model.eval(), _make_renderer(model, tokenizer)
+
+    def place(
+        self, name: str, spec: Any, model: nn.Module, base: AdapterBase | None = None
+    ) -> Callable[[], object] | None:
+        """Put a policy's model on the device, or let it take turns there; what is to be called before each of its
+        passes. ``base``: whose adapters lie in it."""
+        own = spec.lora is not None
+        select = partial(base.activate, name if own else None) if base else None
+        if self.residence is None:
+            model.to(self.device)
+            return select
+        return self.residence.add_policy(name, model, rests=spec.offload, adapter=own, select=select)
 
     def scoring_renderer(self, spec: Any) -> Rendering:
         return Renderer(load_tokenizer(spec.model, trust_remote_code=spec.trust_remote_code))
 
     def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
         """All weights of a module, with an optimiser."""
-        model = model.to(self.device).requires_grad_(True)
-        return LearnerHandle(name, spec, renderer, model, self.make_learner(model, spec))
+        model.requires_grad_(True)
+        activate = self.place(name, spec, model)
+        learner = self.make_learner(model, spec, activate)
+        return LearnerHandle(name, spec, renderer, model, learner, activate=activate)
 
     def build_adapter(self, name: str, spec: Any) -> LearnerHandle:
         """The adapter of this policy on the base that it shares, with an optimiser."""
@@ -172,7 +195,9 @@ class PolicyFactory:
     def adapter_module(self, name: str, spec: Any) -> tuple[nn.Module, Rendering, Callable[[], object], AdapterBase]:
         """The module in which an adapter lies, its renderer, what selects the adapter, and the base."""
         (model, renderer), base = self._shared[_sharing_key(spec)], self._bases[spec.model]
-        return model, renderer, partial(base.activate, name), base
+        activate = self.place(name, spec, model, base)
+        assert activate is not None
+        return model, renderer, activate, base
 
     def build_frozen(self, name: str, spec: Any) -> ModelHandle:
         """A module that others may share: the base of adapters with none of them active, or another frozen policy's."""
@@ -181,7 +206,7 @@ class PolicyFactory:
             self._shared[_sharing_key(spec)] = model.requires_grad_(False), renderer
         model, renderer = self._shared[_sharing_key(spec)]
         base = self._bases.get(spec.model)
-        return ModelHandle(name, spec, renderer, model, activate=partial(base.activate, None) if base else None)
+        return ModelHandle(name, spec, renderer, model, activate=self.place(name, spec, model, base), base=base)
 
     def build_program(self, name: str, spec: Any) -> ProgramHandle:
         from cotrain.text.plain import ByteRenderer

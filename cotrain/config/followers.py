@@ -12,7 +12,7 @@ what they hold goes into every checkpoint.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -37,15 +37,22 @@ class FollowerHandle(ModelHandle):
     spec: Average | Snapshot
 
     def __init__(
-        self, name: str, spec: Average | Snapshot, renderer: Rendering | None, model: nn.Module, seed: int
+        self,
+        name: str,
+        spec: Average | Snapshot,
+        renderer: Rendering | None,
+        model: nn.Module,
+        seed: int,
+        *,
+        activate: Callable[[], object] | None = None,
     ) -> None:
         """``model`` is changed in place, so an engine that shares it has the new weights at once."""
-        super().__init__(name, spec, renderer, model)
+        super().__init__(name, spec, renderer, model, activate=activate)
         self._seed = seed
         self._played = dict(model.named_parameters())
         self._pool: list[tuple[int, dict[str, torch.Tensor]]] = []  # (updates of the source, its weights), oldest first
         if isinstance(spec, Snapshot):
-            self._pool.append((0, _copy_weights(self._played)))
+            self._pool.append((0, self._copy_for_pool(self._played)))
 
     @torch.no_grad()
     def follow(self, source: PolicyVerbs, planned: int) -> bool:
@@ -53,16 +60,21 @@ class FollowerHandle(ModelHandle):
         if isinstance(self.spec, Average):
             rate = rate_at(self.spec, updates, planned)
             for name, parameter in self._played.items():
-                parameter.lerp_(weights[name].to(parameter.dtype), rate)
+                source_weight = weights[name].to(parameter.dtype)  # where both rest, or one, the sum is made there
+                parameter.copy_(parameter.to(source_weight.device).lerp(source_weight, rate))
         else:
             since = updates - self.spec.first
             if since < 0 or since % self.spec.every:
                 return False
-            self._pool = [*self._pool, (updates, _copy_weights(weights))][-self.spec.keep :]
+            self._pool = [*self._pool, (updates, self._copy_for_pool(weights))][-self.spec.keep :]
             for name, saved in self._pool[self._pick_index(updates)][1].items():
                 self._played[name].copy_(saved)
         self.version += 1
         return True
+
+    def _copy_for_pool(self, weights: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        copies = _copy_weights(weights)
+        return {name: tensor.cpu() for name, tensor in copies.items()} if self.spec.offload else copies
 
     def _pick_index(self, updates: int) -> int:
         assert isinstance(self.spec, Snapshot)

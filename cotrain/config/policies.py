@@ -73,6 +73,7 @@ class Weights(Policy):
     autocast: bool | None = (
         None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
     )
+    offload: bool = False  # on a GPU, weights while another policy computes, and moments, in the machine's own memory
     pack_weights: bool | None = (
         None  # on a CPU, a copy of the weights laid out for decoding; None: if a probe finds it faster
     )
@@ -128,7 +129,6 @@ class Learning(Weights):
     clip_norm: float = 1.0  # global gradient norm is clipped to this
     weight_decay: float = 0.0
     gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
-    offload: bool = False  # on a GPU, moments of the optimiser in the machine's own memory between updates
     restart_every: int = (
         0  # updates of an iteration; each begins with an optimiser that has seen nothing. 0: one for all
     )
@@ -254,7 +254,8 @@ class FollowerPolicy(Weights):
 
         assert isinstance(self, Average | Snapshot)
         model, renderer = room.language_model(self)
-        return FollowerHandle(name, self, renderer, model.requires_grad_(False), room.seed_of(name))
+        model.requires_grad_(False)
+        return FollowerHandle(name, self, renderer, model, room.seed_of(name), activate=room.place(name, self, model))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,9 @@ class HalfPrecisionCopies:
                         copy = torch.empty_like(weights, dtype=self.dtype, requires_grad=False)
                     self._copies.append((module, name, copy.copy_(weights)))  # type: ignore[arg-type]
 
+    def clear(self) -> None:
+        self._copies = []
+
     def data_pointers(self) -> tuple[int, ...]:
         """Where the copies lie."""
         return tuple(copy.data_ptr() for _, _, copy in self._copies)

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cotrain.engine.copies import HalfPrecisionCopies
     from cotrain.engine.packed import PackedWeights
     from cotrain.engine.scoring import ScoringScheduler
+    from cotrain.models.offload import Residence
 
 ROWS = 256  # that one policy decodes at a time, where nothing else is said
 
@@ -59,10 +60,12 @@ class EmbeddedEngine:
         pack_weights: Collection[str] = (),
         static: bool | None = None,
         recorded: bool = True,
+        residence: Residence | None = None,
     ) -> None:
         """
         Args:
-            models: by policy. They are moved to ``device`` and from then on shared, never copied.
+            models: by policy. They are moved to ``device``, unless ``residence`` does that, and from then on shared,
+                never copied.
             scorers: scoring policies, by name: value models whose last value is the answer (``scoring.py``).
             activate: by policy, called before each forward pass of its module, to select its adapter on a base that
                 several policies share; no entry, no call.
@@ -73,6 +76,7 @@ class EmbeddedEngine:
                 float32 on a CPU. A model that cannot has a warning.
             static: decode in steps of fixed shape (``graphs.py``); None: on a GPU. A model that cannot falls back to
                 the other way with a warning.
+            residence: where models take turns on ``device``; ``activate`` moves them.
             recorded: on a GPU, record such steps as CUDA graphs; False is there to compare with.
 
         Raises ModelError for a model that this engine cannot decode, ConfigError for max_rows < 1.
@@ -84,11 +88,18 @@ class EmbeddedEngine:
         kinds = autocast if isinstance(autocast, Mapping) else dict.fromkeys([*models, *(scorers or {})], autocast)
         place = torch.device(device)
         fixed = place.type != "cpu" if static is None else static
-        make = _SchedulerFactory(place, fixed, recorded)
+        make = _SchedulerFactory(place, fixed, recorded, residence)
+
+        def place_model(name: str, model: nn.Module) -> nn.Module:
+            if residence is None:
+                return model.to(device)
+            adapters[name]()
+            return model
+
         schedulers: dict[str, Scheduler | ScoringScheduler] = {
             name: make(
                 name,
-                model.to(device),
+                place_model(name, model),
                 max_rows=rows.get(name, ROWS),
                 autocast=kinds.get(name),
                 activate=adapters.get(name),
@@ -100,7 +111,9 @@ class EmbeddedEngine:
             from cotrain.engine.scoring import ScoringScheduler
 
             schedulers |= {
-                name: ScoringScheduler(name, model.to(device), autocast=kinds.get(name))
+                name: ScoringScheduler(
+                    name, place_model(name, model), autocast=kinds.get(name), activate=adapters.get(name)
+                )
                 for name, model in scorers.items()
             }
         self._schedulers = dict(sorted(schedulers.items()))
@@ -225,7 +238,8 @@ class _SchedulerFactory:
     """Makes schedulers, which share copies of a model's weights; ``fixed``: of fixed shapes, which share memory of
     recordings, and other schedulers for a model that they cannot decode."""
 
-    def __init__(self, device: torch.device, fixed: bool, recorded: bool) -> None:
+    def __init__(self, device: torch.device, fixed: bool, recorded: bool, residence: Residence | None) -> None:
+        self._residence = residence
         self._fixed, self._may_pack = fixed, device.type == "cpu" and not fixed
         self._recorder = None
         if fixed and recorded:
@@ -235,7 +249,13 @@ class _SchedulerFactory:
         self._copies: dict[tuple[int, torch.dtype], HalfPrecisionCopies] = {}
         self._packed: dict[int, PackedWeights] = {}
 
-    def __call__(
+    def __call__(self, policy: str, model: nn.Module, **settings: Any) -> Scheduler:
+        scheduler = self._make_scheduler(policy, model, **settings)
+        if self._residence:
+            self._residence.when_resting(model, scheduler.release)
+        return scheduler
+
+    def _make_scheduler(
         self,
         policy: str,
         model: nn.Module,

@@ -45,6 +45,9 @@ class PackedWeights:
                 packed[module] = old if old and old[0] == state else (state, _laid_out(module))
         self._packed = packed
 
+    def clear(self) -> None:
+        self._packed = {}
+
     @contextmanager
     def use_copies(self) -> Iterator[None]:
         """Within the block, the layers compute with what was laid out."""

@@ -107,15 +107,12 @@ class Scheduler:
     def ready_count(self, patient: bool) -> int:
         """How many of the waiting rows may enter now. ``patient``: other schedulers have rows to go on with.
 
-        A decode step costs hardly more for many rows than for few. So while other schedulers run, only a full batch
-        enters: reviews wait until the solutions that they are about have all been written, and then decode side by
-        side.
+        A decode step costs hardly more for many rows than for few. So while other schedulers run, nothing enters:
+        reviews wait until the solutions that they are about have all been written, and then decode side by side. And
+        models that do not fit beside each other change places once a batch (``models/offload.py``).
         """
-        room = self.at_once - len(self.running)
-        count = min(len(self.waiting), room)
-        few = room if patient else 1
-        if self.running:
-            few = max(few, min(LEAST_ADMITTED, self.at_once // 4), len(self.running) // 4)
+        count = 0 if patient else min(len(self.waiting), self.at_once - len(self.running))
+        few = max(min(LEAST_ADMITTED, self.at_once // 4), len(self.running) // 4) if self.running else 1
         return count if count >= few else 0
 
     @torch.inference_mode()
@@ -161,6 +158,15 @@ class Scheduler:
         """The weights have changed: what was computed with the old ones is forgotten."""
         self.version = version
         self._kept.clear()
+
+    def release(self) -> None:
+        """The weights leave the device: what was made of them goes too, and room that no row needs."""
+        if self._copies:
+            self._copies.clear()
+        if not self.running:
+            counts = self.counts
+            self._reset_rows()
+            self.counts = counts
 
     def completion(self, row: Row) -> Completion:
         """Raises FloatingPointError for a row whose logits were not numbers."""

@@ -8,6 +8,7 @@ token.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -26,9 +27,18 @@ BATCH_TOKENS = 16384  # padded tokens of one forward pass
 class ScoringScheduler:
     """The waiting requests of one scoring policy. Has what ``EmbeddedEngine`` asks of a scheduler."""
 
-    def __init__(self, policy: str, model: nn.Module, *, autocast: torch.dtype | None = None) -> None:
-        """``model``: token ids ``[B, L]`` → scores ``[B, L]`` (``models.heads.ValueModel``); the last place counts."""
+    def __init__(
+        self,
+        policy: str,
+        model: nn.Module,
+        *,
+        autocast: torch.dtype | None = None,
+        activate: Callable[[], object] | None = None,
+    ) -> None:
+        """``model``: token ids ``[B, L]`` → scores ``[B, L]`` (``models.heads.ValueModel``); the last place counts.
+        ``activate``: called before its passes."""
         self.policy, self.model, self.autocast = policy, model, autocast
+        self._activate = activate or (lambda: None)
         config = model.body.config.get_text_config()  # type: ignore[union-attr, operator]
         self.context: int = config.max_position_embeddings
         self.device = next(model.parameters()).device
@@ -57,12 +67,16 @@ class ScoringScheduler:
     def publish(self, version: int) -> None:
         self.version = version
 
+    def release(self) -> None:
+        """Nothing is kept here."""
+
     @torch.inference_mode()
     def step(self, entering: int) -> list[Row]:
         """Score so many of the waiting requests, in the order of their addresses; all of them have finished. A batch
         that does not fit in memory is halved, and so are those after it; raises ConfigError for one prompt that does
         not."""
         started = time.perf_counter()
+        self._activate()
         self.waiting.sort(key=lambda row: row.sort_key)
         rows, self.waiting = self.waiting[:entering], self.waiting[entering:]
         prompts = sorted({row.request.prompt_ids for row in rows}, key=lambda ids: (-len(ids), ids))

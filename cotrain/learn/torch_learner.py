@@ -91,7 +91,8 @@ class TorchLearner(PolicyVerbs):
             activate: called before each pass, to select the adapter of this policy on a shared base.
             scorer: called as ``Scorer``.
             restart_every: updates of an iteration; the first of each is made, and warmed up, as by a new optimiser.
-            offload: between updates, the moments lie in the machine's own memory and not on the device.
+            offload: between updates, the moments lie in the machine's own memory and not on the device, and weights of
+                the start always.
             restart_weights: ``restart`` puts the weights of the start back at its begin.
 
         Raises ConfigError, ModelError.
@@ -118,7 +119,10 @@ class TorchLearner(PolicyVerbs):
         self._updates = self._restarted = 0  # and after how many the weights were put back last
         self._renewed = 0  # and after how many the optimiser began anew
         self._every, self._offload = restart_every, offload
-        self._start = {name: p.detach().clone() for name, p in self._trained.items()} if restart_weights else {}
+        kept_on = torch.device("cpu") if offload else self.scorer.device
+        self._start = {
+            name: p.detach().to(kept_on, copy=True) for name, p in self._trained.items() if restart_weights
+        }
         self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
 
     @property
