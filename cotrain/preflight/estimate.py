@@ -7,15 +7,15 @@ as far as a run looks at once. The parts are sums of sizes:
 
     weights      parameters × 4 bytes (2 in bfloat16), once for policies that share them; as much again where they are
                  laid out for decoding (``engine/packed.py``)
-    optimiser    two moments of each trained parameter, and while an update is made its gradient; with ``offload`` the
-                 moments are on a GPU for the optimiser's step alone
+    optimiser    two moments of each trained parameter, and while an update is made its gradient
     cache        keys and values: rows × longest answer × 3/2, and prompts (``engine/cache.py``)
     activations  what the backward pass of ``micro_tokens`` tokens reads, about 10 · hidden + 4 · inner + 4 · key widths
     a layer
     logits       of the sampler, rows × vocabulary; of the learner at most 2²⁶ at once, three times
     checkpoints  weights and moments of each policy that changes, for two of them and the one that is being written
 
-and of ``--backend ray``, by the same sums, of each process:
+With ``offload``, of the policies that take turns on a GPU the largest counts, with its cache, and moments are there for
+the optimiser's step alone; and of ``--backend ray``, by the same sums, of each process:
 
 ::
 
@@ -39,6 +39,7 @@ import resource
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,37 @@ class RunEstimate:
         if not self.processes:
             lines.append(f"memory on {self.device}, estimated: {_parts_text(self.memory)}")
         disk, one = bytes_text(CHECKPOINTS_HELD * self.checkpoint), bytes_text(self.checkpoint)
+        lines += filter(None, [self._offload_line()])
         return [*lines, f"disk, estimated: {disk} for checkpoints of {one} each"]
+
+    def with_offload(self, wanted: bool) -> RunEstimate:
+        """The same where all policies take turns, or none; on a GPU, if this is a CPU."""
+        names = [name for name, spec in self.recipe.policies.items() if isinstance(spec, Weights)]
+        recipe = override(self.recipe, [f"policies.{name}.offload={str(wanted).lower()}" for name in names])
+        return replace(self, recipe=recipe, device="cuda" if self.device == "cpu" else self.device)
+
+    def _offload_line(self) -> str | None:
+        """Who rests, and what memory of a GPU that saves; None where neither is a question."""
+        resting = [n for n, spec in self.recipe.policies.items() if isinstance(spec, Weights) and spec.offload]
+        if self.processes or not (resting or self.device != "cpu"):
+            return None
+        asked = replace(self.with_offload(False), recipe=self.recipe) if resting else self.with_offload(True)
+        less, most = (bytes_text(one.total_memory) for one in (asked, self.with_offload(False)))
+        who = f"{', '.join(resting)} rest while others compute" if resting else "nobody rests; --offload lets them"
+        where = "nothing rests on a CPU; on a GPU " if self.device == "cpu" else ""
+        return f"offload: {where}{who}: at most {less}, without it {most}, and {bytes_text(asked.resting())} beside it"
+
+    def resting(self) -> float:
+        """Bytes of what may lie in the machine's own memory: weights, moments, pools of policies with ``offload``."""
+        sizes: dict[tuple[Any, ...], float] = {}
+        for name, spec in self.recipe.policies.items():
+            if isinstance(spec, Weights) and spec.offload:
+                shape = self.shapes[spec.model]
+                copies = 1 + getattr(spec, "keep", 0)
+                sizes[spec.model, "" if spec.shares_base else name] = shape.parameters * _each(spec) * copies
+                if isinstance(spec, Learning):
+                    sizes[name, "moments"] = 2 * FLOAT_BYTES * _trained_parameters(spec, shape)
+        return sum(sizes.values())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -159,22 +190,28 @@ class RunEstimate:
         shards, of which this is one (each reads whole models before it keeps its share)."""
         weights: dict[tuple[Any, ...], float] = {}
         packed: dict[tuple[Any, ...], float] = {}
-        moments = update = cache = logits = 0.0
+        caches: dict[tuple[Any, ...], float] = {}
+        parts_of: dict[str, list[tuple[Any, ...]]] = {}
+        staying: set[tuple[Any, ...]] = set()  # parts of policies that take no turns
+        moments = update = logits = 0.0
         for name in names:
             spec = self.recipe.policies[name]
             if not isinstance(spec, Weights):
                 continue
-            shape, each = self.shapes[spec.model], 2 if spec.dtype == "bfloat16" else FLOAT_BYTES
-            follows = isinstance(spec, FollowerPolicy)
-            copies, share = getattr(spec, "keep", 1) + 1 if follows and learns else 1, 1 if follows else world
+            shape, each = self.shapes[spec.model], _each(spec)
+            follows, turns = isinstance(spec, FollowerPolicy), spec.offload and self.device != "cpu"
+            pooled = follows and learns and not turns
+            copies, share = getattr(spec, "keep", 1) + 1 if pooled else 1, 1 if follows else world
             base = (spec.model, "" if spec.shares_base else name, each)
+            own_parts = [base]
             weights[base] = float(shape.parameters * each * copies) / share
             if isinstance(spec, Learning):
                 trained = _trained_parameters(spec, shape)
                 if spec.lora is not None:
-                    weights[(spec.model, name, "adapter")] = float(trained * FLOAT_BYTES) / share
+                    own_parts.append((spec.model, name, "adapter"))
+                    weights[own_parts[1]] = float(trained * FLOAT_BYTES) / share
                 own, each_pass = 2 * FLOAT_BYTES * trained / world, _activation_bytes(spec, shape)
-                if spec.offload and self.device != "cpu":  # back on the device when activations are gone
+                if turns:  # back on the device when activations are gone
                     own, each_pass = 0.0, max(each_pass, own)
                 moments += own
                 update = max(update, FLOAT_BYTES * trained / world + each_pass)
@@ -182,15 +219,22 @@ class RunEstimate:
                 update = max(update, float(shape.parameters * each))
             if spec.speaks:
                 used, heads = self._cache_bytes(name, spec, shape)
-                cache, logits = cache + used, max(logits, heads)
+                caches[base], logits = caches.get(base, 0.0) + used, max(logits, heads)
                 if spec.pack_weights:
                     packed[base] = float(FLOAT_BYTES * shape.parameters)
-        parts = {"weights": sum(weights.values())}
+            parts_of[name] = own_parts
+            staying |= set() if turns else set(own_parts)
+
+        def held_at_once(sizes: Mapping[tuple[Any, ...], float]) -> float:
+            in_turn = [sum(sizes.get(p, 0.0) for p in own if p not in staying) for own in parts_of.values()]
+            return sum(size for part, size in sizes.items() if part in staying) + max(in_turn, default=0.0)
+
+        parts = {"weights": held_at_once(weights)}
         if learns:
             parts["optimiser"] = moments
         if samples:
             parts |= {"packed weights": sum(packed.values())} if packed else {}
-            parts |= {"cache": cache, "logits of the sampler": logits}
+            parts |= {"cache": held_at_once(caches), "logits of the sampler": logits}
         if learns:
             parts["gradients, activations and logits of an update"] = update
         return parts
@@ -253,6 +297,11 @@ def _longest_prompt(recipe: Recipe, role: Role, shape: ModelSize, tasks: Sequenc
     return max((len(shape.tokenizer(text)["input_ids"]) + shape.around for text in texts), default=0) + others_tokens
 
 
+def _each(spec: Weights) -> int:
+    """Bytes of one weight."""
+    return 2 if spec.dtype == "bfloat16" else FLOAT_BYTES
+
+
 def _trained_parameters(spec: Learning, shape: ModelSize) -> int:
     return shape.parameters if spec.lora is None else shape.linear_sides * spec.lora.rank
 
@@ -305,9 +354,10 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
         return recipe, []
     parts, available = estimate.memory, bytes_text(memory.available)
     if (least := parts["weights"] + parts["optimiser"]) > memory.total:
+        turns = "" if device == "cpu" else "let policies take turns with --offload, "
         raise ConfigError(
             f"weights and optimisers alone take {bytes_text(least)}, and {device} has {bytes_text(memory.total)}; "
-            "train adapters on one frozen base with --lora 16, or take a smaller model"
+            f"train adapters on one frozen base with --lora 16, {turns}or take a smaller model"
         )
     usable = USABLE_SHARE * memory.available
     for rows in ROW_CHOICES if estimate.total_memory > usable else ():
@@ -326,16 +376,14 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
 
 
 def _fitting_settings(estimate: RunEstimate, available: float) -> Iterator[str]:
-    """A line that says which settings of the policies that learn let a run fit, the cheapest first; none where neither
-    does."""
+    """A line that says which settings let a run fit, the cheapest first; none where neither does."""
     trained = [name for name, spec in estimate.recipe.policies.items() if isinstance(spec, Learning)]
-    moved = [f"policies.{name}.offload=true" for name in trained if estimate.device != "cpu"]
     again = [f"policies.{name}.gradient_checkpointing=true" for name in trained]
-    for settings in filter(None, (moved, again, moved and moved + again)):
-        total = replace(estimate, recipe=override(estimate.recipe, settings)).total_memory
+    moved = [] if estimate.device == "cpu" else [(["--offload"], estimate.with_offload(True))]
+    for settings, (flags, plan) in [*product([[]], moved), *product([again], [([], estimate), *moved])]:
+        total = replace(plan, recipe=override(plan.recipe, settings)).total_memory
         if total <= available:
-            flags = " ".join(f"--set {setting}" for setting in settings)
-            yield f"note: it fits with {flags}: {bytes_text(total)}"
+            yield f"note: it fits with {' '.join([*flags, *(f'--set {one}' for one in settings)])}: {bytes_text(total)}"
             return
 
 

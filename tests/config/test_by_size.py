@@ -24,7 +24,7 @@ from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.models.sizes import model_size, parameter_count, weight_shapes
 from cotrain.preflight import estimate
-from cotrain.preflight.estimate import choose_packing, estimate_run, fit_to_memory, resident_bytes
+from cotrain.preflight.estimate import bytes_text, choose_packing, estimate_run, fit_to_memory, resident_bytes
 from cotrain.preflight.fitting import with_packing
 from cotrain.rollout.common_roles import FORMAT_MARK
 from cotrain.runs.directory import recipe_json, resolved_json
@@ -132,10 +132,8 @@ def test_the_settings_that_let_a_run_fit_are_said(models, monkeypatch):
     """Moments beside the device cost less than layers computed again; together they make the most room."""
     monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.0)
     recipe, total = tango(model=models.middle, tasks_per_step=1, group_size=2), {}
-    moved, again = (
-        [f"policies.{name}.{field}=true" for name in ("generator", "verifier")]
-        for field in ("offload", "gradient_checkpointing")
-    )
+    moved = [f"policies.{name}.offload=true" for name in ("generator", "verifier", "start")]
+    again = [f"policies.{name}.gradient_checkpointing=true" for name in ("generator", "verifier")]
     wide = [f"policies.{name}.{field}" for name in recipe.policies for field in ("rows=8", "micro_tokens=16384")]
     few = override(recipe, wide)  # whose activations are larger than the moments
     for settings in ((), tuple(moved), tuple(again), (*moved, *again)):
@@ -149,12 +147,40 @@ def test_the_settings_that_let_a_run_fit_are_said(models, monkeypatch):
         return fit_to_memory(few, device, Memory(total=64 * GIB, available=available))[1]
 
     assert said(2 * plain, "cuda") == []
-    for available, settings in ((offload, moved), (both, [*moved, *again])):
+    for available, settings in ((offload, []), (both, again)):
         (_, line) = said(available, "cuda")
-        assert line.startswith("note: it fits with " + " ".join(f"--set {one}" for one in settings))
+        assert line.startswith("note: it fits with --offload" + "".join(f" --set {one}" for one in settings) + ": ")
     assert len(said(both - 1, "cuda")) == 1
     (_, line) = said(checkpoints, "cpu")
     assert "gradient_checkpointing=true" in line and "offload" not in line
+
+
+def test_policies_that_take_turns_count_once(models):
+    """Three models of one size; adapters on one base, which all of them need; and what the dry run says of it."""
+    made = {n: tango(model=models.middle, lora=n, offload=True) for n in (0, 4)}
+    plain = {n: tango(model=models.middle, lora=n) for n in (0, 4)}
+    parts = {
+        (n, moved): estimate_run(recipes[n], device="cuda").memory
+        for moved, recipes in ((False, plain), (True, made))
+        for n in (0, 4)
+    }
+    one = model_size(models.middle).parameters * 4
+    assert parts[0, True]["weights"] == one and parts[0, False]["weights"] == 3 * one
+    adapter = (parts[4, False]["weights"] - one) / 2
+    assert 0 < adapter < one / 10 and parts[4, True]["weights"] == one + adapter
+    assert parts[0, True]["cache"] < parts[0, False]["cache"] and parts[4, True]["cache"] == parts[4, False]["cache"]
+    assert {parts[n, True]["optimiser"] for n in made} == {0}
+    found = estimate_run(made[0], device="cpu")
+    assert found.resting() == 3 * one + 2 * 2 * one
+    lines = [line for line in found.summary_lines() if line.startswith("offload: ")]
+    with_it, without = (bytes_text(sum(parts[0, moved].values())) for moved in (True, False))
+    assert lines == [
+        "offload: nothing rests on a CPU; on a GPU generator, verifier, start rest while others compute: at most "
+        f"{with_it}, without it {without}, and {bytes_text(7 * one)} beside it"
+    ]
+    assert not [line for line in estimate_run(plain[0], device="cpu").summary_lines() if line.startswith("offload")]
+    (line,) = [line for line in estimate_run(plain[0], device="cuda").summary_lines() if line.startswith("offload")]
+    assert line.startswith(f"offload: nobody rests; --offload lets them: at most {with_it}, without it {without}, and")
 
 
 def test_weights_are_laid_out_where_that_pays_and_fits(models, monkeypatch):

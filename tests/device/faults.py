@@ -23,6 +23,7 @@ MIXED, WAITS = "two devices", "waits {"
 GRPO = "test_methods.py::test_a_method_has_the_rows_of_the_cpu[grpo]"
 STEP = "test_crossings.py::test_a_step_crosses_as_often_as_the_page_says[grpo]"
 TOKEN = "test_crossings.py::test_a_sampled_token_waits_for_nothing_between_looks"
+OFFLOAD = "test_offload.py::test_nobody_is_on_the_device_but_who_computes[tango]"
 COOPER = "test_methods.py::test_a_method_has_the_rows_of_the_cpu[cooper]"
 
 
@@ -174,6 +175,22 @@ FAULTS = (
         "(move_to(rows, self.device))[0].float()",
         GRPO,
         "",
+    ),
+    Fault(
+        "weights that stay while their policy rests",
+        "models/offload.py",
+        "            self._move(leaving, HOST)\n",
+        "",
+        OFFLOAD,
+        "AssertionError",
+    ),
+    Fault(
+        "copies in half precision that stay while their policy rests",
+        "engine/scheduler.py",
+        "            self._copies.clear()",
+        "            pass",
+        "test_offload.py::test_bytes_of_a_step[True-0]",
+        "AssertionError",
     ),
     Fault(
         "a prompt of the server on the CPU",

@@ -5,6 +5,7 @@
 - ``numpy()`` raises, and so do random draws from a generator of the CPU.
 - Whatever crosses is counted by the line of code that caused it (``counted``): "sent" to the device, and "waits", for
   which a GPU's host would stand still: a value read, a copy to the CPU, a result whose size hangs on values.
+- Bytes that tensors hold are counted, now and at most (``memory``).
 - ``torch.autocast("pretended")`` casts by CUDA's rules: products to bfloat16, what loses by it to float32, and what
   joins tensors to the widest of them.
 
@@ -65,7 +66,7 @@ class Count:
 
 
 _counts: list[Count] = []
-_lock = threading.Lock()
+_lock = threading.RLock()  # garbage may be collected while it is held
 
 
 @contextmanager
@@ -90,10 +91,46 @@ def _note(kind: str) -> None:
             getattr(count, kind)[where] += 1
 
 
+class Memory:
+    """Bytes of the device that tensors hold."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+        self.holders = Counter[int]()  # of each storage, by its address
+
+    def reset_peak(self) -> None:
+        self.peak = self.now
+
+
+memory = Memory()
+
+
+class _Hold:
+    """A tensor's part in its storage, for as long as the tensor is there."""
+
+    __slots__ = ("at", "size")
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.at, self.size = storage.data_ptr(), storage.nbytes()
+        with _lock:
+            memory.holders[self.at] += 1
+            if memory.holders[self.at] == 1:
+                memory.now += self.size
+                memory.peak = max(memory.peak, memory.now)
+
+    def __del__(self) -> None:
+        with _lock:
+            memory.holders[self.at] -= 1
+            if not memory.holders[self.at]:
+                del memory.holders[self.at]
+                memory.now -= self.size
+
+
 class Pretended(torch.Tensor):
     """A tensor of the pretended device; ``raw`` is its memory."""
 
     raw: torch.Tensor
+    hold: _Hold
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor) -> Pretended:
@@ -105,7 +142,7 @@ class Pretended(torch.Tensor):
             dtype=raw.dtype,
             device=torch.device(NAME, 0),
         )
-        made.raw = raw
+        made.raw, made.hold = raw, _Hold(raw.untyped_storage())
         return made
 
     def numpy(self, *args: object, **kwargs: object) -> None:  # type: ignore[override]
