@@ -237,8 +237,9 @@ class ModelHandle(PolicyHandle):
             raise self._unsupported_error(
                 "is no adapter to be merged" if merged else "has no tokenizer to be written with it"
             )
-        if self.base is not None:  # as it was before adapters were put into it
-            model = load_model(self.spec.model, **self.spec.load_options)[0]
+        options = self.spec.load_options
+        if self.base is not None or options.pop("load_in_4bit", False):  # as it was before adapters were put into it
+            model = load_model(self.spec.model, **options)[0]
         elif not isinstance(model, PreTrainedModel):
             from cotrain.models.heads import ValueModel, classifier_of
 
@@ -327,7 +328,8 @@ def compute_shape(name: str, spec: PolicySpec, model: nn.Module) -> ComputeShape
     own = {p for path, p in model.named_parameters() if ".lora_" not in path or f".policy-{name}." in path}
     embedding = core.get_input_embeddings().weight
     head = core.get_output_embeddings().weight if spec.head == "lm" else full_model.head.weight
-    body = sum(p.numel() for p in own) - embedding.numel() - (0 if head is embedding else head.numel())
+    halves = torch.uint8  # two weights of 4 bits
+    body = sum(p.numel() * (2 if p.dtype == halves else 1) for p in own) - embedding.numel() - (0 if head is embedding else head.numel())
     adapter = sum(p.numel() for path, p in model.named_parameters() if f".policy-{name}." in path)
     heads = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
     size = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)

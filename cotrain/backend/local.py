@@ -247,8 +247,8 @@ def _sharing_key(spec: Any) -> tuple[Any, ...]:
 
 def _refuse_two_bases(name: str, spec: Any, other: str, base: Any) -> None:
     """Adapters and frozen policies on one model share it in memory."""
-    for field_name, value in spec.load_options.items():
-        expected = base.load_options[field_name]
+    for field_name in {**spec.load_options, **base.load_options}:
+        value, expected = (one.load_options.get(field_name, False) for one in (spec, base))
         if value != expected:
             raise ConfigError(
                 f"policies {other!r} and {name!r} share the base {spec.model!r}, with {field_name} {expected!r} and "

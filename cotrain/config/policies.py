@@ -70,6 +70,7 @@ class Weights(Policy):
     rows: int = 256  # answers that are decoded at a time
     micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
     dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
+    load_in_4bit: bool = False  # linear layers in 4 bits, by bitsandbytes; of weights that no gradient changes
     autocast: bool | None = (
         None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
     )
@@ -94,6 +95,11 @@ class Weights(Policy):
                 f"{self.error_name}: dtype {self.dtype!r} loses small changes of weights; expected float32; set "
                 "autocast=true for bfloat16 arithmetic, or train an adapter"
             )
+        if self.load_in_4bit and not self.may_be_narrow:
+            raise ConfigError(
+                f"{self.error_name}: load_in_4bit is for weights that never change, and all of these do; train an "
+                "adapter on them (--lora 16), or leave it out"
+            )
         if self.attn_implementation not in (None, *ATTENTIONS):
             raise ConfigError(
                 f"{self.error_name}: attn_implementation {self.attn_implementation!r}; expected one of "
@@ -111,7 +117,8 @@ class Weights(Policy):
     @property
     def load_options(self) -> dict[str, Any]:
         """How its weights are loaded: arguments of ``load_model``."""
-        return {name: getattr(self, name) for name in ("dtype", "attn_implementation", "trust_remote_code")}
+        options = {name: getattr(self, name) for name in ("dtype", "attn_implementation", "trust_remote_code")}
+        return options | ({"load_in_4bit": True} if self.load_in_4bit else {})
 
     def with_device_defaults(self, *, autocast: bool) -> Self:
         return replace(self, autocast=autocast) if self.autocast is None else self
@@ -314,6 +321,7 @@ class Numerics(TypedDict, total=False):
     """How a model is held and computed; fields of ``Weights``, which see."""
 
     dtype: str
+    load_in_4bit: bool
     autocast: bool | None
     attn_implementation: str | None
     trust_remote_code: bool

@@ -24,7 +24,7 @@ from typing import Any, Literal, overload
 from cotrain.config.by_size import settings_by_size, size_defaults
 from cotrain.config.evaluation import Evaluation, Implied
 from cotrain.config.override import override
-from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
+from cotrain.config.policies import Adapter, Frozen, Learning, LrDecay, Policy, Trained, Weights, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import Protocol, Schedule
 from cotrain.core.arguments import bound_arguments, check_argument, hints_of, takes_function
@@ -64,6 +64,7 @@ class Settings:
     lr_warmup: int | None = None  # updates over which all learning rates rise (default: 5)
     lr_decay: LrDecay | None = None  # how they fall to 0 by the last update; wsd: over the last fifth (constant)
     offload: bool = False  # on a GPU, policies that rest lie in the machine's own memory, with all moments
+    load_in_4bit: bool = False  # frozen models and bases of adapters: linear layers in 4 bits, by bitsandbytes
     refill: int = 0  # rounds a step in which problems whose answers all earn the same are replaced (DAPO)
     mask_truncated: bool = False  # leave answers that were cut at max_tokens out of the loss (DAPO)
     overlong_tokens: int = 0  # last tokens before max_tokens over which a penalty rises to 1 (DAPO); 0: none
@@ -173,6 +174,8 @@ class Settings:
     def _with_schedule(self, policy: Policy) -> Policy:
         if self.offload and isinstance(policy, Weights):
             policy = replace(policy, offload=True)
+        if self.load_in_4bit and isinstance(policy, Trained | Adapter | Frozen):  # of which the first refuses
+            policy = replace(policy, load_in_4bit=True)
         if not isinstance(policy, Learning):
             return policy
         given: dict[str, Any] = {"lr_warmup": self.lr_warmup, "lr_decay": self.lr_decay}

@@ -35,6 +35,7 @@ from transformers import PreTrainedModel
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ModelError, UnknownName
 from cotrain.models.files import check_files, check_objects
+from cotrain.models.four_bits import full_weight
 from cotrain.models.load import describe_model, hub_parts, load_model, report_model_errors, resolve_model
 from cotrain.models.names import base_of
 
@@ -232,7 +233,8 @@ def merge_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
     where it does not compute what base and adapter do."""
     with tempfile.TemporaryDirectory() as folder:
         base.save(policy, folder)
-        adapted: Any = PeftModel.from_pretrained(load_model(base.name, **base.loading)[0], folder).eval()
+        plain = load_model(base.name, **{**base.loading, "load_in_4bit": False})[0]
+        adapted: Any = PeftModel.from_pretrained(plain, folder).eval()
     vocabulary = adapted.config.get_text_config().vocab_size
     ids = torch.tensor([[(7 * i + 1) % vocabulary for i in range(PROBED)]])
     expected = adapted(input_ids=ids, use_cache=False).logits
@@ -264,7 +266,7 @@ def merged_pairs(
             if isinstance(module, LoraLayer) and key in module.lora_A:
                 layer: Any = module
                 with torch.no_grad():
-                    plain = layer.get_base_layer().weight.float()
+                    plain = full_weight(layer.get_base_layer())
                     before = plain + layer.get_delta_weight(key).float()
                     for part in ("lora_A", "lora_B"):
                         place = f"{name}.{part}.{key}.weight"

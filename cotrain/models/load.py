@@ -15,7 +15,7 @@ import hashlib
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,7 @@ def load_model(
     *,
     attn_implementation: str | None = None,
     trust_remote_code: bool = False,
+    load_in_4bit: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal LM in evaluation mode, and its tokenizer.
 
@@ -129,6 +130,7 @@ def load_model(
         dtype: of the weights in memory, whatever they are stored in.
         attn_implementation: "eager", "flash_attention_2" …; None: "sdpa", or "eager" where a model has no other.
         trust_remote_code: run Python files that come with the model. They may do anything that you may.
+        load_in_4bit: linear layers but the output layer in 4 bits (``four_bits.py``).
 
     Raises ModelError, which says what is missing: directory, config.json, safetensors weights, tokenizer, network.
     """
@@ -140,9 +142,14 @@ def load_model(
             "model, --rm-model of `cotrain run cooper`"
         )
     tokenizer = _read_tokenizer(name, directory, trust_remote_code)
-    return _load_checked(
-        AutoModelForCausalLM, name, directory, dtype, attn_implementation, trust_remote_code
-    ), tokenizer
+    arguments = (AutoModelForCausalLM, name, directory, dtype, attn_implementation, trust_remote_code)
+    if not load_in_4bit:
+        return _load_checked(*arguments), tokenizer
+    from cotrain.models.four_bits import keep_gradients, quantization_of
+
+    model = _load_checked(*arguments, quantization_of(f"model {str(name)!r}", dtype))
+    keep_gradients(model)
+    return model, tokenizer
 
 
 def load_classifier(
@@ -183,11 +190,12 @@ def _load_checked(
     dtype: torch.dtype | str,
     how: str | None,
     trust_remote_code: bool,
+    special: Mapping[str, Any] | None = None,
 ) -> PreTrainedModel:
     if not trust_remote_code:  # names and shapes alone: what does not belong together is never built
         _read_model(kind, name, directory, dtype, how, device_map="meta")
-    result: PreTrainedModel = _read_model(kind, name, directory, dtype, how, trust_remote_code=trust_remote_code).eval()
-    return result
+    result = _read_model(kind, name, directory, dtype, how, trust_remote_code=trust_remote_code, **special or {})
+    return result.eval()
 
 
 def model_without_weights(name: str | os.PathLike[str], directory: Path) -> PreTrainedModel:
@@ -205,7 +213,7 @@ def _read_model(
     how: str | None,
     *,
     trust_remote_code: bool = False,
-    device_map: str | None = None,
+    **special: Any,
 ) -> PreTrainedModel:
     """The model, whose weights are all there, and no others."""
     with report_model_errors(f"model {str(name)!r}"), _quiet_logging():
@@ -217,7 +225,7 @@ def _read_model(
             trust_remote_code=trust_remote_code,
             ignore_mismatched_sizes=True,  # told below
             output_loading_info=True,
-            device_map=device_map,
+            **special,
         )
     missing = sorted(report["missing_keys"]) + sorted(str(key[0]) for key in report["mismatched_keys"])
     foreign = sorted(map(str, report["unexpected_keys"]))

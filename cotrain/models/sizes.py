@@ -45,6 +45,7 @@ class ModelSize:
     keys: int  # key heads × their width
     vocabulary: int
     context: int  # tokens
+    linear: int  # of the parameters, those in matrices inside of layers
     linear_sides: int  # Σ (in + out) over the matrices inside of layers, which "all-linear" adapters stand on
     around: int  # tokens of the chat template around one message
     tokenizer: Any
@@ -65,7 +66,7 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
         check_config(read_object(where / "config.json", label), [key for _, key in shapes], label)
     with report_model_errors(label, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
-    parameters, sides = sum(math.prod(shape) for shape, _ in shapes), sum(map(sum, matrices_of(shapes)))
+    parameters, matrices = sum(math.prod(shape) for shape, _ in shapes), matrices_of(shapes)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     tokenizer: Any = load_tokenizer(where, trust_remote_code=trust_remote_code)
@@ -78,7 +79,8 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
         keys=heads * width,
         vocabulary=config.vocab_size,
         context=getattr(config, "max_position_embeddings", None) or 2**31,
-        linear_sides=sides,
+        linear=sum(map(math.prod, matrices)),
+        linear_sides=sum(map(sum, matrices)),
         around=TEMPLATE if tokenizer.chat_template else 0,
         tokenizer=tokenizer,
     )

@@ -5,7 +5,7 @@ as far as a run looks at once. The parts are sums of sizes:
 
 ::
 
-    weights      parameters × 4 bytes (2 in bfloat16), once for policies that share them; as much again where they are
+    weights      parameters × 4 bytes (2 in bfloat16, 0.56 of linear layers in 4 bits), once for policies that share them; as much again where they are
                  laid out for decoding (``engine/packed.py``)
     optimiser    two moments of each trained parameter, and while an update is made its gradient
     cache        keys and values: rows × longest answer × 3/2, and prompts (``engine/cache.py``)
@@ -169,7 +169,7 @@ class RunEstimate:
             if isinstance(spec, Weights) and spec.offload:
                 shape = self.shapes[spec.model]
                 copies = 1 + getattr(spec, "keep", 0)
-                sizes[spec.model, "" if spec.shares_base else name] = shape.parameters * _each(spec) * copies
+                sizes[spec.model, "" if spec.shares_base else name] = _weight_bytes(spec, shape) * copies
                 if isinstance(spec, Learning):
                     sizes[name, "moments"] = 2 * FLOAT_BYTES * _trained_parameters(spec, shape)
         return sum(sizes.values())
@@ -198,13 +198,14 @@ class RunEstimate:
             spec = self.recipe.policies[name]
             if not isinstance(spec, Weights):
                 continue
-            shape, each = self.shapes[spec.model], _each(spec)
+            shape = self.shapes[spec.model]
+            each = _weight_bytes(spec, shape)
             follows, turns = isinstance(spec, FollowerPolicy), spec.offload and self.device != "cpu"
             pooled = follows and learns and not turns
             copies, share = getattr(spec, "keep", 1) + 1 if pooled else 1, 1 if follows else world
             base = (spec.model, "" if spec.shares_base else name, each)
             own_parts = [base]
-            weights[base] = float(shape.parameters * each * copies) / share
+            weights[base] = each * copies / share
             if isinstance(spec, Learning):
                 trained = _trained_parameters(spec, shape)
                 if spec.lora is not None:
@@ -216,7 +217,7 @@ class RunEstimate:
                 moments += own
                 update = max(update, FLOAT_BYTES * trained / world + each_pass)
             if world > 1:
-                update = max(update, float(shape.parameters * each))
+                update = max(update, each)
             if spec.speaks:
                 used, heads = self._cache_bytes(name, spec, shape)
                 caches[base], logits = caches.get(base, 0.0) + used, max(logits, heads)
@@ -270,6 +271,10 @@ def estimate_run(recipe: Recipe, *, device: str) -> RunEstimate:
     for spec in recipe.policies.values():
         if isinstance(spec, Weights) and spec.model not in shapes:
             shapes[spec.model] = model_size(spec.model, trust_remote_code=spec.trust_remote_code)
+            if spec.load_in_4bit:
+                from cotrain.models.four_bits import check_quantizer
+
+                check_quantizer(f"model {spec.model!r}")
     tasks, prompts = probe_tasks(recipe), {}
     for name, role in recipe.roles.items():
         shape = shapes.get(recipe.policies[role.policy].model)
@@ -297,9 +302,14 @@ def _longest_prompt(recipe: Recipe, role: Role, shape: ModelSize, tasks: Sequenc
     return max((len(shape.tokenizer(text)["input_ids"]) + shape.around for text in texts), default=0) + others_tokens
 
 
-def _each(spec: Weights) -> int:
-    """Bytes of one weight."""
-    return 2 if spec.dtype == "bfloat16" else FLOAT_BYTES
+def _weight_bytes(spec: Weights, shape: ModelSize) -> float:
+    """Bytes of a model as it is loaded."""
+    each = 2.0 if spec.dtype == "bfloat16" else float(FLOAT_BYTES)
+    if not spec.load_in_4bit:
+        return shape.parameters * each
+    from cotrain.models.four_bits import BYTES
+
+    return (shape.parameters - shape.linear) * each + shape.linear * BYTES
 
 
 def _trained_parameters(spec: Learning, shape: ModelSize) -> int:
