@@ -1,18 +1,25 @@
 """Everything that wants a GPU, in one call and under ten minutes: is it right, and how near the machine's limits.
 
     python benchmarks/gpu.py [--trl-python TRL_ENV/bin/python]    prints one table and writes RESULTS-gpu.md
-    python benchmarks/gpu.py --quick --device cpu                 tiny sizes, some minutes: shows that the script runs
-    python benchmarks/gpu.py --quick --device pretended:0         the same on the device of tests/device
+    python benchmarks/gpu.py --tiny --device cpu                  tiny sizes, some minutes: shows that the script runs
+    python benchmarks/gpu.py --tiny --device pretended:0          the same on the device of tests/device
 
-It needs torch, transformers and what else cotrain imports, and no installation. In this order: the machine's rates;
+It needs torch, transformers, peft and a folder of what else cotrain imports (below 16 MiB), and no installation:
+
+    pip install --target card --no-deps httpx2 httpcore2 h11 anyio certifi idna truststore math-verify \
+        latex2sympy2_extended antlr4-python3-runtime==4.13.2 sympy mpmath rich markdown-it-py mdurl pygments
+    PYTHONPATH=card python benchmarks/gpu.py
+
+In this order: the machine's rates;
 checks (fast decoding against the slow reference, the layouts of the update, recipes beside the CPU, Tango twice, a kill
 and a resume); then figures, on a random Qwen2 of 0.5B parameters in bfloat16 arithmetic: decoding with and without
 CUDA graphs, one update, a GRPO step (beside TRL's, if its interpreter is named), a Tango step beside a GRPO step, and
-peak memory of one role, of two with weights of their own, and of two adapters on one base.
+peak memory of one role, of two with weights of their own, and of two adapters on one base, without and with --offload.
 
 A section that fails is a row that says why; a failed check or section ends the command with 1 after everything else
-has run. What is done is kept beside the page (``.json``): a call that was cut off goes on where it was, with the same
-sizes, device and commit; failed sections run again.
+has run. It ends in ten minutes: the section that is at work then is a row too, as are those that never began. Page and
+what is done (``.json`` beside it) are written after each section: the same command goes on where it was cut off, with
+the same sizes, device and commit; failed sections run again.
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,7 +47,7 @@ from models import GPU_SIZES, make, qwen
 from table import Results, machine, number
 from transformers import PreTrainedModel
 from update import learner_of, samples_of
-from work import Work, now, use_device, versions
+from work import Work, now, process_age, use_device, versions
 
 from cotrain.core.signals import OUTCOME
 from cotrain.engine.embedded import EmbeddedEngine
@@ -49,7 +57,8 @@ from cotrain.models.config import new_model
 
 HERE = Path(__file__).resolve().parent
 PRODUCTS = ((8192, 8192, 8192), (16384, 896, 4864))  # rows, inner, columns: the best any, and a layer of the model
-SECONDS = 560.0  # after which nothing is begun
+SECONDS, LIMIT = 540.0, 575.0  # after which nothing is begun, and what is at work is cut off
+CUT = "run it again"  # verdict of a section for which there was no time
 RATES = "the machine's rates"  # measured in each call: floors are by them
 
 
@@ -60,7 +69,8 @@ class Plan:
     model: str  # in ``models.GPU_SIZES``
     decode: Sequence[Work]
     update: Work
-    step: Work  # of a GRPO step and of peak memory
+    step: Work  # of a GRPO step
+    held: Work  # of peak memory
     recipe: Work
     check: Work  # of the comparison with the slow reference
     micro: int  # tokens of one forward and backward pass
@@ -75,6 +85,7 @@ FULL = Plan(
     decode=(Work(tasks=32, group=8, prompt=256, new=256), Work(tasks=128, group=8, prompt=256, new=256)),
     update=Work(tasks=16, group=8, prompt=256, new=512),
     step=Work(tasks=64, group=8, prompt=128, new=250),
+    held=Work(tasks=32, group=8, prompt=128, new=250),  # as many rows as are decoded at a time
     recipe=Work(tasks=32, group=8, prompt=48, new=64),
     check=Work(tasks=4, group=4, prompt=24, new=24),
     micro=16384,
@@ -89,6 +100,7 @@ QUICK = Plan(
     decode=(_TINY,),
     update=_TINY,
     step=_TINY,
+    held=_TINY,
     recipe=_TINY,
     check=Work(tasks=2, group=2, prompt=6, new=6),
     micro=512,
@@ -222,19 +234,18 @@ class Bench:
             Line(name, f"{number(found.b)} s", f"GRPO {number(found.a)} s", f"Tango / GRPO {found.middle:.2f}")
         )
 
-    def memory(self) -> None:
-        held = {}
-        for roles, lora in ((1, 0), (2, 0), (1, 16), (2, 16)):
-            words = ("--model", str(self.directory), "--bf16", "--roles", str(roles), "--lora", str(lora))
-            held[roles, lora] = ask(self.command("memory", self.plan.step, *words))["peak_mib"]
-        for name, key, other, beside in (
-            ("two roles, weights of their own", (2, 0), (1, 0), "one role"),
-            ("two adapters on one base", (2, 16), (1, 16), "one adapter"),
-            ("two adapters on one base", (2, 16), (2, 0), "two models"),
-        ):
-            share = f"{held[key] / held[other]:.2f} times"
+    def memory(self, lora: int) -> None:
+        """Of one role, of two, and of two that take turns."""
+        what = "adapters on one base" if lora else "weights of their own"
+        first: dict[str, float] = {}
+        for roles, words in ((1, []), (2, []), (2, ["--offload"])):
+            words = ["--model", str(self.directory), "--bf16", "--roles", str(roles), "--lora", str(lora), *words]
+            found = ask(self.command("memory", self.plan.held, *words))
+            first = first or {key: found[key] for key in ("peak_mib", "seconds")}
+            name = f"peak memory: {('one role', 'two roles')[roles - 1]}, {what}{', --offload' * ('--offload' in words)}"
+            share = f"{found['peak_mib'] / first['peak_mib']:.2f} times one role's"
             self.lines.append(
-                Line(f"peak memory: {name}", f"{number(held[key])} MiB", f"{beside} {number(held[other])} MiB", share)
+                Line(name, f"{number(found['peak_mib'])} MiB", f"{number(found['seconds'])} s a step", share)
             )
 
 
@@ -253,7 +264,7 @@ class Kept:
     def lines_of(self, section: str) -> list[Line] | None:
         """None where it is to be run: never done, or failed."""
         lines = [Line(*line) for line in self._sections.get(section, ())]
-        return None if not lines or any(line.verdict == "FAILED" for line in lines) else lines
+        return None if not lines or any(line.verdict in ("FAILED", CUT) for line in lines) else lines
 
     def keep(self, section: str, lines: Sequence[Line]) -> None:
         self._sections[section] = [list(astuple(line)) for line in lines]
@@ -266,9 +277,19 @@ def commit() -> str:
     return said.stdout.strip()
 
 
-def run(bench: Bench, kept: Kept | None = None) -> bool:
-    """Everything in its order; was all of it right? ``kept``: what an earlier call did, and where this one's goes."""
-    began = time.perf_counter()
+class OutOfTime(BaseException):
+    """Nobody on the way handles it as an error of his own."""
+
+
+def stop_section(*_: object) -> None:
+    raise OutOfTime("no time was left for the rest of it")
+
+
+def run(bench: Bench, kept: Kept | None = None, page: Path | None = None) -> bool:
+    """Everything in its order; was all of it right? ``kept``: what an earlier call did, and where this one's goes;
+    ``page``: written after each section."""
+    signal.signal(signal.SIGALRM, stop_section)
+    began = time.perf_counter() - process_age()
     model = new_model(qwen(GPU_SIZES[bench.plan.model]), seed=0).to(bench.device)
     plan = bench.plan
     inside = (
@@ -284,7 +305,8 @@ def run(bench: Bench, kept: Kept | None = None) -> bool:
     outside = (
         ("a GRPO step", bench.grpo, bench.lines),
         ("a generator step of Tango", bench.tango, bench.lines),
-        ("peak memory", bench.memory, bench.lines),
+        ("peak memory", lambda: bench.memory(0), bench.lines),
+        ("peak memory of adapters", lambda: bench.memory(16), bench.lines),
     )
     for name, work, where in (*inside, *outside):
         spent = time.perf_counter() - began
@@ -292,24 +314,31 @@ def run(bench: Bench, kept: Kept | None = None) -> bool:
             del inside, model  # the other processes need its memory
             release()
         print(f"{spent:5.0f} s  {name}", file=sys.stderr, flush=True)
-        if spent > SECONDS:
-            where.append(Line(name, "–", "left out: no time", ""))
-            continue
         done = kept.lines_of(name) if kept and name != RATES else None
         if done is not None:
             where.extend(done)
             continue
+        if spent > SECONDS:
+            where.append(Line(name, "–", "left out: no time", CUT))
+            continue
         before = len(where)
+        signal.setitimer(signal.ITIMER_REAL, LIMIT - spent)
         try:
             where.extend(work() or ())
+        except OutOfTime as error:
+            where.append(Line(name, "–", str(error), CUT))
         except (RuntimeError, AssertionError, ValueError, TypeError, KeyError, OSError) as error:
             print(error, file=sys.stderr, flush=True)
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["without a word"]
             where.append(Line(name, type(error).__name__, lines[-1][:120].replace("|", "/"), "FAILED"))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         if kept:
             kept.keep(name, where[before:])
+        if page:
+            page.write_text(markdown(bench), encoding="utf-8")
         release()
-    return not any(line.verdict == "FAILED" for line in (*bench.checks, *bench.lines))
+    return not any(line.verdict in ("FAILED", CUT) for line in (*bench.checks, *bench.lines))
 
 
 def markdown(bench: Bench) -> str:
@@ -343,31 +372,31 @@ def markdown(bench: Bench) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="tiny sizes; checks that everything runs")
+    parser.add_argument("--tiny", "--quick", action="store_true", help="tiny sizes; checks that everything runs")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--trl-python", metavar="PATH", help="the interpreter of an environment with TRL")
-    parser.add_argument("--out", type=Path, help="where to write (default: RESULTS-gpu.md here; with --quick, nowhere)")
+    parser.add_argument("--out", type=Path, help="where to write (default: RESULTS-gpu.md here; with --tiny, nowhere)")
     given = parser.parse_args(words)
     if given.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error(f"--device {given.device}: no CUDA device; --quick --device cpu tries the script without one")
+        parser.error(f"--device {given.device}: no CUDA device; --tiny --device cpu tries the script without one")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products are asked for below
     torch.set_num_threads(given.threads)
     use_device(given.device)
-    plan = QUICK if given.quick else FULL
-    out = given.out or (None if given.quick else HERE / "RESULTS-gpu.md")
+    plan = QUICK if given.tiny else FULL
+    out = given.out or (None if given.tiny else HERE / "RESULTS-gpu.md")
     name = torch.cuda.get_device_name(given.device) if given.device.startswith("cuda") else given.device
     kept = Kept(out.with_suffix(".json"), f"{commit()} {name} {plan}") if out else None
     with tempfile.TemporaryDirectory() as directory:
         model = make(plan.model, Path(directory) / plan.model)
         bench = Bench(plan=plan, device=given.device, directory=model, trl=given.trl_python)
-        right = run(bench, kept)
+        right = run(bench, kept, out)
     text = markdown(bench)
     print(text)
     if out is not None:
         out.write_text(text, encoding="utf-8")
     if not right:
-        raise SystemExit("not all of it was right: see the rows that say FAILED")
+        raise SystemExit(f"not all of it was done, or right: see the rows that say {CUT!r} or FAILED")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Peak memory of training one policy or two, with weights of their own or as adapters on one base.
 
-    python benchmarks/memory.py --model DIR --roles 1|2 [--lora 16] [--bf16] [--device cuda]
+    python benchmarks/memory.py --model DIR --roles 1|2 [--lora 16] [--offload] [--bf16] [--device cuda]
 
 Each role answers every prompt and learns from its answers by GRPO, all in one step, as a co-training phase does. What
 is reported is the most that the device (on a CPU: the process) has held, at the end of the steps.
@@ -13,6 +13,7 @@ from work import Work, answer, now, peak, reward, side, work_of
 
 from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import Evaluation
+from cotrain.config.override import override
 from cotrain.config.policies import adapter, trainable
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import single
@@ -63,10 +64,13 @@ def recipe_of(work: Work, model: str, steps: int, *, roles: int, lora: int, bf16
 def main() -> None:
     parser = side(__doc__.splitlines()[0])
     parser.add_argument("--roles", type=int, choices=(1, 2), required=True)
+    parser.add_argument("--offload", action="store_true", help="who rests lies in the machine's own memory")
     parser.add_argument("--lora", type=int, default=0, help="rank of the adapters; 0: each role has all weights")
     given = parser.parse_args()
     work, steps = work_of(given), given.warmup + given.steps
     recipe = recipe_of(work, given.model, steps, roles=given.roles, lora=given.lora, bf16=given.bf16)
+    if given.offload:
+        recipe = override(recipe, [f"policies.{name}.offload=true" for name in recipe.policies])
     trainer = CoTrainer(recipe, backend=LocalBackend(given.device), wrap=lambda engine: Imposed(engine, work))
     began = now(given.device)
     for _ in range(steps):

@@ -138,6 +138,10 @@ def peak(device: str = "cpu") -> float:
         import torch
 
         return torch.cuda.max_memory_allocated(device) / 2**20
+    if device.startswith("pretended"):
+        from tests.device.pretended import memory
+
+        return memory.peak / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
 
 

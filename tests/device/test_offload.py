@@ -3,6 +3,8 @@
 import gc
 
 import pytest
+import torch
+from torch import nn
 
 from cotrain import api
 from cotrain.backend.local import LocalBackend
@@ -14,7 +16,7 @@ from cotrain.train.trainer import CoTrainer
 from tests.backend.processes import Here
 from tests.backend.test_lag import Stop
 from tests.device.beside import DEVICE, small
-from tests.device.pretended import NAME, memory
+from tests.device.pretended import NAME, Pretended, memory
 from tests.device.test_runs import brief
 from tests.runs.test_run import digest
 
@@ -114,6 +116,10 @@ def test_bytes_of_a_step(lora, half):
         trainer.step()
         rest[moved], most[moved] = memory.now - before, memory.peak - before
         models = {id(h.model): h.model for h in trainer.policies if hasattr(h, "model")}
+        layers = [[m.weight for m in model.modules() if isinstance(m, nn.Linear)] for model in models.values()]
+        shapes, most_layers = {weight.shape for own in layers for weight in own}, max(map(len, layers))
+        copies = [t for t in gc.get_objects() if type(t) is Pretended and t.dtype == torch.bfloat16]
+        assert not moved or sum(t.shape in shapes for t in copies) <= most_layers
         sizes = sorted(sum(p.nbytes for p in model.parameters()) for model in models.values())
         del trainer
     others = sum(sizes[:-1])
