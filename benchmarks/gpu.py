@@ -4,17 +4,16 @@
     python benchmarks/gpu.py --tiny --device cpu                  tiny sizes, some minutes: shows that the script runs
     python benchmarks/gpu.py --tiny --device pretended:0          the same on the device of tests/device
 
-It needs torch, transformers, peft and a folder of what else cotrain imports (below 16 MiB), and no installation:
+It needs torch, transformers, peft, a folder of what else cotrain imports (5 MiB), and no installation:
 
-    pip install --target card --no-deps httpx2 httpcore2 h11 anyio certifi idna truststore math-verify \
-        latex2sympy2_extended antlr4-python3-runtime==4.13.2 sympy mpmath rich markdown-it-py mdurl pygments
-    PYTHONPATH=card python benchmarks/gpu.py
+    pip install --target card --no-deps math-verify latex2sympy2_extended antlr4-python3-runtime==4.13.2
+    PYTHONPATH=.:card python benchmarks/gpu.py
 
-In this order: the machine's rates;
-checks (fast decoding against the slow reference, the layouts of the update, recipes beside the CPU, Tango twice, a kill
-and a resume); then figures, on a random Qwen2 of 0.5B parameters in bfloat16 arithmetic: decoding with and without
-CUDA graphs, one update, a GRPO step (beside TRL's, if its interpreter is named), a Tango step beside a GRPO step, and
-peak memory of one role, of two with weights of their own, and of two adapters on one base, without and with --offload.
+In this order: the machine's rates; checks (fast decoding against the slow reference, the layouts of the update,
+recipes beside the CPU, Tango twice, a kill and a resume); then figures, on a random Qwen2 of 0.5B parameters in
+bfloat16 arithmetic: decoding with and without CUDA graphs, one update, a GRPO step (beside TRL's, if its interpreter is
+named), a Tango step beside a GRPO step, and peak memory of one role, of two with weights of their own, and of two
+adapters on one base, without and with --offload.
 
 A section that fails is a row that says why; a failed check or section ends the command with 1 after everything else
 has run. It ends in ten minutes: the section that is at work then is a row too, as are those that never began. Page and
@@ -242,7 +241,9 @@ class Bench:
             words = ["--model", str(self.directory), "--bf16", "--roles", str(roles), "--lora", str(lora), *words]
             found = ask(self.command("memory", self.plan.held, *words))
             first = first or {key: found[key] for key in ("peak_mib", "seconds")}
-            name = f"peak memory: {('one role', 'two roles')[roles - 1]}, {what}{', --offload' * ('--offload' in words)}"
+            name = (
+                f"peak memory: {('one role', 'two roles')[roles - 1]}, {what}{', --offload' * ('--offload' in words)}"
+            )
             share = f"{found['peak_mib'] / first['peak_mib']:.2f} times one role's"
             self.lines.append(
                 Line(name, f"{number(found['peak_mib'])} MiB", f"{number(found['seconds'])} s a step", share)

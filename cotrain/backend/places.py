@@ -54,10 +54,13 @@ class VllmPlacement:
     settings: VllmSettings = DEFAULT_SETTINGS
 
     def __call__(self, policies: ResolvedPolicies, seed: int, device: str, threads: int) -> list[EnginePlacement]:
-        if device == "cpu":
-            for name, spec in policies.items():
-                if spec.speaks:
-                    refuse_heads(name, spec)
+        for name, spec in policies.items():
+            if spec.speaks and getattr(spec, "load_in_4bit", False):
+                raise ConfigError(
+                    f"policy {name!r}: vLLM samples from whole weights; load_in_4bit goes with --engine embedded"
+                )
+            if spec.speaks and device == "cpu":
+                refuse_heads(name, spec)
         places = []
         for names in self.group_by_weights(policies):
             group = {name: policies[name] for name in names}

@@ -300,6 +300,9 @@ class ShardedPolicyFactory(PolicyFactory):
     """Where models are put into shards as they are built."""
 
     def __init__(self, policies: Mapping[str, Any], seed: int, device: str) -> None:
+        for field, why in (("offload", "shards stay on their devices"), ("load_in_4bit", "4 bits have no shards")):
+            if any(getattr(spec, field, False) for spec in policies.values()):
+                raise ConfigError(f"{field}=true goes with --world 1: {why} of ranks; leave it out")
         super().__init__(policies, seed, device)
         self._mesh = init_device_mesh(torch.device(device).type, (dist.get_world_size(),))
         self._sharded: dict[nn.Module, Sharded] = {}

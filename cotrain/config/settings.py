@@ -24,7 +24,18 @@ from typing import Any, Literal, overload
 from cotrain.config.by_size import settings_by_size, size_defaults
 from cotrain.config.evaluation import Evaluation, Implied
 from cotrain.config.override import override
-from cotrain.config.policies import Adapter, Frozen, Learning, LrDecay, Policy, Trained, Weights, adapter, frozen, trainable
+from cotrain.config.policies import (
+    Adapter,
+    Frozen,
+    Learning,
+    LrDecay,
+    Policy,
+    Trained,
+    Weights,
+    adapter,
+    frozen,
+    trainable,
+)
 from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import Protocol, Schedule
 from cotrain.core.arguments import bound_arguments, check_argument, hints_of, takes_function

@@ -134,6 +134,10 @@ class StaticScheduler(Scheduler):
         self.counts.sampled_tokens += sum(len(row.token_ids) for row in rows)
         return rows
 
+    def release(self) -> None:
+        super().release()
+        self._recordings.clear()
+
     def _reset_rows(self) -> None:
         self._cache = StaticCache(self.autocast)
         self.running = DeferredRows(self.device)

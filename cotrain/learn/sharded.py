@@ -44,7 +44,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from cotrain.core.errors import ConfigError, ModelError, RankShort
+from cotrain.core.errors import ModelError, RankShort
 from cotrain.core.state import State
 from cotrain.learn.collate import ForwardInput
 from cotrain.learn.contract import Sequences
@@ -178,10 +178,6 @@ class ShardedLearner(TorchLearner):
 
     def __init__(self, sharded: Sharded, **settings: Any) -> None:
         """``settings``: of ``TorchLearner``."""
-        if settings.get("offload"):
-            raise ConfigError(
-                "offload=true goes with --world 1: ranks hold their shards on their devices; leave it out"
-            )
         self.sharded = sharded
         self._most: int | None = None  # tokens of a pass, where a rank has had too little memory for more
         super().__init__(sharded.model, scorer=partial(ShardedScorer, sharded=sharded), **settings)

@@ -120,9 +120,7 @@ class TorchLearner(PolicyVerbs):
         self._renewed = 0  # and after how many the optimiser began anew
         self._every, self._offload = restart_every, offload
         kept_on = torch.device("cpu") if offload else self.scorer.device
-        self._start = {
-            name: p.detach().to(kept_on, copy=True) for name, p in self._trained.items() if restart_weights
-        }
+        self._start = {name: p.detach().to(kept_on, copy=True) for name, p in self._trained.items() if restart_weights}
         self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
 
     @property

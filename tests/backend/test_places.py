@@ -5,6 +5,7 @@ import pytest
 from cotrain.backend.multi_process import LEARNERS, MultiProcessBackend
 from cotrain.backend.places import VllmPlacement, embedded_alone
 from cotrain.config.policies import adapter, critic, ema, frozen, reward_model, trainable
+from cotrain.core.errors import ConfigError
 from cotrain.runs import run as loop
 from tests.backend.processes import Here
 from tests.backend.test_several import RECIPES, digest
@@ -69,3 +70,8 @@ def test_lost_engines_of_several_change_nothing(tmp_path):
         assert launcher.lost == len(losses) and launcher.begun[LEARNERS] == 1
         found.append(digest(out))
     assert found[0] == found[1]
+
+
+def test_an_engine_that_reads_whole_weights_is_not_asked_for_four_bits():
+    with pytest.raises(ConfigError, match="policy 'start': vLLM samples from whole weights"):
+        places({"start": frozen(BASE, load_in_4bit=True)})

@@ -1,12 +1,15 @@
 """Learners in shards against the plain learner: equal bits on one rank, equal but for rounding on several."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from cotrain.core.errors import ModelError
+from cotrain.backend.ranks import ShardedPolicyFactory
+from cotrain.config.policies import frozen
+from cotrain.core.errors import ConfigError, ModelError
 from cotrain.disk.parts import join_parts
 from cotrain.learn.sharded import Sharded
 from tests.backend.processes import Apart
@@ -135,3 +138,10 @@ def test_the_shares_of_all_ranks_are_the_whole(world, critic, on):
 def test_a_model_without_layers_that_are_known_is_refused():
     with pytest.raises(ModelError, match="Linear has no layers of transformers to be sharded; use --world 1"):
         Sharded(nn.Linear(2, 2), None)
+
+
+@pytest.mark.parametrize("field", ["offload", "load_in_4bit"])
+def test_what_ranks_cannot_hold_is_refused(field):
+    """Of a policy that does not learn too, and before anything is loaded."""
+    with pytest.raises(ConfigError, match=f"{field}=true goes with --world 1"):
+        ShardedPolicyFactory({"start": replace(frozen("nowhere"), **{field: True})}, 0, "cpu")

@@ -1,5 +1,6 @@
 """``--offload``: who rests is not on the device, and no bit changes."""
 
+import asyncio
 import gc
 
 import pytest
@@ -18,6 +19,7 @@ from tests.backend.test_lag import Stop
 from tests.device.beside import DEVICE, small
 from tests.device.pretended import NAME, Pretended, memory
 from tests.device.test_runs import brief
+from tests.helpers import mixed_requests
 from tests.runs.test_run import digest
 
 pytestmark = pytest.mark.whole
@@ -124,6 +126,24 @@ def test_bytes_of_a_step(lora, half):
         del trainer
     others = sum(sizes[:-1])
     assert rest[True] <= rest[False] - others and most[True] <= most[False] - others
+
+
+def test_rows_of_two_policies_that_are_served_side_by_side():
+    """One step of each in turn, as a server has it: weights change places while rows run."""
+    found = []
+    for recipe in (brief(kl=0.1), brief(kl=0.1, offload=True)):
+        trainer = CoTrainer(recipe, backend=LocalBackend(DEVICE))
+        asked = mixed_requests(["generator", "verifier"], 6, seed=2)
+
+        async def play(engine=trainer.engine, asked=asked):
+            tasks = [asyncio.ensure_future(engine.sample(one)) for one in asked]
+            await asyncio.sleep(0)
+            while engine.step():
+                await asyncio.sleep(0)
+            return [await task for task in tasks]
+
+        found.append(asyncio.run(play()))
+    assert found[0] == found[1]
 
 
 def test_a_run_its_checkpoints_and_its_resumption(tmp_path):

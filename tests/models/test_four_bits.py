@@ -100,7 +100,9 @@ def test_a_run_and_what_is_exported_of_it(quantised, tmp_path):
 
 def test_the_estimate_is_what_the_weights_take(quantised):
     base = quantised()
-    held = sum(p.nbytes + (p.quant_state.absmax.nbytes if p.dtype == torch.uint8 else 0) for p in base.module.parameters())
+    held = sum(
+        p.nbytes + (p.quant_state.absmax.nbytes if p.dtype == torch.uint8 else 0) for p in base.module.parameters()
+    )
     recipe = grpo(**{**SMALL, "model": "embedded"}, lora=4, load_in_4bit=True, kl=0.1)
     estimated = estimate_run(recipe, device="cpu")
     adapter = 4 * 4 * estimated.shapes["embedded"].linear_sides
