@@ -241,9 +241,8 @@ class Bench:
             words = ["--model", str(self.directory), "--bf16", "--roles", str(roles), "--lora", str(lora), *words]
             found = ask(self.command("memory", self.plan.held, *words))
             first = first or {key: found[key] for key in ("peak_mib", "seconds")}
-            name = (
-                f"peak memory: {('one role', 'two roles')[roles - 1]}, {what}{', --offload' * ('--offload' in words)}"
-            )
+            turns = ", --offload" if "--offload" in words else ""
+            name = f"peak memory: {('one role', 'two roles')[roles - 1]}, {what}{turns}"
             share = f"{found['peak_mib'] / first['peak_mib']:.2f} times one role's"
             self.lines.append(
                 Line(name, f"{number(found['peak_mib'])} MiB", f"{number(found['seconds'])} s a step", share)

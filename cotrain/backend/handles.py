@@ -328,12 +328,8 @@ def compute_shape(name: str, spec: PolicySpec, model: nn.Module) -> ComputeShape
     own = {p for path, p in model.named_parameters() if ".lora_" not in path or f".policy-{name}." in path}
     embedding = core.get_input_embeddings().weight
     head = core.get_output_embeddings().weight if spec.head == "lm" else full_model.head.weight
-    halves = torch.uint8  # two weights of 4 bits
-    body = (
-        sum(p.numel() * (2 if p.dtype == halves else 1) for p in own)
-        - embedding.numel()
-        - (0 if head is embedding else head.numel())
-    )
+    weights = sum(p.numel() * (2 if p.dtype == torch.uint8 else 1) for p in own)  # of 4 bits two in a byte
+    body = weights - embedding.numel() - (0 if head is embedding else head.numel())
     adapter = sum(p.numel() for path, p in model.named_parameters() if f".policy-{name}." in path)
     heads = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
     size = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)

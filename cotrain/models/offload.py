@@ -7,8 +7,8 @@
     update     generator | start, verifier rest
 
 A policy is woken before each of its passes, by what selects its adapter too, so no phase has to be announced. What is
-not asked for stays where it is until another policy needs the device: one that works alone is never moved. Parts are the
-base of a model, with the adapters of nobody, and each adapter. Copies are exact, so results have the same bits.
+not asked for stays where it is until another policy needs the device: one that works alone is never moved. Parts are
+the base of a model, without adapters, and each adapter. Copies are exact, so results have the same bits.
 
 The moments of optimisers rest by themselves (``learn/torch_learner.py``). Left out: pinned memory, copies beside
 computation, and keys and values of conversations that go on, which stay on the device.

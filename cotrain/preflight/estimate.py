@@ -5,8 +5,8 @@ as far as a run looks at once. The parts are sums of sizes:
 
 ::
 
-    weights      parameters × 4 bytes (2 in bfloat16, 0.56 of linear layers in 4 bits), once for policies that share them; as much again where they are
-                 laid out for decoding (``engine/packed.py``)
+    weights      parameters × 4 bytes (2 in bfloat16, 0.56 of linear layers in 4 bits), once for policies that share
+                 them; as much again where they are laid out for decoding (``engine/packed.py``)
     optimiser    two moments of each trained parameter, and while an update is made its gradient
     cache        keys and values: rows × longest answer × 3/2, and prompts (``engine/cache.py``)
     activations  what the backward pass of ``micro_tokens`` tokens reads, about 10 · hidden + 4 · inner + 4 · key widths
@@ -204,7 +204,7 @@ class RunEstimate:
             pooled = follows and learns and not turns
             copies, share = getattr(spec, "keep", 1) + 1 if pooled else 1, 1 if follows else world
             base = (spec.model, "" if spec.shares_base else name, each)
-            own_parts = [base]
+            own_parts: list[tuple[Any, ...]] = [base]
             weights[base] = each * copies / share
             if isinstance(spec, Learning):
                 trained = _trained_parameters(spec, shape)

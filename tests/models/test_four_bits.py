@@ -1,4 +1,5 @@
-"""``--load-in-4bit``: what is refused; and where bitsandbytes is, that a layer is the one with its weights written out."""
+"""``--load-in-4bit``: what is refused; and where bitsandbytes is, that layers compute as those
+with these weights written out."""
 
 import pytest
 import torch
