@@ -348,7 +348,7 @@ def markdown(bench: Bench) -> str:
     )
     head = ["", "| what | found | beside | |", "|---|---|---|---|"]
     lines = [
-        "# Measured on a GPU" if bench.device != "cpu" else "# A dry run",
+        "# Measured on a GPU" if bench.device.startswith("cuda") else "# A dry run",
         "",
         "`python benchmarks/gpu.py [--trl-python PATH]`. A random Qwen2 of the sizes of Qwen2.5-0.5B (in the GRPO "
         "step and",

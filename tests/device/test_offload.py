@@ -107,6 +107,7 @@ def models_of(trainer):
 def copies_of(trainer):
     """How many models have copies of their linear layers in half precision on the device."""
     layers = [[m.weight.shape for m in model.modules() if isinstance(m, nn.Linear)] for model in models_of(trainer)]
+    gc.collect()
     held = [t for t in gc.get_objects() if type(t) is Pretended and t.dtype == torch.bfloat16]
     return sum(t.shape in layers[0] for t in held) / min(map(len, layers))
 
