@@ -257,19 +257,9 @@ class LearnerHandle(ModelHandle):
 
     changes = True
 
-    def __init__(
-        self,
-        name: str,
-        spec: ModelSpec,
-        renderer: Rendering | None,
-        model: nn.Module,
-        learner: TorchLearner,
-        *,
-        activate: Callable[[], object] | None = None,
-        base: AdapterBase | None = None,
-    ) -> None:
-        """``base``: where its adapter lies, if its weights are one."""
-        super().__init__(name, spec, renderer, model, activate=activate, base=base)
+    def __init__(self, *policy: Any, learner: TorchLearner, **options: Any) -> None:
+        """``policy``, ``options``: as of ``ModelHandle``; ``base`` is where its adapter lies, if its weights are one."""
+        super().__init__(*policy, **options)
         self.learner = learner
 
     @property

@@ -181,13 +181,13 @@ class PolicyFactory:
         model.requires_grad_(True)
         activate = self.place(name, spec, model)
         learner = self.make_learner(model, spec, activate)
-        return LearnerHandle(name, spec, renderer, model, learner, activate=activate)
+        return LearnerHandle(name, spec, renderer, model, learner=learner, activate=activate)
 
     def build_adapter(self, name: str, spec: Any) -> LearnerHandle:
         """The adapter of this policy on the base that it shares, with an optimiser."""
         model, renderer, activate, base = self.adapter_module(name, spec)
         learner = self.make_learner(model, spec, activate)
-        return LearnerHandle(name, spec, renderer, model, learner, activate=activate, base=base)
+        return LearnerHandle(name, spec, renderer, model, learner=learner, activate=activate, base=base)
 
     def make_learner(self, model: nn.Module, spec: Any, activate: Callable[[], object] | None = None) -> TorchLearner:
         return TorchLearner(model, **spec.learner_options, activate=activate)

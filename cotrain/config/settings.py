@@ -24,18 +24,7 @@ from typing import Any, Literal, overload
 from cotrain.config.by_size import settings_by_size, size_defaults
 from cotrain.config.evaluation import Evaluation, Implied
 from cotrain.config.override import override
-from cotrain.config.policies import (
-    Adapter,
-    Frozen,
-    Learning,
-    LrDecay,
-    Policy,
-    Trained,
-    Weights,
-    adapter,
-    frozen,
-    trainable,
-)
+from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import Protocol, Schedule
 from cotrain.core.arguments import bound_arguments, check_argument, hints_of, takes_function
@@ -185,7 +174,7 @@ class Settings:
     def _with_schedule(self, policy: Policy) -> Policy:
         if self.offload and isinstance(policy, Weights):
             policy = replace(policy, offload=True)
-        if self.load_in_4bit and isinstance(policy, Trained | Adapter | Frozen):  # of which the first refuses
+        if self.load_in_4bit and isinstance(policy, Weights) and policy.kind in ("adapter", "frozen", "trainable"):
             policy = replace(policy, load_in_4bit=True)
         if not isinstance(policy, Learning):
             return policy

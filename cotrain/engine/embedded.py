@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -88,34 +88,23 @@ class EmbeddedEngine:
         kinds = autocast if isinstance(autocast, Mapping) else dict.fromkeys([*models, *(scorers or {})], autocast)
         place = torch.device(device)
         fixed = place.type != "cpu" if static is None else static
-        make = _SchedulerFactory(place, fixed, recorded, residence)
-
-        def place_model(name: str, model: nn.Module) -> nn.Module:
+        make = _SchedulerFactory(place, fixed, recorded)
+        schedulers: dict[str, Scheduler | ScoringScheduler] = {}
+        for name, model in {**models, **(scorers or {})}.items():
             if residence is None:
-                return model.to(device)
-            adapters[name]()
-            return model
+                model.to(device)
+            else:
+                adapters[name]()
+            kind, select = kinds.get(name), adapters.get(name)
+            if name in models:
+                room, pack = rows.get(name, ROWS), name in pack_weights
+                schedulers[name] = make(name, model, max_rows=room, autocast=kind, activate=select, pack=pack)
+            else:
+                from cotrain.engine.scoring import ScoringScheduler
 
-        schedulers: dict[str, Scheduler | ScoringScheduler] = {
-            name: make(
-                name,
-                place_model(name, model),
-                max_rows=rows.get(name, ROWS),
-                autocast=kinds.get(name),
-                activate=adapters.get(name),
-                pack=name in pack_weights,
-            )
-            for name, model in models.items()
-        }
-        if scorers:
-            from cotrain.engine.scoring import ScoringScheduler
-
-            schedulers |= {
-                name: ScoringScheduler(
-                    name, place_model(name, model), autocast=kinds.get(name), activate=adapters.get(name)
-                )
-                for name, model in scorers.items()
-            }
+                schedulers[name] = ScoringScheduler(name, model, autocast=kind, activate=select)
+            if residence is not None:
+                residence.when_resting(model, schedulers[name].release)
         self._schedulers = dict(sorted(schedulers.items()))
         self._first = {name: scheduler.at_once for name, scheduler in schedulers.items()}
 
@@ -238,8 +227,7 @@ class _SchedulerFactory:
     """Makes schedulers, which share copies of a model's weights; ``fixed``: of fixed shapes, which share memory of
     recordings, and other schedulers for a model that they cannot decode."""
 
-    def __init__(self, device: torch.device, fixed: bool, recorded: bool, residence: Residence | None) -> None:
-        self._residence = residence
+    def __init__(self, device: torch.device, fixed: bool, recorded: bool) -> None:
         self._fixed, self._may_pack = fixed, device.type == "cpu" and not fixed
         self._recorder = None
         if fixed and recorded:
@@ -249,13 +237,7 @@ class _SchedulerFactory:
         self._copies: dict[tuple[int, torch.dtype], HalfPrecisionCopies] = {}
         self._packed: dict[int, PackedWeights] = {}
 
-    def __call__(self, policy: str, model: nn.Module, **settings: Any) -> Scheduler:
-        scheduler = self._make_scheduler(policy, model, **settings)
-        if self._residence:
-            self._residence.when_resting(model, scheduler.release)
-        return scheduler
-
-    def _make_scheduler(
+    def __call__(
         self,
         policy: str,
         model: nn.Module,
