@@ -258,7 +258,7 @@ class LearnerHandle(ModelHandle):
     changes = True
 
     def __init__(self, *policy: Any, learner: TorchLearner, **options: Any) -> None:
-        """``policy``, ``options``: as of ``ModelHandle``; ``base`` is where its adapter lies, if its weights are one."""
+        """``policy``, ``options``: as of ``ModelHandle``; ``base``: where its adapter lies, if it is one."""
         super().__init__(*policy, **options)
         self.learner = learner
 
