@@ -61,6 +61,7 @@ class Scheduler:
     """The waiting and the running rows of one policy."""
 
     counts: EngineCounts
+    takes_turns = False  # on the device, with other models
     casts_kept = True  # by autocast, for the length of an admission or a decode step
 
     def __init__(
@@ -107,12 +108,15 @@ class Scheduler:
     def ready_count(self, patient: bool) -> int:
         """How many of the waiting rows may enter now. ``patient``: other schedulers have rows to go on with.
 
-        A decode step costs hardly more for many rows than for few. So while other schedulers run, nothing enters:
-        reviews wait until the solutions that they are about have all been written, and then decode side by side. And
-        models that do not fit beside each other change places once a batch (``models/offload.py``).
+        A decode step costs hardly more for many rows than for few. So while other schedulers run, only a full batch
+        enters: reviews wait until the solutions that they are about have all been written, and then decode side by
+        side. Nothing enters then where models take turns (``models/offload.py``), which change places once a batch.
         """
-        count = 0 if patient else min(len(self.waiting), self.at_once - len(self.running))
-        few = max(min(LEAST_ADMITTED, self.at_once // 4), len(self.running) // 4) if self.running else 1
+        room = self.at_once - len(self.running)
+        count = 0 if patient and self.takes_turns else min(len(self.waiting), room)
+        few = room if patient else 1
+        if self.running:
+            few = max(few, min(LEAST_ADMITTED, self.at_once // 4), len(self.running) // 4)
         return count if count >= few else 0
 
     @torch.inference_mode()

@@ -27,6 +27,8 @@ BATCH_TOKENS = 16384  # padded tokens of one forward pass
 class ScoringScheduler:
     """The waiting requests of one scoring policy. Has what ``EmbeddedEngine`` asks of a scheduler."""
 
+    takes_turns = False  # it always does
+
     def __init__(
         self,
         policy: str,
