@@ -201,10 +201,8 @@ def check_recipe(recipe: Recipe) -> None:
         check_protocol(f"phase {phase.name!r}", phase.protocol, passed, unnamed=recipe.stores.keys())
     for name, store in recipe.stores.items():
         if not callable(getattr(store, "with_episodes", None)):
-            raise ConfigError(
-                f"recipe {recipe.name!r}: store {name!r} is a {type(store).__name__}; expected one with the methods of "
-                "cotrain.rollout.stores, such as TaskPool()"
-            )
+            found, wanted = type(store).__name__, "one with the methods of cotrain.rollout.stores, such as TaskPool()"
+            raise ConfigError(f"recipe {recipe.name!r}: store {name!r} is a {found}; expected {wanted}")
     for measure in evaluation.measures:
         for role in getattr(measure, "roles", ()):
             _check_known("role", role, recipe.roles, "evaluation, measures")

@@ -133,14 +133,8 @@ def single(
     refused: they are bound to it."""
     if misplaced:
         _refuse_misplaced(protocol, next(iter(misplaced)))
-    phase = Phase(
-        name=name,
-        protocol=protocol,
-        objectives=objectives,
-        group_size=group_size,
-        unlabelled=unlabelled,
-        stores=stores,
-    )
+    options = {"group_size": group_size, "unlabelled": unlabelled, "stores": stores}
+    phase = Phase(name=name, protocol=protocol, objectives=objectives, **options)  # type: ignore[arg-type]
     return Schedule(phases=(phase,), cycle=(name,))
 
 

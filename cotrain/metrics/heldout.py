@@ -34,16 +34,6 @@ from cotrain.metrics.verdicts import (
 Measure = Callable[[Sequence[Episode]], dict[str, Estimate]]
 
 
-def _about(*roles: str) -> Callable[[Measure], Measure]:
-    """Says which roles a measure reads, so that a recipe without one of them is refused."""
-
-    def mark(measure: Measure) -> Measure:
-        vars(measure)["roles"] = roles
-        return measure
-
-    return mark
-
-
 BASE_RATE, CALLED_RIGHT, READ = Share("correct", "all"), Share("said", "parsed"), Share("parsed", "all")
 WRONG_STEP = Share("wrong_reason", "right_verdict")
 GAP = Bounded(belief_gap, -1.0, 1.0, frozenset(("said", "believable", "parsed")))
@@ -64,10 +54,15 @@ VERDICTS_SHOWN: Mapping[str, Statistic] = {
 }
 
 
+def _about(measure: Measure, *roles: str) -> Measure:
+    """Marks it with the roles that it reads, so that a recipe without one of them is refused."""
+    vars(measure)["roles"] = roles
+    return measure
+
+
 def solving(role: str, k: int) -> Measure:
     """``pass@1``, ``pass@k``, ``majority@k`` and ``step_accuracy`` of a solver at its own temperature."""
 
-    @_about(role)
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {task: answer_counts(traces, k) for task, traces in traces_by_task(episodes, role).items()}
         samples = sum(row["samples"] for row in counts.values())
@@ -84,14 +79,13 @@ def solving(role: str, k: int) -> Measure:
             shares[f"{role}/majority@{k}"] = make_figure(counts, Share("vote", "enough"), tasks)
         return defined_figures(shares)
 
-    return measure
+    return _about(measure, role)
 
 
 def passing(role: str, most: int) -> Measure:
     """``pass@k`` of a solver for k = 1, 2, 4, … and ``most``, each unbiased from all samples of a task."""
     ks = sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)})
 
-    @_about(role)
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
@@ -104,7 +98,7 @@ def passing(role: str, most: int) -> Measure:
             {f"{role}/pass@{k}": make_figure(counts, Share(f"any@{k}", f"enough@{k}"), tasks[k]) for k in ks}
         )
 
-    return measure
+    return _about(measure, role)
 
 
 def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
@@ -127,7 +121,6 @@ def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
 def selecting(role: str, judge: str, k: int) -> Measure:
     """``best@k`` (the solution the judge scores highest) and ``weighted@k`` (answers weighed by the judge's scores)."""
 
-    @_about(role, judge)
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         reviews, counts = reviews_of(episodes, judge), {}
         for task, traces in traces_by_task(episodes, role).items():
@@ -144,7 +137,7 @@ def selecting(role: str, judge: str, k: int) -> Measure:
             }
         )
 
-    return measure
+    return _about(measure, role, judge)
 
 
 def verifying(judge: str, gap: str = "gap") -> Measure:
@@ -152,7 +145,6 @@ def verifying(judge: str, gap: str = "gap") -> Measure:
     much more often it says CORRECT than is true, over readable reviews, under the name ``gap``: of two judges the
     second one needs another."""
 
-    @_about(judge)
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {task: review_counts(traces) for task, traces in traces_by_task(episodes, judge).items()}
         if not counts:
@@ -164,7 +156,7 @@ def verifying(judge: str, gap: str = "gap") -> Measure:
         }
         return defined_figures({**found, gap: make_figure(counts, GAP, total["all"])})
 
-    return measure
+    return _about(measure, judge)
 
 
 def noting(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -> Measure:
@@ -175,7 +167,6 @@ def noting(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -
 
     statistic = Bounded(note_mean, low, high, frozenset(("sum", "count")))
 
-    @_about(role)
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}
         for task, traces in traces_by_task(episodes, role).items():
@@ -184,7 +175,7 @@ def noting(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -
         total = sum(row["count"] for row in counts.values())
         return defined_figures({f"{role}/truth/{note.name}": make_figure(counts, statistic, total)})
 
-    return measure
+    return _about(measure, role)
 
 
 def judged_by(judge: str, k: int = 8) -> tuple[Measure, ...]:

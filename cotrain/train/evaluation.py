@@ -59,11 +59,10 @@ def measure_protocol(
     for measure in evaluation.measures:
         figures = measure(played)
         for key in figures.keys() & found.keys():
-            if not math.isclose(figures[key].value, found[key].value, abs_tol=1e-9):
-                raise ConfigError(
-                    f"evaluation: two measures give {key!r}, {found[key].value:.3f} and {figures[key].value:.3f}; "
-                    "leave one out, or give it another name, as in verifying('second', gap='second/gap')"
-                )
+            one, other = found[key].value, figures[key].value
+            if not math.isclose(one, other, abs_tol=1e-9):
+                hint = "leave one out, or give it another name, as in verifying('second', gap='second/gap')"
+                raise ConfigError(f"evaluation: two measures give {key!r}, {one:.3f} and {other:.3f}; {hint}")
         found |= figures
     refuse_unmarked_answers(f"held-out problems of {split}", played, found)
     found |= broken_off_share(played)
