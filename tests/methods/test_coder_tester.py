@@ -170,7 +170,7 @@ def test_cure_in_one_episode(source):
     assert paid(coder) == [1.0, 0.0, 0.0]  # by the reference tests, which do not see what STRICT does to 7
     # 7 -> 5: valid, and SAME fails it, LARGER too; 4 -> 4: LARGER alone fails it; 7 -> 7: both wrong programs pass it
     assert paid(tester) == [1.0, 0.5, -1.0, 0.0]
-    assert [t.truth["valid"] for t in tester] == [1.0, 1.0, 0.0, 0.0]
+    assert [t.truth["valid_tests"] for t in tester] == [1.0, 1.0, 0.0, 0.0]
     assert [t.truth["wrong_output"] for t in tester] == [0.0, 0.0, 1.0, 0.0]
     assert tester[3].parsed["failure"] == "no test" and [t.truth["correct"] for t in tester] == [
         True,

@@ -25,7 +25,7 @@ WORTH = Signal("worth", meaning="what a turn of tests earns, as the recipe has i
 CAUGHT = Note[bool]("caught", bool, "of a wrong program: does it fail a test")
 CAUGHT_RIGHTLY = Note[bool]("caught_rightly", bool, "of a wrong program: does it fail a valid test")
 BLAMED = Note[bool]("blamed", bool, "of a right program: does it fail a test")
-VALID = Note[float]("valid", float, "share of the tests asked for that the reference program passes")
+VALID = Note[float]("valid_tests", float, "share of the tests asked for that the reference program passes")
 WRONG_OUTPUT = Note[float]("wrong_output", float, "share of the tests asked for that name another output")
 BAD_INPUT = Note[float]("bad_input", float, "share of the tests asked for with which the reference program fails")
 FIGURES = {"solver": (CAUGHT, CAUGHT_RIGHTLY, BLAMED), "tester": (CORRECT, VALID, WRONG_OUTPUT, BAD_INPUT)}
