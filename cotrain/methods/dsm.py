@@ -193,6 +193,6 @@ def dsm(
         objectives=learn,
         schedule=alternate(*phases, ratio=ratio[:both], warmup={"verifier": warmup} if trained else {}),
         evaluate=partial(play, votes=1),
-        measures=(*((verifying("meta"),) if meta else ()), *judged_by("verifier")),
+        measures=(*((verifying("meta", gap="meta/gap"),) if meta else ()), *judged_by("verifier")),
         fixed=run.fixed(),
     )

@@ -88,6 +88,11 @@ def mae(
         objectives=objectives,
         schedule=alternate(phase, ratio=(1,)),
         evaluate=partial(examine_all, votes=votes),
-        measures=(solving("solver", 8), noting("proposer", VALID), verifying("rater"), verifying("judge")),
+        measures=(
+            solving("solver", 8),
+            noting("proposer", VALID),
+            verifying("rater", gap="rater/gap"),
+            verifying("judge"),
+        ),
         stores={"pool": TaskPool(cap=cap)},
     )
