@@ -271,6 +271,14 @@ def test_the_studies_of_the_documentation_can_be_run(path, capsys, prepared):
     assert str(study.out) == f"runs/studies/{path.stem}" and f"in runs/studies/{path.stem}" in capsys.readouterr().out
 
 
+def test_arms_that_are_measured_otherwise_are_refused_before_anything_runs(tmp_path, capsys):
+    """The dry run says it too, not the first part after an hour of gates."""
+    text = shipped_studies()["judges"].read_text(encoding="utf-8")
+    file = written(tmp_path, text.replace('"evaluation.group_size=4",', ""))
+    assert main(["study", str(file), "--dry-run"]) == 2
+    assert "expected the same" in capsys.readouterr().err
+
+
 def test_there_are_studies():
     assert {path.stem for path in STUDIES} >= {"ceiling", "noisy-oracle", "judged", "views"}
 

@@ -139,7 +139,9 @@ class ComparisonPlan:
     def make_recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
         """What each of these arms will run. Raises UserError for what no run could begin with."""
         source, begun = self.task_argument(), {arm.label: (self.out / arm.slug).exists() for arm in arms}
-        return {arm.label: recipe_of_arm(arm, source, self.run_settings, begun=begun[arm.label]) for arm in arms}
+        recipes = {arm.label: recipe_of_arm(arm, source, self.run_settings, begun=begun[arm.label]) for arm in arms}
+        _refuse_unlike(recipes)
+        return recipes
 
     @property
     def run_ends(self) -> dict[str, float]:
@@ -162,7 +164,6 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     run has been stopped."""
     arms = distinct_arms(plan.arms)
     recipes, task_flags, source = plan.make_recipes(arms), plan.problem_arguments, plan.task_argument()
-    _refuse_unlike(recipes)
     how = AnswerFormat(**{field.name: getattr(plan, field.name) for field in fields(AnswerFormat)})
     begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
     answers = asking.answer_settings(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun_labels)
