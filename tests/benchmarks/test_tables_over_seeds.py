@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+
+import cotrain
+from cotrain.core.errors import DataError
+from cotrain.methods.grpo import grpo
+from tests.helpers import EASY, TINY
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import batch_figures
 import crossed
+import reward_order
 import what_changed
 
 
@@ -125,3 +132,21 @@ def test_a_summary_that_cannot_be_read_is_one_line(
         what_changed.main([str(tmp_path)])
     said = capsys.readouterr().err
     assert what in said and "expected what a finished run" in said
+
+
+def test_pairs_of_answers_are_counted_by_hand() -> None:
+    groups = {"a": [(0.5, True), (0.5, False), (0.0, False), (1.0, False)], "b": [(1.0, True)], "c": [(0.0, False)]}
+    counted = reward_order.count_pairs(groups)
+    assert counted == {"pairs": 3, "ties": 1, "order": 1}
+    lines = reward_order.rows({"judge": [[counted], [Counter(pairs=4, ties=2, order=2)]], "none": [[Counter()]]})
+    assert lines[2:] == ["| judge | 1 | 7 | 0.42 | 0.75 | 0.50, 1.00 |"]
+
+
+def test_pairs_are_read_from_the_rollouts_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = grpo(model=TINY, tasks=EASY, kl=0.0, steps=4, tasks_per_step=2, group_size=2, evaluation_tasks=1)
+    cotrain.run(made, out=tmp_path / "grpo" / "seed-0")
+    capsys.readouterr()
+    reward_order.main([str(tmp_path), "--signal", "outcome", "--parts", "2"])
+    assert len(capsys.readouterr().out.splitlines()) == 2  # a tiny model is never right, so there is no pair
+    with pytest.raises(DataError, match="no answer was given the signal 'pay'"):
+        reward_order.main([str(tmp_path)])
