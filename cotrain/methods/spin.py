@@ -31,7 +31,8 @@ from cotrain.core.notes import PROBLEM
 from cotrain.config.evaluation import Implied
 from cotrain.config.settings import Restart
 from cotrain.learn.preference import CHOSEN, PairLoss, Preference
-from cotrain.tasks.pairs import ChatTask, messages_of
+from cotrain.rollout.pairs import reply_to
+from cotrain.tasks.pairs import ChatTask
 from cotrain.text.role_prompts import SOLVE_BARE
 
 MOST = 256  # tokens of an opponent's reply, as the authors'
@@ -54,11 +55,8 @@ async def against_the_solution(task: Task, roles: Roles, *, rival: str | None) -
 
 async def against_the_reply(task: ChatTask, roles: Roles, *, rival: str | None) -> None:
     """The same where the task is a conversation, which is sent as it stands."""
-    turns = []
-    for name in ("teacher", *([rival] if rival else [])):
-        chat = getattr(roles, name).begin(problem=task.prompt, solution=task.solution, group=task.id)
-        chat.messages = messages_of(task) or chat.messages
-        turns.append(await chat.say())
+    speakers = [roles.teacher, *([getattr(roles, rival)] if rival else [])]
+    turns = [await reply_to(task, speaker, task.solution) for speaker in speakers]
     for turn, value in zip(turns, (1.0, 0.0), strict=False):
         turn.show(PROBLEM, task.prompt)
         turn.reward(CHOSEN, value)

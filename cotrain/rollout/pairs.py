@@ -31,14 +31,18 @@ def replies_of(task: Task) -> tuple[str, str]:
     return wanted, another_answer(wanted, task.answer or "", rng_of("unwanted", task.id))
 
 
+async def reply_to(task: Task, speaker: RoleHandle, solution: str | None = None) -> Turn:
+    """What a role says after a conversation as it stands, or, where the task is none, after the role's own prompt.
+    ``solution``: what a program is to say."""
+    chat = speaker.begin(problem=task.prompt, solution=solution, group=task.id)
+    chat.messages = messages_of(task) or chat.messages
+    return await chat.say()
+
+
 async def say_replies(task: Task, speaker: RoleHandle, *, most: int) -> list[Turn]:
     """Both replies, the wanted one first, each with its truth noted. Those of a pair with one of more than ``most``
     tokens, its prompt included, fail for the reason ``TOO_LONG`` and are noted nothing."""
-    turns = []
-    for reply in replies_of(task):
-        chat = speaker.begin(problem=task.prompt, solution=reply, group=task.id)
-        chat.messages = messages_of(task) or chat.messages
-        turns.append(await chat.say())
+    turns = [await reply_to(task, speaker, reply) for reply in replies_of(task)]
     too_long = any(len(turn.prompt_ids) + turn.tokens > most for turn in turns)
     for turn, wanted in zip(turns, (True, False), strict=True):
         turn.show(PROBLEM, task.prompt)
@@ -56,7 +60,8 @@ def say_reply(fields: Mapping[str, Any], rng: Random) -> str:
 
 def check_pairs(method: str, tasks: TaskSource) -> None:
     """Raise ConfigError for problems of which no pair can be made."""
-    if tasks.size("train") != 0 and tasks.get("train", 0).solution is None:
+    first = tasks.get("train", 0) if tasks.size("train") != 0 else None
+    if first and (first.solution is None or (isinstance(first, ChatTask) and first.rejected is None)):
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} are no preferences; expected --data FILE with prompt, chosen "
             "and rejected, or tasks with worked solutions"

@@ -282,10 +282,12 @@ def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) ->
     if column is None or any(_names_in(row, choice) for choice in answer.split("|")):
         return
     wanted = [plain_name(columns) for columns in (question, answer)]
-    how = "preferences: `cotrain run dpo" if column == "rejected" else "worked texts: `cotrain sft --role solver"
+    how = "conversations: `cotrain sft --role solver --data FILE`, or `cotrain run spin --tasks chats --data FILE`"
+    if column == "rejected":
+        how = "preferences: `cotrain run dpo --data FILE`"
     raise DataError(
         f"{where}: the layout is {TALK[column]}; a run wants a problem and its answer alone, in the columns "
-        f"{wanted[0]!r} and {wanted[1]!r}; to learn {how} --data FILE`"
+        f"{wanted[0]!r} and {wanted[1]!r}; to learn {how}"
     )
 
 

@@ -11,10 +11,11 @@ from cotrain import cli
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode
 from cotrain.methods.grpo import grpo
+from cotrain.methods.pair_judge import pair_judge
 from cotrain.methods.preferences import dpo, pairs_in_order, reward
 from cotrain.rollout.pairs import TOO_LONG, replies_of
 from cotrain.tasks.jsonl import JsonlTasks
-from cotrain.tasks.pairs import Pairs
+from cotrain.tasks.pairs import Chats, Pairs
 from cotrain.tasks.words.source import study_problems
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
@@ -178,3 +179,10 @@ def test_from_a_file_to_a_policy_and_a_judge_that_rl_begins_with(tmp_path, monke
     assert cli.main(["dpo", "--data", "bad.jsonl", "--out", "x"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert "bad.jsonl, row 61: no field 'rejected'" in error and error.endswith("set such rows aside with --lenient")
+
+
+def test_conversations_without_an_unwanted_reply_are_no_preferences(tmp_path):
+    chats = Chats(write(tmp_path / "c.jsonl", [{"prompt": f"{n}?", "completion": f"{n}."} for n in range(30)]))
+    for method in (dpo, reward, pair_judge):
+        with pytest.raises(ConfigError, match="the tasks 'chats' are no preferences; expected --data FILE with prompt"):
+            method(tasks=chats, model=TINY)
