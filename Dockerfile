@@ -9,14 +9,14 @@ RUN useradd --create-home --uid 1000 cotrain \
     && mkdir /data \
     && chown cotrain /data
 
-COPY pyproject.toml README.md LICENSE /src/
+COPY pyproject.toml README.md LICENSE constraints.txt /src/
 COPY cotrain /src/cotrain
 
-RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch>=2.10,<2.14" \
-    && pip install --no-cache-dir "/src[serve]" \
+RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -c /src/constraints.txt torch \
+    && pip install --no-cache-dir -c /src/constraints.txt "/src[serve]" \
     && rm -rf /src
 
-USER cotrain
+USER 1000
 WORKDIR /data
 ENTRYPOINT ["cotrain"]
 CMD ["--help"]

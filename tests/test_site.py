@@ -66,6 +66,18 @@ def test_versions_that_are_allowed_are_those_of_the_project():
         assert re.search(rf"^\| `{name}` \| .* \| {re.escape(least)} (and newer|to )", table, re.MULTILINE), name
 
 
+def test_the_pinned_versions_are_allowed_and_name_no_index():
+    from packaging.requirements import Requirement
+
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pins = [Requirement(line) for line in text.splitlines()]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for wanted in map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["serve"]]):
+        versions = [next(iter(pin.specifier)).version for pin in pins if pin.name == wanted.name]
+        assert versions and all(version in wanted.specifier for version in versions), wanted
+    assert "://" not in text and all(str(pin.specifier).startswith("==") for pin in pins)
+
+
 def test_files_for_those_who_cite_and_report_can_be_read():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == cotrain.__version__ and citation["license"] == "MIT"
