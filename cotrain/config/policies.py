@@ -133,6 +133,7 @@ class Learning(Weights):
     lr: float = 1e-4  # of AdamW, after warm-up
     lr_warmup: int = 5  # updates over which the learning rate rises linearly
     lr_decay: LrDecay = "constant"  # how it falls to 0 over all planned updates; wsd: over the last fifth of them
+    updates_per_batch: int = 1  # from the same samples, whose ratio is to the policy that sampled (μ of GRPO's paper)
     clip_norm: float = 1.0  # global gradient norm is clipped to this
     weight_decay: float = 0.0
     gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
@@ -145,7 +146,7 @@ class Learning(Weights):
         Weights.__post_init__(self)
         if not 0.0 < self.lr < math.inf:
             raise ConfigError(f"{self.error_name}: lr is {self.lr}, expected a learning rate above 0")
-        for name, least in (("lr_warmup", 0), ("weight_decay", 0.0), ("restart_every", 0)):
+        for name, least in (("lr_warmup", 0), ("weight_decay", 0.0), ("restart_every", 0), ("updates_per_batch", 1)):
             value = getattr(self, name)
             if not least <= value < math.inf:
                 raise ConfigError(f"{self.error_name}: {name} is {value}, expected at least {least}")

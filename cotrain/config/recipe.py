@@ -94,6 +94,14 @@ class Recipe:
         due = (step for step in range(self.steps) if self.leading_objective in self.schedule.phase_at(step).objectives)
         return next(itertools.islice(due, self.updates - 1, None), self.steps - 1) + 1
 
+    def updates_per_batch(self, policy: str) -> int:
+        return getattr(self.policies[policy], "updates_per_batch", 1)
+
+    def planned_updates(self, policy: str, steps: int) -> int:
+        """The updates of a policy in the first ``steps`` steps."""
+        due = [name for name, objective in self.objectives.items() if objective.policy == policy]
+        return self.schedule.planned_steps(due, steps) * self.updates_per_batch(policy)
+
     def policies_to_reset(self, step: int) -> list[str]:
         """Policies that begin this step with a new optimiser, see ``Schedule.policies_to_reset``."""
         return self.schedule.policies_to_reset(
@@ -350,8 +358,16 @@ def check_problems(recipe: Recipe) -> None:
 
 def check_due(recipe: Recipe) -> None:
     """Raise ConfigError for an objective that its policy could not learn from: it is due at none of the steps planned,
-    or it would compare one answer with itself."""
+    it would compare one answer with itself, or take what was sampled some updates ago for the present policy's."""
     schedule = recipe.schedule
+    for name, objective in recipe.objectives.items():
+        policy, needs = objective.policy, objective.by.needs()
+        if recipe.updates_per_batch(policy) > 1 and not needs.ratio:
+            otherwise = f", or --set objectives.{name}.by.loss.cap=2" if needs.on_policy else ""
+            raise ConfigError(
+                f"objective {name!r} has a loss without a ratio, which holds for one update of a batch, found "
+                f"{recipe.updates_per_batch(policy)}; give --set policies.{policy}.updates_per_batch=1{otherwise}"
+            )
     for phase in schedule.phases:
         declared, size = declared_by(phase.protocol), phase.group_size or recipe.group_size
         if declared is None:

@@ -63,6 +63,7 @@ class Settings:
     temperature: float | None = None  # at which all roles sample; by default 1, or what the method says
     lr_warmup: int | None = None  # updates over which all learning rates rise (default: 5)
     lr_decay: LrDecay | None = None  # how they fall to 0 by the last update; wsd: over the last fifth (constant)
+    updates_per_batch: int | None = None  # of every policy that learns, from the same samples (default: 1)
     offload: bool = False  # on a GPU, policies that rest lie in the machine's own memory, with all moments
     load_in_4bit: bool = False  # frozen models and bases of adapters: linear layers in 4 bits, by bitsandbytes
     refill: int = 0  # rounds a step in which problems whose answers all earn the same are replaced (DAPO)
@@ -178,8 +179,8 @@ class Settings:
             policy = replace(policy, load_in_4bit=True)
         if not isinstance(policy, Learning):
             return policy
-        given: dict[str, Any] = {"lr_warmup": self.lr_warmup, "lr_decay": self.lr_decay}
-        return replace(policy, **{name: value for name, value in given.items() if value is not None})
+        names = ("lr_warmup", "lr_decay", "updates_per_batch")
+        return replace(policy, **{n: value for n in names if (value := getattr(self, n)) is not None})
 
 
 SETTING_NAMES = tuple(field.name for field in dataclasses.fields(Settings))

@@ -25,6 +25,7 @@ SAME = {  # ours, of which a command has the first or the next → what others c
     ("--kl",): "beta kl-coef kl-coeff kl-weight kl-beta",
     ("--lora",): "lora-r lora-rank",
     ("--lr-decay",): "lr-scheduler-type lr-scheduler lr-schedule",
+    ("--updates-per-batch",): "num-iterations num-ppo-epochs update-epochs ppo-epochs",
     ("--lr-warmup",): "warmup-steps lr-warmup-steps num-warmup-steps",
     ("--tracker",): "report-to logger",
     ("--batch-tokens",): "max-tokens-per-batch tokens-per-batch",
@@ -74,7 +75,6 @@ ADVICE = {  # as others call it → what to do instead; the first of the flags n
         "--estimator": "rewards are divided by the group's standard deviation with --estimator grpo, the default, and "
         "not with --estimator dr_grpo"
     },
-    "num-iterations": {"": "one update is made from each batch; leave it out"},
     "use-peft": {"--lora": "an adapter is trained with --lora RANK, as in --lora 16"},
     "use-lora": {"--lora": "an adapter is trained with --lora RANK, as in --lora 16"},
     "logging-steps": {"": "every step is logged; leave it out"},
@@ -93,7 +93,6 @@ ALIKE = {  # further spellings of what is advised
     **dict.fromkeys(("model-args", "model-name", "model-name-or-path", "pretrained", "model-path"), "model"),
     "resume": "resume-from-checkpoint",
     "log-steps": "logging-steps",
-    **dict.fromkeys(("num-ppo-epochs", "update-epochs", "ppo-epochs"), "num-iterations"),
 }
 OURS = {theirs: own for own, names in SAME.items() for theirs in names.split()}
 

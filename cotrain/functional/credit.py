@@ -69,22 +69,9 @@ def whiten(values: torch.Tensor, *, std: Std = "sample", eps: float = 1e-6) -> t
 def ema_baseline(
     rewards: torch.Tensor, games: Sequence[str], ema: float, *, decay: float
 ) -> tuple[torch.Tensor, float]:
-    """A_i = r_i − b with b a running mean over earlier games of one role (SPIRAL, arXiv 2506.24119).
-
-    Args:
-        rewards: ``[N]``, N ≥ 1, of one role.
-        games: ``[N]``, the game that each belongs to; they follow each other in the order in which they first appear.
-        ema: running mean before these games; 0 before the first one.
-        decay: b ← decay · b + (1 − decay) · mean of the game, *after* the game's advantages were taken, so that b does
-            not depend on the samples it is subtracted from.
-
-    Returns ``(advantages [N], new ema)``.
-    """
-    if rewards.ndim != 1 or not len(rewards) or len(games) != len(rewards) or not 0.0 <= decay < 1.0:
-        raise ValueError(
-            f"ema_baseline: rewards {tuple(rewards.shape)}, {len(games)} games and decay {decay}; expected [N ≥ 1], as "
-            "many, and [0, 1)"
-        )
+    """A_i = r_i − b and the new b, a running mean over earlier games of one role (SPIRAL, arXiv 2506.24119): after each
+    game b ← decay · b + (1 − decay) · its mean, so b does not depend on what it is taken from. ``rewards`` and
+    ``games``, the game of each in the order of play: ``[N]``; ``ema`` is b before, 0 at first."""
     members: dict[str, list[int]] = {}
     for i, game in enumerate(games):
         members.setdefault(game, []).append(i)

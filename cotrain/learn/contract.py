@@ -88,7 +88,9 @@ class Needs:
 
     reads: tuple[Signal, ...] = ()  # rewards and labels that it looks for; a protocol that is played must give them
     on_policy: bool = True  # samples must be drawn by the policy that is trained
-    ratio: bool = True  # the loss weighs them against whoever drew them, which may be that policy some updates ago
+    ratio: bool = (
+        True  # the loss holds some updates after they were drawn or scored, as by a ratio to whoever drew them
+    )
     group: int = 1  # least number of traces that share a pool key; checked at the first step that has too few
     reference: str | None = (
         None  # policy whose log-probabilities the loss compares with; scored for what is learned from

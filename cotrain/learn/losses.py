@@ -9,12 +9,10 @@
 
     L = reduce(w · l_pg) + β · reduce(KL estimate) − η · reduce(H)
 
-Old log-probabilities are those of the sampler. One update is made from each batch, so the policy that samples is the
-policy that learns, and r = 1 up to rounding, but with a lag of one, where an update lies between the two
-(``train/lag.py``): then r corrects for it, and a loss without r is refused. ``sampler_trainer_diff`` measures the
-distance of the two, and shows at once when a sampler uses stale weights; what is too far off is left out where an
-engine holds its own (``losses.py``). Not done: several epochs over one batch, and recomputing old log-probabilities
-before the update.
+Old log-probabilities are those of the sampler. In the first update of a batch the policy that samples is the policy
+that learns, and r = 1 up to rounding. After it (``updates_per_batch``), and with a lag of one (``train/lag.py``), r
+corrects for the updates between them, and a loss without r is refused. ``sampler_trainer_diff`` is the distance of the
+two; what is too far off is left out where an engine holds its own. Not done: recomputing old log-probabilities.
 """
 
 from __future__ import annotations

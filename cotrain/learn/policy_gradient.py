@@ -15,8 +15,6 @@ compared. A sample without steps (its review could not be read) has process adva
 the factor 1 − α; the steps of a group are one pool, so samples of many steps weigh more in it. A sample that lacks a
 per-answer reward is dropped and counted. Roles in ``beside`` are in the groups and in these metrics, and are learned
 from by nobody here: so two policies can share one mean and deviation.
-
-Left out: dynamic resampling until enough groups have spread, several epochs over a batch.
 """
 
 from __future__ import annotations

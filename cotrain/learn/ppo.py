@@ -6,7 +6,7 @@ learns without speaking. Both read the values that were predicted before either 
 Here rewards are added up, since one critic predicts one return: a value stands on the last token of the answer, or of
 its span, times its weight. A sample without per-span values has none to add.
 
-Left out: several epochs over a batch, and a KL penalty inside the reward (use ``kl=``).
+Left out: a KL penalty inside the reward (use ``kl=``).
 """
 
 from __future__ import annotations

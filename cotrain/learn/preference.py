@@ -71,7 +71,7 @@ class Preference:
 
     def needs(self) -> Needs:
         scored = (self.policy, self.reference)
-        return Needs(reads=(self.better,), on_policy=False, group=2, scores=scored, temperature=1.0)
+        return Needs(reads=(self.better,), on_policy=False, ratio=False, group=2, scores=scored, temperature=1.0)
 
     def beta_at(self, updates: int) -> float:
         return self.betas[min(updates // self.every, len(self.betas) - 1)]

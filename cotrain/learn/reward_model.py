@@ -37,7 +37,7 @@ class Pairwise:
     anchor: float = 0.0
 
     def needs(self) -> Needs:
-        return Needs(reads=(self.label,), on_policy=False, head="reward")
+        return Needs(reads=(self.label,), on_policy=False, ratio=False, head="reward")
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         rated, dropped = usable_samples(batch.samples, (self.label,))

@@ -8,9 +8,8 @@ Weights are changed in place, so an embedded engine that shares them has them at
 tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
 thread count). Only trainable weights are saved: those below an adapter are found where they came from.
 
-Learners whose ranks hold shards: ``sharded.py``. Left out: learning-rate decay (a run ends at its planned rate)
-and gradient scaling (bfloat16 needs none). On a GPU the split of seconds into forward and backward is the time of
-launching, not of computing.
+Learners whose ranks hold shards: ``sharded.py``. Left out: gradient scaling (bfloat16 needs none). On a GPU the split
+of seconds into forward and backward is the time of launching, not of computing.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Controls: ``critic="none"`` is two roles, the generator by GRPO, the outcome wei
 equal tokens; ``verifier="frozen"`` never learns; ``alpha=0`` leaves the reviews out of the generator's reward. No paper
 has just this: it is Tango's pair (arXiv 2505.15034) with RISE's critic (arXiv 2505.13445), to show that algorithms mix.
 
-Left out: values for the verifier, class weights where it learns by "ce" or "dpo", several epochs over a batch.
+Left out: values for the verifier, class weights where it learns by "ce" or "dpo".
 """
 
 from __future__ import annotations

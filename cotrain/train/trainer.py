@@ -107,12 +107,8 @@ class CoTrainer:
             for speaker in {recipe.roles[role].policy for role in objective.roles}:
                 self.policies.refuse_foreign(name, speaker, sorted(read - {speaker}))
         horizon = recipe.horizon or recipe.steps
-        self.planned = {  # of each policy: its decays run on its own updates
-            policy: recipe.schedule.planned_steps(
-                [n for n, o in recipe.objectives.items() if o.policy == policy], horizon
-            )
-            for policy in self.policies.update_counts
-        }
+        counts = self.policies.update_counts  # of each policy, whose decays run on its own updates
+        self.planned = {policy: recipe.planned_updates(policy, horizon) for policy in counts}
 
     def make_executor(
         self, seed: int, *, roles: Mapping[str, Role] | None = None, engine: Engine | None = None
@@ -279,13 +275,17 @@ class CoTrainer:
             clock.end_stage("reference")
         for policy, policy_terms in terms.items():
             learner = self.policies[policy]
-            report = learner.update(policy_terms)
-            for term in policy_terms:
-                self.meter.count_learning(policy, term)
-            if report.stepped:
+            first: dict[str, float] = {}  # before the policy leaves the one that sampled
+            for _ in range(self.recipe.updates_per_batch(policy)):
+                report = learner.update(policy_terms)
+                first = first or {k: v for k, v in report.metrics.items() if "/sampler_trainer" in k}
+                for term in policy_terms:
+                    self.meter.count_learning(policy, term)
+                if not report.stepped:
+                    break
                 followers = self.policies.followers_of(policy)
                 changed += [policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))]
-            row |= learner_keys(policy, report.metrics)
+            row |= learner_keys(policy, {**report.metrics, **first})
             row |= {f"{policy}/updates": learner.version, f"{policy}/skipped": float(not report.stepped)}
             if report.skipped:
                 row[f"{policy}/skipped/{report.skipped}"] = 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 from learn_makers import credit, sampled
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.functional.credit import whiten
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import Normaliser
@@ -41,6 +41,28 @@ def test_both_channels_by_hand():
     expected = whiten(torch.tensor(raw, dtype=torch.float64)).tolist()
     assert flat(found) == pytest.approx(expected, rel=1e-5)
     assert found.metrics["process/pair_accuracy"] == 1.0
+
+
+def test_standardised_within_the_group_by_hand():
+    # the four token rewards of the group: 0.5, 1, −1, 0.5, divided by the largest return 1.5
+    traces = [answer(1.0, [-0.5, -1.0], [-1.0, -2.0]), answer(0.0, [-2.0, -0.5], [-1.0, -1.0], call=1)]
+    found = credit(Prime(process_weight=2.0, outcome_weight=3.0, keep=(0.0, 1.0), estimator="grpo"), traces)
+    rewards = [1 / 3, 2 / 3, -2 / 3, 1 / 3]
+    mean = sum(rewards) / 4
+    deviation = math.sqrt(sum((r - mean) ** 2 for r in rewards) / 3)
+    a, b, c, d = ((r - mean) / deviation for r in rewards)
+    z = 0.5 / math.sqrt(0.5)  # of outcomes 1 and 0
+    expected = [2 * (a + b) + 3 * z, 2 * b + 3 * z, 2 * (c + d) - 3 * z, 2 * d - 3 * z]
+    assert flat(found) == pytest.approx(expected, rel=1e-4)
+
+
+def test_whitened_over_the_batch_alone_by_hand():
+    traces = [answer(1.0, [-0.5, -1.0], [-1.0, -2.0]), answer(0.0, [-2.0, -0.5], [-1.0, -1.0], call=1)]
+    found = credit(Prime(process_weight=2.0, outcome_weight=3.0, keep=(0.0, 1.0), estimator="reinforce++"), traces)
+    raw = torch.tensor([2 * 1.0 + 3, 2 * 2 / 3 + 3, 2 * -1 / 3, 2 * 1 / 3], dtype=torch.float64)
+    assert flat(found) == pytest.approx(whiten(raw).tolist(), rel=1e-5)
+    with pytest.raises(UnknownName, match="estimator of Prime"):
+        Prime(estimator="ppo")
 
 
 def test_without_the_normaliser_rewards_keep_their_size():

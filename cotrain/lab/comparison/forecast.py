@@ -54,7 +54,7 @@ def _forecast_words(plan: ComparisonPlan, recipe: Recipe) -> str:
         else f", or until {plan.budget:g} {plan.equal} are spent"
     )
     most_updates = {
-        policy: recipe.schedule.planned_steps([n for n, o in recipe.objectives.items() if o.policy == policy], length)
+        policy: recipe.planned_updates(policy, length)
         for policy in sorted({objective.policy for objective in recipe.objectives.values()})
     }
     learn = ", ".join(f"{policy} {count}" for policy, count in most_updates.items())

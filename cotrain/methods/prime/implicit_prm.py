@@ -6,10 +6,14 @@ answer is a log-ratio, and the sum of them over an answer is trained to tell rig
     r_t = log π_φ(y_t | ·) − log π_ref(y_t | ·)              loss  CE(σ(β Σ_t r_t), outcome)
 
 ``ImplicitPrm`` is φ's objective, ``Prime`` the generator's. As in the authors' code: β scales the loss and not the
-rewards; the rewards of the whole batch are divided by the largest |Σ_{u≥t} r_u|, so that no return exceeds 1; each
-channel has its leave-one-out baseline, the process channel that of the *mean* token reward of the others; returns of
-both channels are added and whitened over the batch. Groups of which too few or too many answers are right are left out
-(0.2 to 0.8).
+rewards; the rewards of the whole batch are divided by the largest |Σ_{u≥t} r_u|, so that no return exceeds 1. Groups of
+which too few or too many answers are right are left out (0.2 to 0.8). How answers are compared (their §4.4):
+
+    rloo         each channel has its leave-one-out baseline, the process channel that of the *mean* token reward of the
+                 others; returns of both are added and whitened over the batch
+    reinforce++  no baseline within a group; whitened over the batch (arXiv 2501.03262)
+    grpo         both are standardised within their group, the process channel over all of its tokens (DeepSeekMath,
+                 arXiv 2402.03300, §4.1.3), and not over the batch
 
 Left out: the buffer that is refilled until a batch is full (the batch is smaller instead), and one forward pass for
 scoring and updating φ (here two).
@@ -19,18 +23,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import torch
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import OUTCOME, Signal
 from cotrain.core.state import State
-from cotrain.functional.credit import leave_one_out, reward_to_go, whiten
+from cotrain.functional.credit import group_mean_std, leave_one_out, reward_to_go, whiten
 from cotrain.functional.likelihood import outcome_cross_entropy
 from cotrain.functional.reductions import masked_sum
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
-from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, has_other_terms, policy_loss
+from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, has_other_terms, policy_loss, uses_ratio
 from cotrain.learn.samples import pools_of, usable_samples, value_of
+
+Estimator = Literal["rloo", "reinforce++", "grpo"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +85,7 @@ class Prime:
     outcome_weight: float = 5.0
     keep: tuple[float, float] = (0.2, 0.8)  # share of right answers of a group that is learned from
     max_return_norm: bool = True
+    estimator: Estimator = "rloo"
     loss: TokenLoss = CLIPPED
     kl: Kl | None = None
 
@@ -89,13 +97,16 @@ class Prime:
             raise ConfigError(
                 "Prime: the weights of outcome and process are both 0, so that nothing is learned; raise one"
             )
+        if self.estimator not in get_args(Estimator):
+            raise UnknownName("estimator of Prime", self.estimator, get_args(Estimator))
         check_loss(self.loss)
 
     def needs(self) -> Needs:
         scores = (self.prm, self.reference) if self.process_weight else ()
         pull = self.kl.reference if self.kl else None
         zeros = has_other_terms(self.loss, self.kl, 0.0)
-        return Needs(reads=(self.outcome,), group=2, scores=scores, reference=pull, zeros=zeros)
+        ratio = uses_ratio(self.loss)
+        return Needs(reads=(self.outcome,), group=2, scores=scores, reference=pull, zeros=zeros, ratio=ratio)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         graded, dropped = usable_samples(batch.samples, (self.outcome,))
@@ -112,19 +123,19 @@ class Prime:
             return Credit(samples=(), metrics=metrics, dropped=dropped), state
         pools, _ = pools_of(kept_samples)
         outcomes = torch.tensor([value_of(s, self.outcome) for s in kept_samples], dtype=torch.float64)
-        centred = self.outcome_weight * leave_one_out(outcomes, pools)
-        returns = [centred[i].repeat(len(s.token_ids)) for i, s in enumerate(kept_samples)]
+        compared = {
+            "rloo": leave_one_out(outcomes, pools),
+            "reinforce++": outcomes,
+            "grpo": group_mean_std(outcomes, pools, std="sample"),
+        }[self.estimator]
+        returns = [(self.outcome_weight * compared[i]).repeat(len(s.token_ids)) for i, s in enumerate(kept_samples)]
         if self.process_weight:
             rewards = self._process_rewards(kept_samples)
             metrics |= _process_metrics(rewards, outcomes)
-            shift = leave_one_out(torch.stack([r.mean() for r in rewards]), pools)
-            counts = torch.bincount(pools).double()[pools]
-            for i, reward in enumerate(rewards):
-                # r_t · N/(N−1) − Σ_j mean_j/(N−1): each token against the others' mean token
-                scale = counts[i] / (counts[i] - 1.0)
-                token = (reward - reward.mean()) * scale + shift[i]
-                returns[i] = returns[i] + self.process_weight * reward_to_go(token)
-        token_advantages = whiten(torch.cat(returns)).split([len(s.token_ids) for s in kept_samples])
+            for i, tokens in enumerate(self._compare_tokens(rewards, pools)):
+                returns[i] = returns[i] + self.process_weight * reward_to_go(tokens)
+        whole = torch.cat(returns) if self.estimator == "grpo" else whiten(torch.cat(returns))
+        token_advantages = whole.split([len(s.token_ids) for s in kept_samples])
         samples = tuple(
             replace(s, advantages=part.to(torch.float32))
             for s, part in zip(kept_samples, token_advantages, strict=True)
@@ -138,6 +149,20 @@ class Prime:
             largest = max(float(reward_to_go(r).abs().max()) for r in rewards)
             rewards = [r / largest for r in rewards] if largest > 0.0 else rewards
         return rewards
+
+    def _compare_tokens(self, rewards: Sequence[torch.Tensor], pools: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The process rewards ``[T]`` of each answer, beside those of its group."""
+        if self.estimator == "grpo":
+            lengths = torch.tensor([len(r) for r in rewards])
+            return group_mean_std(torch.cat(list(rewards)), pools.repeat_interleave(lengths), std="sample").split(
+                lengths.tolist()
+            )
+        if self.estimator == "reinforce++":
+            return rewards
+        shift = leave_one_out(torch.stack([r.mean() for r in rewards]), pools)
+        counts = torch.bincount(pools).double()[pools]
+        scales = counts / (counts - 1.0)  # r_t · N/(N−1) − Σ_j mean_j/(N−1): each token against the others' mean token
+        return [(r - r.mean()) * scales[i] + shift[i] for i, r in enumerate(rewards)]
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser

@@ -4,7 +4,7 @@ Cui et al. 2025 (arXiv 2502.01456). A second language model φ begins as a copy 
 answers from wrong ones by the sum of its log-ratios to the start; its log-ratio at a token is that token's reward
 (``methods/prime/implicit_prm.py``). Only the graded answer is ever used.
 
-Controls are parameters: ``prm="none"`` pays the outcome alone (RLOO), ``prm="frozen"`` trains φ for ``warmup`` steps on
+Controls are parameters: ``prm="none"`` pays the outcome alone, ``prm="frozen"`` trains φ for ``warmup`` steps on
 the start's answers and never again, ``max_return_norm=False`` drops the normaliser. ``update="before"`` lets φ learn
 from a batch before it scores it. With ``prm="frozen"`` and ``warmup=0`` φ is the start itself and pays nothing.
 
@@ -20,7 +20,7 @@ from typing import Literal
 from cotrain import Implied, Objective, Phase, Recipe, Settings
 from cotrain import alternate, frozen, common_roles, recipe, solve
 from cotrain.core.errors import ConfigError
-from cotrain.methods.prime.implicit_prm import ImplicitPrm, Prime
+from cotrain.methods.prime.implicit_prm import Estimator, ImplicitPrm, Prime
 
 
 @recipe(without=("kl",))
@@ -33,6 +33,7 @@ def prime(
     prm: Literal["online", "frozen", "none"] = "online",  # when φ learns
     update: Literal["after", "before"] = "after",  # it has scored a batch
     warmup: int = 0,  # steps in which φ alone learns
+    estimator: Estimator = "rloo",  # how answers of a group are compared
     process_weight: float = 5.0,  # of φ's rewards beside the outcome
     max_return_norm: bool = True,  # divide returns by the largest one
 ) -> Recipe:
@@ -42,7 +43,8 @@ def prime(
             "give it some, as in warmup=20, or set prm=none"
         )
     implicit, online = prm != "none", prm == "online"
-    by = Prime(process_weight=process_weight if implicit else 0.0, keep=keep, max_return_norm=max_return_norm)
+    weight = process_weight if implicit else 0.0
+    by = Prime(process_weight=weight, keep=keep, max_return_norm=max_return_norm, estimator=estimator)
     objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
     policies = {"generator": run.learner()}
     if implicit:
