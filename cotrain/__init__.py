@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 NAMES = {  # module → the names that it has here
     "api": "report resume run trust_code",
     "core.address": "rng_of",
-    "core.arguments": "AtLeast NotNegative Positive at_least",
+    "core.arguments": "AtLeast NotNegative Positive Share Weight at_least",
     "core.errors": "ConfigError",
     "core.notes": "ANSWER CORRECT FAILURE FINAL Finding JUDGED LABEL_RIGHT Note REWARD_RIGHT SCORE STEP_OK",
     "core.signals": "AGREEMENT FORMAT LABEL MATCH OUTCOME STEP Signal TRUTH gives",

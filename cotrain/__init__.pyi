@@ -9,6 +9,8 @@ from cotrain.core.address import rng_of as rng_of
 from cotrain.core.arguments import AtLeast as AtLeast
 from cotrain.core.arguments import NotNegative as NotNegative
 from cotrain.core.arguments import Positive as Positive
+from cotrain.core.arguments import Share as Share
+from cotrain.core.arguments import Weight as Weight
 from cotrain.core.arguments import at_least as at_least
 from cotrain.core.errors import ConfigError as ConfigError
 from cotrain.core.notes import ANSWER as ANSWER

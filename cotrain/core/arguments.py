@@ -1,9 +1,7 @@
 """Arguments of a recipe function, held against its signature: names, kinds and choices.
 
-A function says by its annotations what it takes, ``estimator: Literal["grpo", "rloo"] = "grpo"``, ``kl: float =
-0.001``, and the same annotations make the flags (``core/flags.py``) and their help. What is checked here is what a
-command, an arm of a comparison, a saved run and a call from Python have in common; whether a value makes sense is for
-the recipe to say.
+A function says by its annotations what it takes, ``estimator: Literal["grpo", "rloo"] = "grpo"``, ``alpha: Weight =
+0.1``, and the same annotations make the flags (``core/flags.py``) and their help.
 """
 
 from __future__ import annotations
@@ -25,14 +23,17 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AtLeast:
-    """In an annotation: the smallest number that an argument may be."""
+    """In an annotation: the smallest number that an argument may be, and the largest one."""
 
     least: int
     held_out: int | None = None  # of an option of a protocol on held-out problems, where it is another number
+    most: int | None = None
 
 
 Positive = Annotated[int, AtLeast(1)]  # a number of turns, solutions, steps …
 NotNegative = Annotated[int, AtLeast(0)]
+Weight = Annotated[float, AtLeast(0)]
+Share = Annotated[float, AtLeast(0, most=1)]
 
 
 def bound_arguments(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,8 +126,8 @@ def check_protocol(
     hints = hints_of(function)
     for option, value in options.items():
         hint = hints.get(option, Any)
-        least = _least_of(hint, held_out=held_out)
-        if least is not None and isinstance(value, int) and value < least:
+        least, _ = _bounds_of(hint, held_out=held_out) or (-math.inf, math.inf)
+        if isinstance(value, int) and value < least:
             raise ConfigError(f"{where}, option {option} is {value}, expected at least {least}")
         check_argument(f"{where}: option {option} of {name}", value, hint)
 
@@ -162,14 +163,13 @@ def strip_optional(hint: Any) -> Any:
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
-def _least_of(hint: Any, *, held_out: bool = False) -> int | None:
-    """The smallest number that an annotation, or a part of it as in ``Positive | None``, allows; None where it says
-    none."""
+def _bounds_of(hint: Any, *, held_out: bool = False) -> tuple[float, float] | None:
+    """The smallest and the largest number that an annotation, or a part of it as in ``Positive | None``, allows."""
     marks = [mark for part in (hint, *typing.get_args(hint)) for mark in getattr(part, "__metadata__", ())]
-    bounds = [mark for mark in marks if isinstance(mark, AtLeast)]
-    if not bounds:
-        return None
-    return bounds[0].held_out if held_out and bounds[0].held_out is not None else bounds[0].least
+    for one in (mark for mark in marks if isinstance(mark, AtLeast)):
+        least = one.held_out if held_out and one.held_out is not None else one.least
+        return least, math.inf if one.most is None else one.most
+    return None
 
 
 def takes_function(hint: Any) -> bool:
@@ -181,8 +181,8 @@ def fits_hint(value: Any, hint: Any) -> bool:
     """Whether a value is of the kind that an annotation asks for. What is no plain kind (a task source) always fits."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        least = _least_of(hint)
-        return fits_hint(value, inner[0]) and (least is None or value >= least)
+        least, most = _bounds_of(hint) or (-math.inf, math.inf)
+        return fits_hint(value, inner[0]) and least <= value <= most
     if value is None and hint not in (Any, None, type(None)) and origin not in (typing.Union, types.UnionType):
         return False
     if origin in (typing.Union, types.UnionType):
@@ -208,10 +208,11 @@ def fits_hint(value: Any, hint: Any) -> bool:
 
 def kind_of(hint: Any) -> str:
     """What an annotation asks for, in words: "a whole number", "2 whole numbers" …"""
-    least, hint = _least_of(hint), strip_optional(hint)
+    bounds, hint = _bounds_of(hint), strip_optional(hint)
     inner = typing.get_args(hint)
-    if least is not None:
-        return f"{kind_of(hint)} of at least {least}"
+    if bounds:
+        least, most = bounds
+        return f"{kind_of(hint)} " + (f"of at least {least}" if most == math.inf else f"from {least} to {most}")
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(map(repr, inner))
     if typing.get_origin(hint) is tuple:

@@ -27,7 +27,21 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain import CORRECT, FINAL, LABEL, SCORE
-from cotrain import Objective, Phase, Positive, Recipe, Role, Roles, Sampling, Settings, Signal, Task, Turn
+from cotrain import (
+    Objective,
+    Phase,
+    Positive,
+    Recipe,
+    Role,
+    Roles,
+    Sampling,
+    Settings,
+    Weight,
+    Share,
+    Signal,
+    Task,
+    Turn,
+)
 from cotrain import (
     alternate,
     attempts,
@@ -133,9 +147,9 @@ def cooper(
     rm: Literal["online", "frozen", "rule"] = "online",  # who pays, and does it learn?
     warmup: int | None = None,  # steps in which the reward model alone learns
     negatives: Literal["program", "model", "own"] = "program",  # who corrupts right answers, or own rejected ones
-    overlooked: float = 0.0,  # share of right answers that the rule misses
+    overlooked: Share = 0.0,  # share of right answers that the rule misses
     reference: bool = True,  # show the reward model the reference answer
-    anchor: float = 0.0,  # weight of cross-entropy beside the pairs
+    anchor: Weight = 0.0,  # weight of cross-entropy beside the pairs
 ) -> Recipe:
     rater_model = rm_model or (common_roles.RATER if run.model in common_roles.EMBEDDED else run.model)
     alone, online = warmup if warmup is not None else 20 * (rater_model == run.model), rm == "online"

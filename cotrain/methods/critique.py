@@ -24,7 +24,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, FORMAT, NotNegative, OUTCOME, Positive, REVIEWED, STEP_OK
-from cotrain import ConfigError, Note, Objective, Recipe, Roles, Settings, Task, TrainWithPromptOf, Turn
+from cotrain import ConfigError, Note, Objective, Recipe, Roles, Settings, Weight, Task, TrainWithPromptOf, Turn
 from cotrain import attempts, dr_grpo, drop_flat_groups, examine, frozen, gives, grpo, common_roles, recipe, review
 from cotrain import reward_review, single, solving, together, verifying
 from cotrain.learn.losses import ScoreFunction, Shaped
@@ -89,12 +89,12 @@ def critique(
     run: Settings,
     *,
     critic_lr: float = 2e-4,  # learning rate of the critic
-    entropy: float = 0.001,  # weight of the entropy bonus
+    entropy: Weight = 0.001,  # weight of the entropy bonus
     critic: Literal["none", "oracle", "frozen", "trained", "self"] = "frozen",  # who criticises
     critic_model: str | None = None,  # begins the critic; by default the generator's model
     refine: Literal["failed", "all"] = "failed",  # which solutions are revised
     join: int = 1,  # right revisions that join the group
-    gamma: float = 0.1,  # γ of the shaped loss
+    gamma: Weight = 0.1,  # γ of the shaped loss
     leak: bool = False,  # show the refiner the gold answer
 ) -> Recipe:
     if leak and critic == "none":

@@ -16,7 +16,7 @@ distribution of the teacher at each token.
 from __future__ import annotations
 
 from cotrain import ConfigError, Kl, OUTCOME
-from cotrain import Objective, Recipe, Settings
+from cotrain import Objective, Recipe, Settings, Weight
 from cotrain import common_roles, frozen, grpo, recipe, single, solve
 
 
@@ -25,8 +25,8 @@ def distill(
     run: Settings,
     *,
     teacher: str = "embedded-checker",  # the model that is learned from
-    pull: float = 1.0,  # weight of the pull towards it
-    outcome: float = 0.0,  # weight of the graded answer beside it
+    pull: Weight = 1.0,  # weight of the pull towards it
+    outcome: Weight = 0.0,  # weight of the graded answer beside it
 ) -> Recipe:
     if min(pull, outcome) < 0 or max(pull, outcome) == 0:
         raise ConfigError(f"distill: pull is {pull} and outcome {outcome}; expected weights of at least 0, not both 0")

@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cotrain import AGREEMENT, CORRECT, NotNegative, Positive
-from cotrain import ConfigError, Note, Objective, Recipe, Role, Roles, Sampling, Settings, Signal, Task, Turn
+from cotrain import ConfigError, Note, Objective, Recipe, Role, Roles, Sampling, Settings, Weight, Signal, Task, Turn
 from cotrain import at_least, attempts, examine, frozen, gives, grpo, judged_by, common_roles, program, recipe, review
 from cotrain import review_all, single, solve_then_verify
 from cotrain.rollout.monte_carlo import share_right, review_verdicts
@@ -119,10 +119,10 @@ def gar(
     critic_model: str | None = None,  # begins the discriminator; by default the generator's model
     reviews: int = 4,  # of a solution
     critic_lr: float = 2e-4,  # learning rate of the discriminator
-    match_weight: float = 1.0,  # λ1, of a right answer
-    slice_weight: float = 1.0,  # λ2, of the verdicts on its steps
-    gan_weight: float = 1.0,  # λ3, of telling worked from generated
-    agreement_weight: float = 0.5,  # λ4, of agreeing with the outcome
+    match_weight: Weight = 1.0,  # λ1, of a right answer
+    slice_weight: Weight = 1.0,  # λ2, of the verdicts on its steps
+    gan_weight: Weight = 1.0,  # λ3, of telling worked from generated
+    agreement_weight: Weight = 0.5,  # λ4, of agreeing with the outcome
     critic: Literal["trained", "frozen"] = "trained",  # does it learn?
     balance: bool = True,  # as many reviews of the worked solution as of others
 ) -> Recipe:

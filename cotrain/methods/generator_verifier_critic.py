@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Literal
 
 from cotrain import AGREEMENT, FORMAT, OUTCOME, STEP, ClassBalance, ConfigError, Objective, Policy, Ppo, Recipe
-from cotrain import Settings, Sft, ValueRegression
+from cotrain import Settings, Weight, Sft, ValueRegression
 from cotrain import common_roles, frozen, grpo, judged_by, recipe, single, solve_then_verify
 from cotrain import critic as value_model
 from cotrain.learn.contract import Algorithm
@@ -40,10 +40,10 @@ def generator_verifier_critic(
     critic_model: str | None = None,  # begins the critic; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     critic_lr: float = 1e-3,  # learning rate of the critic
-    format_reward: float = 0.0,  # weight of a solution that can be read
+    format_reward: Weight = 0.0,  # weight of a solution that can be read
     alpha: float = 0.1,  # weight of the step verdicts in the generator's reward
     lam: float = 0.95,  # λ of the advantages
-    beta: float = 0.1,  # β of verifier_by="dpo"
+    beta: Weight = 0.1,  # β of verifier_by="dpo"
     reviews: int = 4,  # of a solution
 ) -> Recipe:
     learns, valued = verifier == "trained", critic == "trained"

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import CORRECT, MATCH
-from cotrain import ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Sft, Signal, Task
+from cotrain import ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Share, Sft, Signal, Task
 from cotrain import (
     at_least,
     attempts,
@@ -91,7 +91,7 @@ def genprm(
     reviews: int = 4,  # of a solution
     rollouts: int = 8,  # continuations of a beginning
     labels: Labels = "ratio",  # of steps, see ``rollout/monte_carlo.py``
-    gamma: float = GAMMA,  # γ of the labels
+    gamma: Share = GAMMA,  # γ of the labels
     balance: bool = True,  # label as many right as wrong solutions
     consensus: bool = True,  # leave out solutions whose reviews contradict the labels
     judge: Literal["steps", "genprm"] = "steps",  # the verifier's format

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Literal
 
 from cotrain import CORRECT, FORMAT, OUTCOME, STEP, Signal
-from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Task, Turn
+from cotrain import ConfigError, Objective, Recipe, Roles, Settings, Weight, Task, Turn
 from cotrain import decay, common_roles, gives, recipe, rng_of, single, solve
 from cotrain.config.schedule import Protocol
 from cotrain.learn.algorithms import BY_NAME, Name
@@ -72,10 +72,10 @@ async def solve_and_be_paid(
 def grpo(
     run: Settings,
     *,
-    format_reward: float = 0.0,  # weight of a solution that can be read
+    format_reward: Weight = 0.0,  # weight of a solution that can be read
     estimator: Name = "grpo",  # compares an answer with its group
-    alpha: float = 0.1,  # weight of the oracle's steps, at the start
-    alpha_end: float = 0.001,  # the same weight, at the end
+    alpha: Weight = 0.1,  # weight of the oracle's steps, at the start
+    alpha_end: Weight = 0.001,  # the same weight, at the end
     steps_judged_by: Literal["nobody", "oracle"] = "nobody",  # who pays for steps
     oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
     reward: str | Reward | None = None,  # pays instead of the truth: my_file.py:function of task, answer, correct

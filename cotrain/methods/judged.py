@@ -16,7 +16,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, FORMAT, OUTCOME, TRUTH
-from cotrain import ClassBalance, ConfigError, Objective, Phase, Positive, Recipe, Roles, Settings, Signal, Task
+from cotrain import ClassBalance, ConfigError, Objective, Phase, Positive, Recipe, Roles, Settings, Weight, Signal, Task
 from cotrain import alternate, common_roles, frozen, gives, grpo, judged_by, judges, recipe, review, reward_review
 from cotrain import solve, solve_then_verify
 
@@ -48,7 +48,7 @@ def judged(
     *,
     verifier_model: str | None = None,  # begins the verifier; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
-    format_reward: float = 0.0,  # weight of a solution that can be read
+    format_reward: Weight = 0.0,  # weight of a solution that can be read
     verifier_format: float = 0.8,  # weight of a review that can be read
     verifier: Literal["trained", "frozen"] = "trained",  # does it learn beside the generator?
     warmup: int = 20,  # steps in which the verifier alone learns

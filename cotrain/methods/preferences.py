@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from cotrain import CORRECT, LABEL, Objective, Recipe, Role, Roles, Sampling, Settings, Task
+from cotrain import CORRECT, LABEL, Objective, Recipe, Role, Roles, Sampling, Settings, Weight, Task
 from cotrain import common_roles, frozen, gives, program, recipe, reward_model, single, together
 from cotrain.core.notes import PROBLEM
 from cotrain.core.statistics import Estimate
@@ -73,7 +73,7 @@ def once(made: Recipe) -> Recipe:
 def dpo(
     run: Settings,
     *,
-    beta: float = 0.1,  # β: how much a log-ratio to the start counts
+    beta: Weight = 0.1,  # β: how much a log-ratio to the start counts
     loss: PairLoss = "sigmoid",  # of a pair
     sft: float = 0.0,  # share of the wanted reply's cross-entropy in the loss
     max_tokens: int = 1024,  # of prompt and reply together; longer pairs are left out and counted
@@ -103,7 +103,7 @@ def dpo(
 def reward(
     run: Settings,
     *,
-    anchor: float = 0.0,  # weight of cross-entropy of σ(score) beside the pairs, which holds the scores in place
+    anchor: Weight = 0.0,  # weight of cross-entropy of σ(score) beside the pairs, which holds the scores in place
 ) -> Recipe:
     check_pairs("reward", run.problems)
     made = run.recipe(

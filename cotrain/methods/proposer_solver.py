@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings
+from cotrain import OUTCOME, ConfigError, Objective, Phase, Positive, Recipe, Role, Sampling, Settings, Share
 from cotrain import alternate, frozen, grpo, common_roles, program, recipe, reinforce_pp, solve, solving
 from cotrain.rollout.proposals import LEARNABLE, Pay, Shown, of_length, propose_and_solve, write_problem
 from cotrain.rollout.stores import TaskPool
@@ -57,14 +57,14 @@ def proposer_solver(
     variant: Literal["azr", "rzero"] = "azr",  # which method
     proposer: Literal["trained", "frozen", "uniform"] = "trained",  # "uniform": problems as the source draws them
     proposer_lr: float = 2e-4,  # learning rate of a proposer with weights of its own
-    proposals: int = 4,  # of rzero: problems that are compared with each other
+    proposals: Positive = 4,  # of rzero: problems that are compared with each other
     pay: Pay | None = None,  # for how hard a problem is; by default as the variant has it
-    target: float = 0.5,  # share of right answers that pay="target" wants
+    target: Share = 0.5,  # share of right answers that pay="target" wants
     fixed: int | None = None,  # with proposer="uniform": operations of every problem
     gate: bool | None = None,  # only pay for what the program reads as a problem
     band: tuple[float, float] | None = None,  # solvers learn where their share of right answers lies in it
     invalid: float = 0.0,  # reward of what is none
-    reuse: float = 1.0,  # problems of the pool are used again that at most this share solved
+    reuse: Share = 1.0,  # problems of the pool are used again that at most this share solved
     cap: int = 16384,  # problems that the pool holds
     ratio: tuple[int, int] = (5, 15),  # of rzero: steps of the proposer and of the solver
 ) -> Recipe:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import CORRECT, ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Task
+from cotrain import CORRECT, ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Weight, Task
 from cotrain import attempts, frozen, gives, judged_by, common_roles, recipe, review_all, single, snapshot
 from cotrain.learn.preference import CHOSEN, Preference
 
@@ -52,7 +52,7 @@ def self_rewarding(
     run: Settings,
     *,
     iteration: int = 25,  # updates with one reference
-    beta: float = 0.1,  # β of DPO
+    beta: Weight = 0.1,  # β of DPO
     sft: float = 0.0,  # share of the preferred solution's cross-entropy in the loss
     votes: int = 3,  # verdicts on a solution
     judge: Literal["self", "frozen", "oracle"] = "self",  # who scores

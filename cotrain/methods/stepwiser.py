@@ -24,7 +24,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import CORRECT, MATCH, OUTCOME
-from cotrain import Clipped, Finding, Objective, Positive, Recipe, Roles, Settings, Task
+from cotrain import Clipped, Finding, Objective, Positive, Recipe, Roles, Settings, Share, Task
 from cotrain import at_least, attempts, frozen, gives, grpo, judged_by, common_roles, recipe, review_all, rng_of, single
 from cotrain import solve_then_verify
 from cotrain.rollout.monte_carlo import (
@@ -92,8 +92,8 @@ def stepwiser(
     verifier_lr: float = 2e-4,  # learning rate of the judge
     clip: tuple[float, float] = (0.2, 0.28),  # lower and upper clip of its ratio
     labels: Labels = "relative",  # of steps, see ``rollout/monte_carlo.py``
-    alpha: float = ALPHA,  # α of the labels
-    gamma: float = GAMMA,  # γ of the labels
+    alpha: Share = ALPHA,  # α of the labels
+    gamma: Share = GAMMA,  # γ of the labels
     balance: bool = True,  # count as many right as wrong steps
     generator: Literal["frozen", "trained"] = "frozen",  # does it learn?
 ) -> Recipe:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import AGREEMENT, BY_NAME, FORMAT, OUTCOME, STEP
-from cotrain import ClassBalance, Clipped, ConfigError, Objective, Phase, Recipe, Settings
+from cotrain import ClassBalance, Clipped, ConfigError, Objective, Phase, Recipe, Settings, Weight
 from cotrain import alternate, decay, frozen, judged_by, judges, common_roles, pull_to, recipe, single
 from cotrain import solve_then_verify
 from cotrain.functional.aggregate import Combine
@@ -39,7 +39,7 @@ def tango(
     ratio: tuple[int, int] = (3, 1),  # steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     verifier_kl: float = 0.0,  # weight of the KL term that pulls the verifier to its start
-    format_reward: float = 0.0,  # weight of a solution that can be read
+    format_reward: Weight = 0.0,  # weight of a solution that can be read
     verifier_format: float = 0.8,  # weight of a review that can be read
     alpha: float = 0.1,  # weight of the step verdicts, at the start
     alpha_end: float = 0.001,  # the same weight, at the end

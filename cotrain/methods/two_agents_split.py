@@ -22,7 +22,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import ANSWER, CORRECT, FAILURE, OUTCOME
-from cotrain import ConfigError, Note, Objective, Policy, Positive, Recipe, Roles, Settings, Sft, Task, Turn
+from cotrain import ConfigError, Note, Objective, Policy, Positive, Recipe, Roles, Settings, Weight, Sft, Task, Turn
 from cotrain import common_roles, frozen, gives, grpo, noting, recipe, single, solving, together
 from cotrain.core.notes import GOLD, PROBLEM
 from cotrain.learn.contract import Algorithm
@@ -100,7 +100,7 @@ def two_agents_split(
     weights: Literal["own", "shared"] = "own",  # two policies, or one in both roles
     starter_model: str | None = None,  # begins the starter; by default the solver's model
     starter_lr: float = 2e-4,  # learning rate of a starter with weights of its own
-    beta: float = 0.1,  # β of solver_by="dpo"
+    beta: Weight = 0.1,  # β of solver_by="dpo"
 ) -> Recipe:
     shared = weights == "shared"
     if cut < 1 or finishes < 1 or (finishes < 2 and train != "starter" and solver_by != "ce"):

@@ -12,7 +12,7 @@ from cotrain.config.policies import Adapter, Learning
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe
 from cotrain.config.settings import SETTING_NAMES, Settings, recipe
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.flags import comments_of
 from cotrain.methods import NAMES as SHIPPED
 from cotrain.methods.grpo import grpo
@@ -94,6 +94,28 @@ def test_temperature_and_warm_up_of_rates_reach_every_role_and_policy(name):
     assert {(p.lr_warmup, p.lr_decay) for p in made.policies.values() if isinstance(p, Learning)} == {(3, "cosine")}
     plain = {role.sampling.temperature for role in find_recipe(name)().roles.values()}
     assert plain == {"cooper": {1.0, 1.3}, "self_rewarding": {0.7}}.get(name, {1.0})  # as it was made
+
+
+SIGNED = {"invalid", "unread"}  # rewards
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_no_weight_or_share_of_a_method_is_negative(name):
+    """Rates are held against 0 where a policy has them."""
+    build = find_recipe(name)
+    for parameter in inspect.signature(build).parameters.values():
+        if isinstance(parameter.default, float) and not (parameter.name in SIGNED or parameter.name.endswith("lr")):
+            with pytest.raises(UserError):
+                build(**{parameter.name: -1.0})
+
+
+def test_a_share_has_two_ends():
+    for value in (-0.1, 1.1):
+        with pytest.raises(ConfigError, match=f"gamma of genprm is {value}; expected a finite number from 0 to 1"):
+            find_recipe("genprm")(gamma=value)
+    assert find_recipe("genprm")(gamma=1.0)
+    with pytest.raises(ConfigError, match="alpha of grpo is -1; expected a finite number of at least 0"):
+        find_recipe("grpo")(alpha=-1)
 
 
 FOLLOWED = {

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Sampling, Settings, Sft
+from cotrain import ConfigError, Objective, Phase, Recipe, Sampling, Settings, Share, Sft
 from cotrain import alternate, common_roles, recipe, solve, solving
 from cotrain.methods.alphaproof.step_search import ON_CHAIN, Verdicts, prove
 from cotrain.tasks.words.source import WordProblems, study_problems
@@ -39,7 +39,7 @@ def alphaproof(
     target: int | None = None,  # test-time RL on this problem
     among: str = "ood_length",  # split of the target
     practice: bool = True,  # on variants of the target; else on itself
-    beginnings: float = 0.5,  # share of the variants that ask for the middle of its chain
+    beginnings: Share = 0.5,  # share of the variants that ask for the middle of its chain
 ) -> Recipe:
     source = study_problems() if run.tasks is None else run.tasks
     if not isinstance(source, WordProblems) or source.modulus is not None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Recipe, Settings
+from cotrain import ConfigError, Objective, Recipe, Settings, Weight
 from cotrain import common_roles, grpo, noting, recipe, single, solving, verifying
 from cotrain.methods.at_grpo.turns import EARNED, TEAM, Grouping, check_turns, take_turns
 
@@ -49,7 +49,7 @@ def at_grpo(
     *,
     variant: Literal["at_grpo", "dr_mas"] = "at_grpo",  # which method
     group: Grouping | None = None,  # whose turns are compared; by default as the variant has it
-    alpha: float = 1.0,  # weight of the team's score in a turn's reward
+    alpha: Weight = 1.0,  # weight of the team's score in a turn's reward
     local: float | None = None,  # weight of a turn's own, format or the right verdict; by default as the variant
     rounds: int = 1,  # reviews of the solution, each with a revision after it
     weights: Literal["own", "shared"] = "own",  # one policy for each agent, or one for all

@@ -22,7 +22,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Roles, Settings, Sft, Task
+from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Roles, Settings, Weight, Sft, Task
 from cotrain import (
     alternate,
     attempts,
@@ -88,8 +88,8 @@ def constitutional(
     feedback: Literal["self", "program"] = "self",  # who says whether a principle is kept, in the second
     revising: int = 60,  # steps of the first stage
     iteration: int = 60,  # updates of the second with one reference
-    beta: float = 0.1,  # β of DPO
-    gamma: float = 4.0,  # γ of the soft labels
+    beta: Weight = 0.1,  # β of DPO
+    gamma: Weight = 4.0,  # γ of the soft labels
     votes: int = 4,  # of the critic on an answer
 ) -> Recipe:
     if run.group_size < 2 or min(votes, iteration, revising) < 1:

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Phase, Policy, Recipe, Role, Sampling, Settings
+from cotrain import ConfigError, Objective, Phase, Policy, Recipe, Role, Sampling, Settings, Weight, Share
 from cotrain import alternate, at_least, dr_grpo, frozen, judges, noting, common_roles, program, recipe
 from cotrain import snapshot, solving, verifying
 from cotrain.learn.preference import Preference
@@ -68,9 +68,9 @@ def debate(
     unread: float = -1.0,  # what is paid for one that cannot be read
     drafts: int = 4,  # solutions of a problem that a pair is taken from
     iteration: int = 20,  # updates of DPO+ with one reference
-    beta: float = 0.5,  # β of DPO+
-    gamma: float = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultancy
-    sft: float = 0.005,  # share of the better speech's cross-entropy in its loss
+    beta: Weight = 0.5,  # β of DPO+
+    gamma: Weight = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultancy
+    sft: Share = 0.005,  # share of the better speech's cross-entropy in its loss
 ) -> Recipe:
     at_least(1, "debate", votes=votes, turns=turns, leaves=leaves, iteration=iteration)
     at_least(2, "debate", drafts=drafts)
@@ -125,9 +125,9 @@ def debate_solve(
     over: float = 1.0,  # what a speech pays that is twice as long
     unread: float = -1.0,  # what is paid for one that cannot be read
     iteration: int = 20,  # updates of DPO+ with one reference
-    beta: float = 0.5,  # β of DPO+
-    gamma: float = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultant
-    sft: float = 0.005,  # share of the better speech's cross-entropy in its loss
+    beta: Weight = 0.5,  # β of DPO+
+    gamma: Weight = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultant
+    sft: Share = 0.005,  # share of the better speech's cross-entropy in its loss
 ) -> Recipe:
     """A critic points at a step of the solver's own solution, and the judge believes the solution or not."""
     at_least(1, "debate_solve", votes=votes, iteration=iteration)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings
+from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Weight
 from cotrain import alternate, common_roles, frozen, noting, recipe, reinforce_pp, solving, verifying
 from cotrain.methods.mae.evolve import EARNED, evolve, examine_all, answer_judge as answer_judge
 from cotrain.methods.mae.evolve import question_rater
@@ -40,7 +40,7 @@ def mae(
     quality: float = 0.7,  # least score of a question that enters the pool
     votes: int = 1,  # scores of one text
     shown: float = 0.5,  # how often the proposer sees a problem of the pool
-    entropy: float = 0.001,  # weight of the entropy bonus of each role
+    entropy: Weight = 0.001,  # weight of the entropy bonus of each role
     cap: int = 16384,  # problems that the pool holds
 ) -> Recipe:
     source, short = run.problems, common_roles.speaks_short(run.model)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import BY_NAME, ConfigError, Objective, Policy, Recipe, Role, Settings
+from cotrain import BY_NAME, ConfigError, Objective, Policy, Recipe, Role, Settings, Weight
 from cotrain import common_roles, frozen, noting, recipe, single, solving
 from cotrain.methods.at_grpo.turns import TEAM
 from cotrain.methods.marti.workflows import (
@@ -43,8 +43,8 @@ def marti(
     agents: int | None = None,  # how many; by default 2, and 3 for a chain or a mixture
     rounds: int = 2,  # of a debate or a vote
     shaping: Shaping = "margin",  # of the reward of later rounds
-    alpha: float = 0.5,  # weight of the shaping
-    beta: float = 0.5,  # weight of the team's answer
+    alpha: Weight = 0.5,  # weight of the shaping
+    beta: Weight = 0.5,  # weight of the team's answer
     over: Literal["agent", "all"] = "agent",  # whose earlier turns count in a debate
     estimator: Literal["grpo", "rloo", "reinforce++"] = "grpo",  # of all agents
     models: tuple[str, ...] = (),  # of the agents in turn; by default the model for all

@@ -34,7 +34,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Recipe, Role, Sampling, Settings, Sft
+from cotrain import ConfigError, Objective, Recipe, Role, Sampling, Settings, Weight, Sft
 from cotrain import at_least, common_roles, grpo, judges, program, recipe, reward_model, single, verifying
 from cotrain.learn.contract import Algorithm
 from cotrain.learn.reward_model import Pairwise, Pointwise
@@ -65,7 +65,7 @@ def pair_judge(
     votes: int = 8,  # judgements of each order of a held-out pair, or of each reply
     keep: int = 0,  # of these votes, the best by a meta judge; 0: all, and no meta judge
     combine: Combine | None = None,  # votes count as verdicts or by their scores; by default letters are verdicts
-    solutions: float = 0.0,  # weight of cross-entropy of wanted replies beside the judgements (GenRM)
+    solutions: Weight = 0.0,  # weight of cross-entropy of wanted replies beside the judgements (GenRM)
     rm_lr: float = 2e-4,  # learning rate of the meta judge
     max_tokens: int = 1024,  # of prompt and reply together; pairs with a longer one are left out and counted
 ) -> Recipe:

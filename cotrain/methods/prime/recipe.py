@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cotrain import Implied, Objective, Phase, Recipe, Settings
+from cotrain import Implied, Objective, Phase, Recipe, Settings, Weight
 from cotrain import alternate, frozen, common_roles, recipe, solve
 from cotrain.core.errors import ConfigError
 from cotrain.methods.prime.implicit_prm import Estimator, ImplicitPrm, Prime
@@ -28,13 +28,13 @@ def prime(
     run: Settings,
     *,
     prm_lr: float = 2e-4,  # learning rate of φ
-    beta: float = 0.05,  # scales log-ratios to rewards
+    beta: Weight = 0.05,  # scales log-ratios to rewards
     keep: tuple[float, float] = (0.2, 0.8),  # shares of right answers of the problems that are learned from
     prm: Literal["online", "frozen", "none"] = "online",  # when φ learns
     update: Literal["after", "before"] = "after",  # it has scored a batch
     warmup: int = 0,  # steps in which φ alone learns
     estimator: Estimator = "rloo",  # how answers of a group are compared
-    process_weight: float = 5.0,  # of φ's rewards beside the outcome
+    process_weight: Weight = 5.0,  # of φ's rewards beside the outcome
     max_return_norm: bool = True,  # divide returns by the largest one
 ) -> Recipe:
     if prm == "frozen" and warmup < 1:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Settings
+from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Settings
 from cotrain import alternate, common_roles, noting, program, recipe, reinforce, snapshot
 from cotrain.learn.policy_gradient import RunningMean
 from cotrain.methods.spiral.play import PAYOFF, PERFECT, WON, duel, exploiting, player_role, probe, random_mover
@@ -33,7 +33,7 @@ def spiral(
     baseline: bool = True,  # take off a running mean of the role's payoffs
     decay: float = 0.95,  # of that running mean
     pool: int = 0,  # earlier selves that are kept as opponents; 0: only the present one
-    pool_every: int = 10,  # updates between two of them
+    pool_every: Positive = 10,  # updates between two of them
 ) -> Recipe:
     source = Games("kuhn") if run.tasks is None else run.tasks
     if not isinstance(source, Games):
