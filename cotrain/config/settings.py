@@ -27,7 +27,7 @@ from cotrain.config.override import override
 from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import Protocol, Schedule
-from cotrain.core.arguments import bound_arguments, check_argument, hints_of, takes_function
+from cotrain.core.arguments import Weight, bound_arguments, check_argument, hints_of, takes_function
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.registry import METHODS, joined_places
 from cotrain.core.state import Store
@@ -59,7 +59,7 @@ class Settings:
     group_size: int = 8  # solutions of a problem, which are compared with each other
     lr: float = 2e-4  # learning rate of the generator, or of the one policy that learns
     lora: int = 0  # rank of the adapters that are trained, at α = 2 · rank; 0: all weights
-    kl: float = 0.001  # weight of the KL term that pulls the generator to its start
+    kl: Weight = 0.001  # weight of the KL term that pulls the generator to its start
     temperature: float | None = None  # at which all roles sample; by default 1, or what the method says
     lr_warmup: int | None = None  # updates over which all learning rates rise (default: 5)
     lr_decay: LrDecay | None = None  # how they fall to 0 by the last update; wsd: over the last fifth (constant)
@@ -69,7 +69,7 @@ class Settings:
     refill: int = 0  # rounds a step in which problems whose answers all earn the same are replaced (DAPO)
     mask_truncated: bool = False  # leave answers that were cut at max_tokens out of the loss (DAPO)
     overlong_tokens: int = 0  # last tokens before max_tokens over which a penalty rises to 1 (DAPO); 0: none
-    length_penalty: float = 0.0  # weight of a reward for the shorter answers of a group (Kimi k1.5)
+    length_penalty: Weight = 0.0  # weight of a reward for the shorter answers of a group (Kimi k1.5)
     evaluate_every: int = 0  # steps between evaluations; 0: only before and after
     evaluation_tasks: int = 256  # held-out problems, before and after
 

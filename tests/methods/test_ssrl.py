@@ -162,8 +162,8 @@ def test_controls_and_refusals():
     assert ssrl(mask=False, **SMALL).objectives["generator"].by.after == (drop_flat_groups,)
     assert ssrl(searches="real", **SMALL).schedule.phases[0].options["searches"] == "real"
     assert list(ssrl(format_reward=0.0, **SMALL).objectives["generator"].by.rewards) == [OUTCOME]
-    with pytest.raises(ConfigError, match="words asks about no world"):
-        ssrl(**{**SMALL, "tasks": EASY})
+    with pytest.raises(ConfigError, match=r"words has no search engine; give --search"):
+        ssrl(**{**SMALL, "tasks": EASY}, searches="real")
     with pytest.raises(ConfigError, match=r"ssrl: .*'embedded-roles' was not taught .*; expected 'embedded-games'"):
         ssrl(model="embedded-roles")
     with pytest.raises(ConfigError, match=r"knows the facts of World\(\) alone"):

@@ -8,6 +8,7 @@ samples are drawn down to one for each trajectory, and each system has a loss of
 
 The tool is a program (``tasks/words/search_corpus.py``): the facts of the problem lie in many documents, ``noise``
 irrelevant sentences to each of them, and a search by a word that is not in them finds documents about something else.
+``search`` is an async function of your own in its place, for any problems; the planner then sees the whole problem.
 
 Controls are parameters: ``balance=False`` learns from all calls of System 1, ``sampling="advantage"`` draws those with
 large advantages more often (the second version of the paper; its own rule is not public), ``system1="frozen"`` leaves
@@ -27,7 +28,9 @@ from cotrain import After, ConfigError, Finding, Note, Objective, Recipe, Roles,
 from cotrain import drop_flat_groups, examine, frozen, gives, grpo, common_roles, recipe, rng_of, single, together
 from cotrain.methods.mars.bins import first_fit_decreasing
 from cotrain.methods.mars.subsample import Subsample
+from cotrain.rollout.search import Search, SearchFailed, ask_search
 from cotrain.tasks.words import search_corpus
+from cotrain.tasks.words.source import WordProblems
 
 INFORMED = Note[float]("informed", float, "share of the facts that reached the solver")
 FOUND = Note[bool]("found", bool, "did the search find every fact")
@@ -39,7 +42,14 @@ QUERY = Finding[str]("query", str, "what was searched for")
 
 @gives(OUTCOME)
 async def research(
-    task: Task, roles: Roles, *, bin_size: int = 120, noise: float = 1.0, plan: bool = True, digest: bool = True
+    task: Task,
+    roles: Roles,
+    *,
+    bin_size: int = 120,
+    noise: float = 1.0,
+    plan: bool = True,
+    digest: bool = True,
+    search: Search | None = None,
 ) -> None:
     """One trajectory: plan, search, digests, solution; all of them get the reward ``outcome``, and trajectories of one
     problem are compared with each other, although each shows its roles what it has found.
@@ -47,11 +57,11 @@ async def research(
     Notes: of the plan whether it ``found`` the documents, of a digest the ``recall`` and ``precision`` with which it
     holds the facts that its bin holds, of the solution the share of all facts that reached it (``informed``).
     """
-    facts, question = search_corpus.facts_and_question(task.prompt)
+    facts, question = search_corpus.facts_and_question(task.prompt) if search is None else ((), task.prompt)
     calls: list[Turn] = []
     if plan:
         calls.append(await roles.planner(question=question))
-        documents = search_documents(task, calls[0], facts, noise)
+        documents = await search_documents(task, calls[0], facts, noise, search)
     else:
         documents = search_corpus.scatter_facts(task.prompt, rng_of("documents", task.id), noise=noise)
     texts = list(documents)
@@ -71,15 +81,24 @@ async def research(
     correct = await examine(task, roles, solution)
     if correct is None:
         return
-    solution.note(INFORMED, sum(fact in context for fact in facts) / max(1, len(facts)))
+    if search is None:
+        solution.note(INFORMED, sum(fact in context for fact in facts) / max(1, len(facts)))
     for turn in (*calls, solution):
         turn.reward(OUTCOME, float(correct))
 
 
-def search_documents(task: Task, plan: Turn, facts: tuple[str, ...], noise: float) -> tuple[str, ...]:
-    """What the tool returns; the same for all members of a group that ask the same."""
+async def search_documents(
+    task: Task, plan: Turn, facts: tuple[str, ...], noise: float, search: Search | None
+) -> tuple[str, ...]:
+    """What the tool returns; the package's own gives the same to all members of a group that ask the same."""
     query = plan.parsed.text if plan.parsed.ok else ""
     plan.show(*(QUERY, query) if query else (FAILURE, plan.parsed.reason))
+    if search is not None:
+        try:
+            return await ask_search(search, query) if query else ()
+        except SearchFailed as error:
+            plan.show(FAILURE, str(error))
+            return ()
     found = search_corpus.search_documents(task.prompt, query, rng_of("documents", task.id, query), noise=noise)
     plan.note(FOUND, all(any(fact in document for document in found) for fact in facts))
     return found
@@ -88,7 +107,7 @@ def search_documents(task: Task, plan: Turn, facts: tuple[str, ...], noise: floa
 def note_digest(digest: Turn, shown: str, facts: tuple[str, ...]) -> None:
     """Note how much of what matters a digest holds, and how much of it matters; each where there is any."""
     wanted = {fact for fact in facts if fact in shown}
-    sentences = search_corpus.split_sentences(digest.text)
+    sentences = search_corpus.split_sentences(digest.text) if facts else ()
     if wanted:
         digest.note(RECALL, sum(fact in digest.text for fact in wanted) / len(wanted))
     if sentences and digest.text.strip() != NOTHING:
@@ -106,7 +125,15 @@ def mars(
     balance: bool = True,  # draw System 1's samples down to one a trajectory
     sampling: Literal["random", "advantage"] = "random",  # which of them
     decoupled: bool = True,  # a loss for each system
+    search: str | Search | None = None,  # finds documents for any problems: my_file.py:function of a query
 ) -> Recipe:
+    assert not isinstance(search, str)  # the recipe has loaded it
+    if search is None and not isinstance(run.tasks, WordProblems | None):
+        raise ConfigError(
+            f"mars: no documents are known for {run.problems.name}; give --search my_file.py:function, or --tasks words"
+        )
+    if search is not None and not plan:
+        raise ConfigError("mars: without a plan (plan=false) nobody searches; leave out search, or plan=false")
     if bin_size < 1 or noise < 0.0:
         raise ConfigError(f"mars: bin_size {bin_size} and noise {noise}; expected characters above 0, and 0 or more")
     trained, digest = system1 == "trained", system1 != "none"
@@ -126,7 +153,7 @@ def mars(
         roles["planner"] = common_roles.planner("model", run.model)
     if digest:
         roles["digester"] = common_roles.digester("model" if trained else "start", run.model)
-    play = partial(research, bin_size=bin_size, noise=noise, plan=plan, digest=digest)
+    play = partial(research, bin_size=bin_size, noise=noise, plan=plan, digest=digest, search=search)
     return run.recipe(
         "mars" if trained else f"mars-{system1}",
         policies=policies,

@@ -8,7 +8,8 @@ twice: as its own engine (``solver``), and with the world's library in its place
 step from simulation to the real thing.
 
 Controls: ``mask=False`` learns the information like all other tokens; ``searches="real"`` has the library answer in
-training too (Search-R1, arXiv 2503.09516).
+training too (Search-R1, arXiv 2503.09516). ``search``, an async function of your own, is the real engine for any other
+problems; without it they have none, and a model is measured as its own engine alone.
 
 Different from the authors' code: a library of a dozen sentences, found by a noun; no thoughts; no KL by default.
 ``embedded-games`` was taught the format, and the facts of ``World()`` with false ones among them.
@@ -32,6 +33,7 @@ from cotrain.methods.ssrl.self_search import (
     search_within,
 )
 from cotrain.methods.ssrl.world import World
+from cotrain.rollout.search import Search
 
 
 # Of solvers that write searches into their answers.
@@ -56,14 +58,19 @@ def ssrl(
     mask: bool = True,  # leave what the model wrote as information out of the loss
     turns: int = 4,  # searches that the real engine answers, at most
     format_reward: float = 0.1,  # share of the reward that is for the format
+    search: str | Search | None = None,  # the real engine: my_file.py:function of a query; World has one
 ) -> Recipe:
+    assert not isinstance(search, str)  # the recipe has loaded it
     source = World() if run.tasks is None else run.tasks
-    if not isinstance(source, World):
-        raise ConfigError(f"ssrl: {source.name} asks about no world; expected --tasks world")
+    engine = search is not None or isinstance(source, World)
+    if searches == "real" and not engine:
+        raise ConfigError(
+            f"ssrl: {source.name} has no search engine; give --search my_file.py:function, or tasks=world"
+        )
     if turns < 1 or not 0.0 <= format_reward < 1.0:
         raise ConfigError(f"ssrl: turns is {turns} and format_reward {format_reward}; expected at least 1, and [0, 1)")
     common_roles.check_taught("ssrl", run.model)
-    if run.model in common_roles.EMBEDDED and source != World():
+    if run.model in common_roles.EMBEDDED and isinstance(source, World) and source != World():
         raise ConfigError(f"ssrl: the model {run.model!r} knows the facts of World() alone, and tasks is {source}")
     run, short = replace(run, tasks=source), common_roles.speaks_short(run.model)
     solver = Role(
@@ -78,14 +85,15 @@ def ssrl(
     return run.recipe(
         "ssrl" + ("" if searches == "self" else "-real") + ("" if mask else "-unmasked"),
         policies={"generator": run.learner(), **run.start()},
-        roles={"solver": solver, "grounded": solver},
+        roles={"solver": solver} | ({"grounded": solver} if engine else {}),
         objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
-        schedule=single(partial(search_within, searches=searches, turns=turns), "generator", name="search"),
-        evaluate=partial(search_both_ways, turns=turns),
+        schedule=single(
+            partial(search_within, searches=searches, turns=turns, search=search), "generator", name="search"
+        ),
+        evaluate=partial(search_both_ways, turns=turns, search=search) if engine else search_within,
         measures=(
             solving("solver", 8),
-            solving("grounded", 8),
-            noting("solver", SUPPORTED),
-            noting("solver", GATHERED),
+            *([solving("grounded", 8)] if engine else []),
+            *([noting("solver", SUPPORTED), noting("solver", GATHERED)] if isinstance(source, World) else []),
         ),
     )

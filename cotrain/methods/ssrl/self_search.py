@@ -7,10 +7,10 @@
                  <step> kites= pears+5=16+5=21 kites</step><answer>21</answer>
 
 ``searches="self"``: the policy writes all of it in one go, the information too. ``searches="real"``: its turn ends with
-``</search>``, and the library of the task's world says what is between the next markers; that is given, so it has
-neither credit nor loss. What the policy itself wrote as information is marked with the signal ``own_result``, and a
-recipe may leave it out of what is learned (``learn/after.py: LeaveOut``). Left out: thoughts, and passages of several
-sentences.
+``</search>``, and the library of the task's world, or a ``search`` of your own, says what is between the next markers;
+that is given, so it has neither credit nor loss. What the policy itself wrote as information is marked with the signal
+``own_result``, and a recipe may leave it out of what is learned (``learn/after.py: LeaveOut``). Left out: thoughts, and
+passages of several sentences.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from cotrain.core.notes import CORRECT, Note
 from cotrain.core.signals import FORMAT, OUTCOME, Signal, gives
 from cotrain.core.types import ParseFailure, Span, Task
 from cotrain.methods.ssp.searching import GATHERED
-from cotrain.methods.ssrl.world import world_grader_of
-from cotrain.rollout.calls import CallFormat, tag_format, use_tools
+from cotrain.methods.ssrl.world import UNKNOWN, WorldGrader, world_grader_of
+from cotrain.rollout.calls import CallFormat, ToolError, tag_format, use_tools
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Turn
+from cotrain.rollout.search import Search, SearchFailed, ask_search
 from cotrain.text.parsers import Solution
 from cotrain.text.role_parsers import FOUND, searched_solution, without_searches
 
@@ -53,11 +54,17 @@ def parse_searched(text: str, fields: Mapping[str, Any]) -> Solution | ParseFail
 
 @gives(OUTCOME.to("solver"), FORMAT.to("solver"), OWN.to("solver"))
 async def search_within(
-    task: Task, roles: Roles, *, searches: Literal["self", "real"] = "self", turns: Positive = 4
+    task: Task,
+    roles: Roles,
+    *,
+    searches: Literal["self", "real"] = "self",
+    turns: Positive = 4,
+    search: Search | None = None,
 ) -> None:
     """One answer. Rewards: ``outcome`` 1 where it is right, ``format`` 1 where it can be read and every search has its
-    information. ``turns``: searches that the real engine answers. Raises UnknownName for an engine."""
-    turn = await play_answer(task, roles, roles.solver, searches, turns)
+    information. ``turns``: searches that the real engine answers, which is ``search`` or the task's world. Raises
+    UnknownName for an engine."""
+    turn = await play_answer(task, roles, roles.solver, searches, turns, search)
     if turn.failed:
         return
     chat = turn.chat
@@ -71,17 +78,27 @@ async def search_within(
     chat.reward(FORMAT, float(turn.parsed.ok and search_count > 0 and paired))
 
 
-async def play_answer(task: Task, roles: Roles, role: RoleHandle, searches: str, turns: int) -> Turn:
+async def play_answer(
+    task: Task, roles: Roles, role: RoleHandle, searches: str, turns: int, search: Search | None = None
+) -> Turn:
     """The last turn of an answer, examined; its conversation has all of it."""
     if searches not in ENGINES:
         raise UnknownName("searches", searches, ENGINES)
-    world, chat = world_grader_of(task), role.begin(problem=task.prompt)
+    chat = role.begin(problem=task.prompt)
+    world = world_grader_of(task) if isinstance(task.grader, WorldGrader) else None
 
-    async def look_up(noun: str) -> str:
-        return world.look_up(noun)
+    async def look_up(query: str) -> str:
+        if search is None:
+            return world_grader_of(task).look_up(query)
+        try:
+            return " ".join(await ask_search(search, query.strip())) or UNKNOWN
+        except SearchFailed as error:
+            raise ToolError(str(error)) from error
 
     turn = await (use_tools(chat, {"search": look_up}, form=SEARCHES, most=turns) if searches == "real" else chat.say())
     if await examine(task, roles, turn, text=without_searches(chat.answer_text)) is None:
+        return turn
+    if world is None:
         return turn
     search_pairs = [(noun.strip(), said.strip()) for noun, said in _PAIR.findall(chat.answer_text)]
     if search_pairs:
@@ -92,7 +109,7 @@ async def play_answer(task: Task, roles: Roles, role: RoleHandle, searches: str,
     return turn
 
 
-async def search_both_ways(task: Task, roles: Roles, *, turns: Positive = 4) -> None:
+async def search_both_ways(task: Task, roles: Roles, *, turns: Positive = 4, search: Search | None = None) -> None:
     """To measure: the role ``solver`` is its own engine; ``grounded``, the same policy, has the real one."""
     await play_answer(task, roles, roles.solver, "self", turns)
-    await play_answer(task, roles, roles.grounded, "real", turns)
+    await play_answer(task, roles, roles.grounded, "real", turns, search)
