@@ -31,6 +31,7 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
     "proposer_solver",
     "reward",
     "rise",
+    "self_compare",
     "self_rewarding",
     "self_verify",
     "semi_supervised",
