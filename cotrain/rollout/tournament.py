@@ -7,9 +7,9 @@ each of the following rounds solutions are put in order by μ, and neighbours th
 tournament: comparisons are spent where the order is uncertain. So k solutions take at most k + rounds · k / 2
 comparisons in the place of k (k − 1) / 2. An even comparison counts half.
 
-Every pair is asked in both orders, and m_ij is the mean. Solutions with the same text are one entrant; one that cannot
-be read does not enter. A comparison that cannot be read, or does not fit the context, says nothing of either; who was
-never compared has 0.5.
+Every pair is asked in both orders, and m_ij is the mean. Solutions with the same text are even, and nobody is asked;
+one that cannot be read does not enter. A comparison that cannot be read, or does not fit the context, says nothing of
+either; who was never compared has 0.5.
 """
 
 from __future__ import annotations
@@ -41,23 +41,21 @@ async def hold_tournament(
     task: Task, roles: Roles, solutions: Sequence[Turn], *, role: str = "comparer", rounds: int = ROUNDS
 ) -> None:
     """Shows its rating on every solution that can be read. ``role`` is a judge of pairs (``judges.comparer``)."""
-    judge, readable = getattr(roles, role), [s for s in solutions if s.parsed.ok and not s.failed]
-    entrants: dict[str, Turn] = {}
-    for solution in readable:
-        entrants.setdefault(solution.tagged_text, solution)
-    turns = list(entrants.values())
+    judge, entrants = getattr(roles, role), [s for s in solutions if s.parsed.ok and not s.failed]
 
     async def margin_of(i: int, j: int) -> float | None:
+        if entrants[i].tagged_text == entrants[j].tagged_text:
+            return 0.0
         try:
-            asked = await compare_both_ways(task, roles, judge, turns[i], turns[j])
+            asked = await compare_both_ways(task, roles, judge, entrants[i], entrants[j])
         except TooLong:
             return None
-        found = [margin if ahead else -margin for ahead, turn in asked if (margin := lead_of(turn)) is not None]
-        return mean(found)
+        return mean([lead if ahead else -lead for ahead, turn in asked if (lead := lead_of(turn)) is not None])
 
-    ratings = dict(zip(entrants, await rate_by_tournament(margin_of, len(turns), rounds=rounds), strict=True))
-    for solution in readable:
-        solution.show(RATING, ratings[solution.tagged_text])
+    for solution, rating in zip(
+        entrants, await rate_by_tournament(margin_of, len(entrants), rounds=rounds), strict=True
+    ):
+        solution.show(RATING, rating)
 
 
 async def compare_both_ways(
