@@ -127,6 +127,7 @@ from cotrain.recipes import marti as marti
 from cotrain.recipes import pair_judge as pair_judge
 from cotrain.recipes import prime as prime
 from cotrain.recipes import proposer_solver as proposer_solver
+from cotrain.recipes import prover_verifier as prover_verifier
 from cotrain.recipes import reward as reward
 from cotrain.recipes import rise as rise
 from cotrain.recipes import self_compare as self_compare

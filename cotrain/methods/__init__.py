@@ -29,6 +29,7 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
     "pair_judge",
     "prime",
     "proposer_solver",
+    "prover_verifier",
     "reward",
     "rise",
     "self_compare",
