@@ -58,7 +58,9 @@ FOOLED = Note[float]("fooled", float, "of a wrong solution: share of its reviews
 
 
 @gives(CONVINCING.to("solver"), CONVINCING.to("sneaky"), *REVIEWED)
-async def prove(task: Task, roles: Roles, *, reviews: Positive, samples: Positive = 1, sneaky: bool = True) -> None:
+async def convince_verifier(
+    task: Task, roles: Roles, *, reviews: Positive, samples: Positive = 1, sneaky: bool = True
+) -> None:
     """``samples`` solutions of each prover, with ``reviews`` reviews each."""
     helpful = await attempts(task, roles, samples)
     solutions = helpful + (await attempts(task, roles, samples, role="sneaky") if sneaky else [])
@@ -141,7 +143,7 @@ def prover_verifier(
         agree = grpo(rewards={AGREEMENT: 1.0}, balance=ClassBalance())
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=agree)
     learning = [name for name in objectives if name != "verifier" or verifier == "trained"]
-    play = partial(prove, reviews=reviews, samples=run.group_size, sneaky=attacks)
+    play = partial(convince_verifier, reviews=reviews, samples=run.group_size, sneaky=attacks)
     phases = [Phase(name="game", protocol=play, objectives=tuple(learning), group_size=1)]
     first = {}
     if strings:
@@ -160,7 +162,7 @@ def prover_verifier(
         roles=roles,
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, *[0] * (len(phases) - 1)), warmup=first),
-        evaluate=partial(prove, reviews=1, sneaky=attacks),
+        evaluate=partial(convince_verifier, reviews=1, sneaky=attacks),
         measures=(
             *judged_by("verifier"),
             noting("solver", FOOLED),

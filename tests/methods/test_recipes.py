@@ -122,7 +122,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "prover_verifier: strings": {"reviews": 2, "strings": 1, "warmup": 1, "steps": 3},
     "prover_verifier: frozen sneaky": {"reviews": 2, "sneaky": "frozen", "kl": 0.0},
     "prover_verifier: frozen verifier": {"reviews": 2, "verifier": "frozen", "steps": 3},
-    "prover_verifier: no sneaky": {"reviews": 2, "sneaky": "none", "verifier": "frozen", "warmup": 1},
+    "prover_verifier: no sneaky": {"reviews": 2, "sneaky": "none", "verifier": "frozen", "warmup": 1, "steps": 4},
     "proposer_solver": WRITES,
     "proposer_solver: rzero": {
         "variant": "rzero",
