@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -121,8 +121,8 @@ def evaluate_suites(
     if aside is not None and aside.refused:
         say(f"note: {aside.summary_line()}")
     is_model = opening.is_model(directory)
-    named = {flag: _resolve_role(recipe, getattr(play, flag), flag) for flag in ("solver", "verifier", "comparer")}
-    play = replace(play, **named)
+    solver, verifier = _resolve_role(recipe, play.solver, "solver"), _resolve_role(recipe, play.verifier, "verifier")
+    play = replace(play, solver=solver, verifier=verifier, comparer=_resolve_role(recipe, play.comparer, "comparer"))
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
     if is_model or play.how.of_answers:
@@ -311,7 +311,7 @@ def attempt_rows(
     tries += [(e, GREEDY_SAMPLE, solutions_of(e, 1)[0]) for e in greedy]
     tries.sort(key=lambda one: (one[0].task, one[1] == GREEDY_SAMPLE))  # stable: samples stay in order
     role = executor.roles[play.solver]
-    rows = []
+    rows: list[SampleRow] = []
     for e, sample, solution in tries:
         judged = sample != GREEDY_SAMPLE
         row = _attempt_row(tasks[e.task], e, sample, solution, role, verifier if judged else None)
@@ -332,7 +332,12 @@ async def attempt_task(task: Task, roles: Roles, *, solver: str, verifier: str |
 
 
 async def attempt_and_compare(
-    task: Task, roles: Roles, *, attempt: Callable[[Task, Roles], Awaitable[Turn | None]], comparer: str, n: int
+    task: Task,
+    roles: Roles,
+    *,
+    attempt: Callable[[Task, Roles], Coroutine[Any, Any, Turn | None]],
+    comparer: str,
+    n: int,
 ) -> None:
     """``n`` attempts and the tournament of those that can be read."""
     solutions = await together([attempt(task, roles) for _ in range(n)])

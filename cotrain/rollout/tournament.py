@@ -14,7 +14,7 @@ either; who was never compared has 0.5.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from cotrain.core.errors import TooLong
@@ -92,7 +92,7 @@ def lead_of(turn: Turn) -> float | None:
 
 
 async def rate_by_tournament(
-    margin_of: Callable[[int, int], Awaitable[float | None]], count: int, *, rounds: int
+    margin_of: Callable[[int, int], Coroutine[Any, Any, float | None]], count: int, *, rounds: int
 ) -> list[float]:
     """μ of ``count`` entrants [N]. ``margin_of(i, j)``: how far i is ahead of j; None for no verdict."""
     met: dict[Pair, float | None] = {}
