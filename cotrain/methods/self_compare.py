@@ -28,7 +28,7 @@ from itertools import combinations, product
 from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, FORMAT, JUDGED, SOLVED
-from cotrain import OUTCOME, Clipped, ConfigError, Objective, Positive, Recipe, Roles, Settings, Task, Turn
+from cotrain import OUTCOME, Clipped, ConfigError, Objective, Positive, Recipe, Roles, Settings, Task, Turn, Weight
 from cotrain import attempts, common_roles, dr_grpo, frozen, gives, judges, recipe, rng_of, single, solve, solving
 from cotrain import together, verifying
 from cotrain.rollout.judges import Comparison
@@ -90,7 +90,7 @@ def self_compare(
     *,
     pairs: int = 1,  # of solutions of a problem
     comparisons: int = 4,  # of a pair, in each order
-    weight: float = 1.0,  # λ of what is learned from comparisons
+    weight: Weight = 1.0,  # λ of what is learned from comparisons
     comparer: Literal["trained", "unpaid", "frozen"] = "trained",  # does it learn to compare, and who compares?
     form: Comparison | None = None,  # of comparisons; by default grm, and thinkrm of a model that knows short formats
     candidates: int = 8,  # solutions of a held-out problem, and its tournament
