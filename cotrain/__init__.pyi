@@ -127,8 +127,10 @@ from cotrain.recipes import marti as marti
 from cotrain.recipes import pair_judge as pair_judge
 from cotrain.recipes import prime as prime
 from cotrain.recipes import proposer_solver as proposer_solver
+from cotrain.recipes import prover_verifier as prover_verifier
 from cotrain.recipes import reward as reward
 from cotrain.recipes import rise as rise
+from cotrain.recipes import self_compare as self_compare
 from cotrain.recipes import self_rewarding as self_rewarding
 from cotrain.recipes import self_verify as self_verify
 from cotrain.recipes import semi_supervised as semi_supervised

@@ -1,8 +1,9 @@
 """Benchmarks: ``cotrain eval RUN --suite gsm8k,math500,processbench --data …``.
 
 The solver of a run, or a model by itself, answers every problem of a suite once greedily and ``samples`` times at its
-own temperature, and the run's verifier, where there is one, reviews each sampled solution; in ProcessBench the
-verifier judges the solutions given. Of MBPP and HumanEval the answers are programs, which are run with the problem's
+own temperature, and the run's verifier, where there is one, reviews each sampled solution; where it has a comparer, a
+tournament of pairs chooses among them (``rollout/tournament.py``); in ProcessBench the verifier judges the solutions
+given. Of MBPP and HumanEval the answers are programs, which are run with the problem's
 tests (``tasks/programs.py``). What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and
 ``suite-NAME.json`` holds the scores (``metrics/suites.py``) beside the settings they were made with. The rows are
 written as they are made: the same command goes on where it was interrupted, and only prints what is finished.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -54,9 +55,11 @@ from cotrain.preflight.formats import (
 )
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.fixed_solutions import judge_fixed_solutions
+from cotrain.rollout.idle_loop import together
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review
-from cotrain.rollout.role import Role
+from cotrain.rollout.role import Role, Turn
+from cotrain.rollout.tournament import RATING, hold_tournament
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.tasks import programs
 from cotrain.tasks.processbench import FixedSolution
@@ -80,6 +83,7 @@ class SuitePlay:
     reviews: int = 1  # of each solution; in ProcessBench one greedy review, or the plurality of several sampled ones
     solver: str = "solver"  # role
     verifier: str = "verifier"  # role; a run without it has no best@k, weighted@k and ProcessBench
+    comparer: str = "comparer"  # role that judges pairs of solutions; a run without it has no tournament@k
     problems: int | None = None  # so many, drawn by a hash, in ProcessBench spread over each split; None for all
     how: AnswerFormat = DEFAULT_FORMAT  # how roles are asked and read; by default as the run has it, of a model "auto"
     max_tokens: int | None = None  # of an answer; None: as the role has it
@@ -118,9 +122,9 @@ def evaluate_suites(
         say(f"note: {aside.summary_line()}")
     is_model = opening.is_model(directory)
     solver, verifier = _resolve_role(recipe, play.solver, "solver"), _resolve_role(recipe, play.verifier, "verifier")
-    play = replace(play, solver=solver, verifier=verifier)
+    play = replace(play, solver=solver, verifier=verifier, comparer=_resolve_role(recipe, play.comparer, "comparer"))
     if play.max_tokens is not None:
-        recipe = override(recipe, [f"roles.{solver}.sampling.max_tokens={play.max_tokens}"])
+        recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
     if is_model or play.how.of_answers:
         answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
         answer_tasks = answer_tasks if not answer_tasks or isinstance(answer_tasks[0].grader, AnswerGrader) else []
@@ -195,9 +199,9 @@ def suite_settings(
 ) -> dict[str, Any]:
     """What the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one that gives no
     verdicts."""
-    judging, has_verifier = name in JUDGED, play.verifier in executor.roles
-    needed = [play.verifier] if judging else [play.solver, *([play.verifier] if has_verifier and play.samples else [])]
-    roles = {}
+    judging = name in JUDGED
+    choosers = [role for role in (play.verifier, play.comparer) if role in executor.roles and play.samples]
+    needed, roles = [play.verifier] if judging else [play.solver, *choosers], {}
     for role in needed:
         if role not in executor.roles:
             raise UnknownName(f"role (of suite {name!r})", role, executor.roles)
@@ -291,32 +295,60 @@ def attempt_rows(
     """A solver's rows: of each problem its samples, then the greedy answer."""
     verifier = play.verifier if play.verifier in executor.roles else None
     solve = partial(attempt_task, solver=play.solver, reviews=play.reviews)
-    sampled = executor.play(partial(solve, verifier=verifier), tasks, step=step, split=split, group_size=play.samples)
+    comparing = play.comparer in executor.roles and play.samples > 0  # all samples of a problem in one episode, or each
+    attempt, each = partial(solve, verifier=verifier), play.samples if comparing else 1
+    asked = partial(attempt_and_compare, attempt=attempt, comparer=play.comparer, n=each) if comparing else attempt
+    sampled = executor.play(asked, tasks, step=step, split=split, group_size=play.samples // each)
     greedy = executor.greedy_copy().play(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)
     for played in (sampled, greedy):
         refuse_unmeasured(split, played, executor.set_aside)
-    pairs = [(e, e.member) for e in sampled] + [(e, GREEDY_SAMPLE) for e in greedy]
-    pairs.sort(key=lambda pair: (pair[0].task, pair[1] == GREEDY_SAMPLE))  # stable: samples stay in order
+
+    def solutions_of(episode: Episode, n: int) -> list[Trace | None]:
+        found = [t for t in episode.traces if t.role == play.solver][:n]
+        return [*found, *[None] * (n - len(found))]
+
+    tries = [(e, e.member + place, t) for e in sampled for place, t in enumerate(solutions_of(e, each))]
+    tries += [(e, GREEDY_SAMPLE, solutions_of(e, 1)[0]) for e in greedy]
+    tries.sort(key=lambda one: (one[0].task, one[1] == GREEDY_SAMPLE))  # stable: samples stay in order
     role = executor.roles[play.solver]
-    return [
-        _attempt_row(tasks[e.task], e, s, play.solver, role, None if s == GREEDY_SAMPLE else verifier) for e, s in pairs
-    ]
+    rows: list[SampleRow] = []
+    for e, sample, solution in tries:
+        judged = sample != GREEDY_SAMPLE
+        row = _attempt_row(tasks[e.task], e, sample, solution, role, verifier if judged else None)
+        rows.append(row | ({"rating": solution and RATING.of(solution)} if comparing and judged else {}))
+    return rows
 
 
-async def attempt_task(task: Task, roles: Roles, *, solver: str, verifier: str | None, reviews: int) -> None:
+async def attempt_task(task: Task, roles: Roles, *, solver: str, verifier: str | None, reviews: int) -> Turn | None:
     """Solve, grade, and let the verifier review what can be read. What is too long stays away."""
     try:
-        solution = await getattr(roles, solver)(problem=task.prompt)
+        solution: Turn = await getattr(roles, solver)(problem=task.prompt)
         correct = await examine(task, roles, solution)
         if verifier is not None and correct is not None and solution.parsed.ok:
             await review(task, roles, solution, n=reviews, role=verifier)
     except TooLong:
-        return
+        return None
+    return solution
 
 
-def _attempt_row(task: Task, episode: Episode, sample: int, solver: str, role: Role, verifier: str | None) -> SampleRow:
-    solution = next((t for t in episode.traces if t.role == solver), None)
-    reviews = [t for t in episode.traces if t.role == verifier]
+async def attempt_and_compare(
+    task: Task,
+    roles: Roles,
+    *,
+    attempt: Callable[[Task, Roles], Coroutine[Any, Any, Turn | None]],
+    comparer: str,
+    n: int,
+) -> None:
+    """``n`` attempts and the tournament of those that can be read."""
+    solutions = await together([attempt(task, roles) for _ in range(n)])
+    await hold_tournament(task, roles, [s for s in solutions if s is not None], role=comparer)
+
+
+def _attempt_row(
+    task: Task, episode: Episode, sample: int, solution: Trace | None, role: Role, verifier: str | None
+) -> dict[str, Any]:
+    of = None if solution is None else str(solution.address)
+    reviews = [t for t in episode.traces if t.role == verifier and t.parent == of]
     said_of_it = [SCORE.of(t) for t in reviews]
     scores = [0.5 if score is None else float(score) for score in said_of_it]  # one that cannot be read says one half
     score = sum(scores) / len(scores) if scores else None if verifier is None else 0.0  # unread: nothing speaks for it
@@ -373,6 +405,7 @@ def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> in
         reviews=arguments.reviews,
         solver=arguments.solver,
         verifier=arguments.verifier,
+        comparer=arguments.comparer,
         problems=arguments.problems,
         how=answer_format,
         max_tokens=arguments.max_tokens,

@@ -18,17 +18,19 @@ from cotrain.methods.tango import tango
 from cotrain.metrics.suites import GREEDY_SAMPLE, processbench_scores, solver_scores
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
+from cotrain.rollout.judges import parse_gram
 from cotrain.rollout.role import Role
 from cotrain.suites import SuitePlay, play_suite, score_lines, suite_settings
 from cotrain.tasks.rows import SCHEMAS
 from cotrain.tasks.suite_files import draw_items, load_suite, suite_data
 from cotrain.text.parsers import write_solution
 from cotrain.text.plain import ByteRenderer
+from cotrain.text.role_prompts import COMPARE
 from cotrain.text.verdicts import Verdict
 from tests.helpers import EASY, TINY, spoken
 
 
-def cast(solver, verifier=None):
+def cast(solver, verifier=None, comparer=None):
     """An executor whose roles answer from files: functions of the call's fields."""
     programs = {"solver": lambda fields, rng: solver(fields)}
     sampling = Sampling(max_tokens=9)
@@ -36,6 +38,9 @@ def cast(solver, verifier=None):
     if verifier is not None:
         programs["verifier"] = lambda fields, rng: verifier(fields)
         roles["verifier"] = Role(policy="verifier", prompt="{solution}", sampling=sampling, parse=parse_review)
+    if comparer is not None:
+        programs["comparer"] = lambda fields, rng: comparer(fields)
+        roles["comparer"] = Role(policy="comparer", prompt=COMPARE, sampling=sampling, parse=parse_gram)
     return Executor(spoken(programs), dict.fromkeys(programs, ByteRenderer()), roles, 0)
 
 
@@ -146,6 +151,27 @@ def test_without_a_verifier_and_without_samples(sheet, tmp_path):
     solver = answers_from({problem: [greedy] for problem, (*_, greedy) in SHEET.items()})
     _, scores = score(cast(solver), "gsm8k", tasks, SuitePlay(samples=0), tmp_path)
     assert scores == {"greedy": 2 / 4, "answered": 3 / 4, "graded": 1.0}
+
+
+def test_a_tournament_chooses_beside_the_vote_and_the_verifier(sheet, tmp_path):
+    """The comparer knows what is right, and the verifier calls everything right: the vote is wrong of P2 and P3."""
+    gold = {problem: float(gold) for problem, (gold, *_) in SHEET.items()}
+
+    def compared(fields):
+        known = [float(fields[side].split("<answer>")[1].split("<")[0]) == gold[fields["problem"]] for side in PAIR]
+        return "A" if known[0] else "B"
+
+    PAIR = ("first", "second")
+    file = {problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()}
+    executor = cast(answers_from(file), lambda fields: verdict(True), compared)
+    tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
+    rows, scores = score(executor, "gsm8k", tasks, SuitePlay(samples=4), tmp_path)
+    assert scores["tournament@4"] == scores["pass@4"] == 3 / 4 and scores["best@4"] == 1 / 4 == scores["maj@4"]
+    assert scores["avg@4"] == 4 / 16 and scores["greedy"] == 2 / 4 and scores["answered"] == 18 / 20
+    assert [row["sample"] for row in rows[:5]] == [0, 1, 2, 3, GREEDY_SAMPLE]
+    assert rows[0]["rating"] == max(row["rating"] for row in rows[:4]) and "rating" not in rows[4]
+    assert rows[8]["rating"] is None and rows[8]["score"] == 0.0  # it could not be read: nobody compared or judged it
+    assert all(len(row["verdicts"]) == (row["answer"] is not None) for row in rows if "rating" in row)
 
 
 def test_ungraded_answers_count_as_wrong_and_are_shown():

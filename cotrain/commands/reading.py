@@ -78,7 +78,7 @@ def _wrap_words(words: Sequence[str], width: int) -> str:
 
 
 OF_SUITES = (
-    *("data", "reviews", "verifier", "out", "lenient", "max_tokens"),
+    *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens"),
     *("answer", "prompt", "steps_as", "verdict", "verifier_prompt"),
 )
 
@@ -120,7 +120,8 @@ def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
     for name in ("split", "step"):
         if getattr(arguments, name) is not None:
             parser.error(f"--{name} does not go with --suite; leave out one of the two")
-    for name, default in {"samples": 8, "reviews": 1, "solver": "solver", "verifier": "verifier"}.items():
+    defaults = {"samples": 8, "reviews": 1} | {role: role for role in ("solver", "verifier", "comparer")}
+    for name, default in defaults.items():
         setattr(arguments, name, default if getattr(arguments, name) is None else getattr(arguments, name))
     return run_suites(arguments, answer_format_of(arguments))
 
@@ -144,7 +145,7 @@ def _eval_parser() -> Parser:
         "--samples",
         type=whole_number(0),
         metavar="K",
-        help="of avg@K, pass@K, maj@K, best@K (default: 8); of a run: of each problem, with pass@1, 2, 4, … K",
+        help="of avg@K, pass@K, maj@K, best@K … (default: 8); of a run: of each problem, with pass@1, 2, 4, … K",
     )
     parser.add_argument(
         "--step", type=whole_number(0), metavar="N", help="after so many steps; 0: the start (default: the end)"
@@ -157,6 +158,7 @@ def _eval_parser() -> Parser:
     )
     parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
     parser.add_argument("--verifier", metavar="ROLE", help="who judges (default: verifier)")
+    parser.add_argument("--comparer", metavar="ROLE", help="who judges pairs, in a tournament (default: comparer)")
     parser.add_argument("--out", metavar="DIR", help="where scores go (default: the run; of a model evals/NAME)")
     parser.add_argument("--lenient", action="store_true", help="leave out malformed rows of --data")
     parser.add_argument("--json", action="store_true", help="print JSON")

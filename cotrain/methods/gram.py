@@ -46,8 +46,9 @@ from cotrain import verifying
 from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
 from cotrain.learn.contract import Algorithm
 from cotrain.config.schedule import Protocol
-from cotrain.rollout.judges import Comparison, comparer, comparison_fields, confidence
+from cotrain.rollout.judges import Comparison, comparer
 from cotrain.rollout.reviews import show_verdict
+from cotrain.rollout.tournament import lead_of, side_by_side
 from cotrain.text.preferences import write_gram
 
 PAIR = "{problem}\nTwo answers:"
@@ -59,11 +60,6 @@ Problem:
 
 WEIGHT = Signal("weight", meaning="how much a letter counts as the label of a pair")
 PREFERRED = Signal("preferred", meaning="the advantage over the others of the group")
-
-
-def side_by_side(roles: Roles, first: Turn, second: Turn) -> dict[str, Any]:
-    """The fields of a comparison, behind a nonce where the prompt has one."""
-    return comparison_fields(roles.judge.fields, roles.nonce(first), first.tagged_text, second.tagged_text)
 
 
 async def write_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Positive) -> None:
@@ -85,7 +81,7 @@ async def label_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Pos
         for letter, weight in ((ahead, 1.0 - smoothing), (not ahead, smoothing)):
             if weight:
                 labelled = await roles.teacher(
-                    parent=first, problem=task.prompt, better=letter, **side_by_side(roles, first, second)
+                    parent=first, problem=task.prompt, better=letter, **side_by_side(roles, roles.judge, first, second)
                 )
                 labelled.reward(WEIGHT, weight)
 
@@ -98,7 +94,9 @@ async def compete(task: Task, roles: Roles, *, samples: Positive = 2) -> None:
     readable = [i for i, s in enumerate(solutions) if s.parsed.ok]
     fights = list(permutations(readable, 2))
     judgements = [
-        roles.judge(parent=solutions[i], problem=task.prompt, **side_by_side(roles, solutions[i], solutions[j]))
+        roles.judge(
+            parent=solutions[i], problem=task.prompt, **side_by_side(roles, roles.judge, solutions[i], solutions[j])
+        )
         for i, j in fights
     ]
     outcomes = {(i, j): 1.0 for i, j in product(range(len(solutions)), repeat=2) if i in readable and j not in readable}
@@ -107,8 +105,8 @@ async def compete(task: Task, roles: Roles, *, samples: Positive = 2) -> None:
         if truths[0] != truths[1]:
             turn.note(CORRECT, truths[0])
         show_verdict(turn)
-        if turn.parsed.ok:
-            outcomes[i, j] = 2.0 * (confidence(turn) or 0.0) - 1.0
+        if (lead := lead_of(turn)) is not None:
+            outcomes[i, j] = lead
     for solution, advantage in zip(solutions, pairwise_advantages(skew_matrix(len(solutions), outcomes)), strict=True):
         solution.reward(PREFERRED, advantage)
 

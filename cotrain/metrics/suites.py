@@ -5,7 +5,8 @@ model.
 
     solver        greedy     the greedy answer is right
                   avg@k      mean over k samples               pass@k, maj@k, best@k, weighted@k: as in ``answers``
-    programs      greedy, best@k as above, and pass@j for j = 1, 10, 100 and k
+                  tournament@k     the sample that wins the comparisons of pairs (``rollout/tournament.py``) is right
+    programs      greedy, best@k, tournament@k as above, and pass@j for j = 1, 10, 100 and k
     processbench  error_accuracy, correct_accuracy, f1 by split: as in ``processes``; ``average/f1`` is the mean over
     splits
     prmbench      f1, negative_f1, prmscore by kind of error and overall, where there are both kinds of steps
@@ -45,7 +46,8 @@ ANSWERED, GRADED, PARSED = Share("answered", "rows"), Share("graded", "rows"), S
 
 def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str]) -> dict[str, Estimate]:
     """Figures of a solver, from rows with ``id``, ``sample`` (0 … k − 1, or ``GREEDY_SAMPLE``), ``answer`` (None: none
-    was found), ``correct`` (None: not graded) and ``score`` (of the verifier, in [0, 1]; None: there is none).
+    was found), ``correct`` (None: not graded), ``score`` (of the verifier, in [0, 1]; None: there is none) and, where
+    pairs were compared, ``rating`` (None: it was not among them).
 
     ``key``: what an answer is counted under in a vote. ``best@k`` and ``weighted@k`` are there where any row has a
     score. Raises ValueError where a problem has not k samples.
@@ -62,6 +64,7 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
             "vote": float(vote_is_right(votes, right)),
             "best": float(best_is_right(scores, right)),
             "weighted": float(vote_is_right(votes, right, scores)),
+            "won": _winner_is_right(sampled, right),
             "asked": float(k > 0),
         }
     named = {"greedy": Share("greedy_right", "greedy")}
@@ -73,6 +76,8 @@ def solver_scores(rows: Sequence[SampleRow], k: int, *, key: Callable[[str], str
         }
     if any(row["score"] is not None for row in rows):
         named |= {f"best@{k}": Share("best", "asked"), f"weighted@{k}": Share("weighted", "asked")}
+    if any("rating" in row for row in rows):
+        named[f"tournament@{k}"] = Share("won", "asked")
     return _make_figures(_sum_templates(counts, rows), {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
 
 
@@ -96,11 +101,20 @@ def program_scores(rows: Sequence[SampleRow], k: int) -> dict[str, Estimate]:
         right = [bool(row["correct"]) for row in sampled]
         best = best_is_right([row["score"] or 0.0 for row in sampled], right)
         passed = {f"pass{j}": pass_at_k(k, sum(right), j) for j in of}
-        counts[i] = _common_counts(problem_rows) | {"best": float(best), "asked": float(k > 0), **passed}
+        chosen = {"best": float(best), "won": _winner_is_right(sampled, right), "asked": float(k > 0)}
+        counts[i] = _common_counts(problem_rows) | {**chosen, **passed}
     named = {"greedy": Share("greedy_right", "greedy")} | {f"pass@{j}": Share(f"pass{j}", "asked") for j in of}
     if any(row["score"] is not None for row in rows):
         named[f"best@{k}"] = Share("best", "asked")
+    if any("rating" in row for row in rows):
+        named[f"tournament@{k}"] = Share("won", "asked")
     return _make_figures(counts, {**named, "answered": ANSWERED, "graded": GRADED}, len(counts))
+
+
+def _winner_is_right(rows: Sequence[SampleRow], right: Sequence[bool]) -> float:
+    """Is the sample with the highest rating right? Those that were not compared come last."""
+    ratings = [-1.0 if (rating := row.get("rating")) is None else rating for row in rows]
+    return float(best_is_right(ratings, right))
 
 
 def _common_counts(rows: Sequence[SampleRow]) -> dict[str, float]:

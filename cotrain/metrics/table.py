@@ -71,8 +71,7 @@ SAID = (
     Metric(key="{role}/length", meaning="mean tokens of a turn", label="length, tokens", unit=TOKENS, trend="steady"),
     Metric(
         key="{role}/length/p{k}", label="length, tokens, {k}th percentile",
-        unit=TOKENS, trend="not all at the token limit",
-        meaning="quantiles of it: p10, p50, p90",
+        unit=TOKENS, trend="not all at the token limit", meaning="quantiles of it: p10, p50, p90",
     ),
     Metric(
         key="{role}/length/right", label="length, tokens, where right", unit=TOKENS, trend="near the next",
@@ -150,19 +149,21 @@ SOLVER = (
         meaning="the most frequent answer of k samples is right (maj@k, arXiv 2203.11171)",
     ),
     Metric(
-        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the judge's score",
-        better=1, at=HELD_OUT, trend="above majority",
-        meaning="the sample of k that the judge scores highest is right",
+        key="{role}/best@{k}", headline=MAIN, label="best of {k} by the judge's score", better=1, at=HELD_OUT,
+        trend="above majority", meaning="the sample of k that the judge scores highest is right",
     ),
     Metric(
-        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the judge",
-        better=1, at=HELD_OUT, trend="above majority",
+        key="{role}/tournament@{k}", headline=MAIN, label="winner of {k}", better=1, at=HELD_OUT,
+        trend="above majority", meaning="the sample of k that wins comparisons of pairs is right (arXiv 2603.04304)",
+    ),
+    Metric(
+        key="{role}/weighted@{k}", headline=MAIN, label="vote of {k} weighted by the judge", better=1, at=HELD_OUT,
+        trend="above majority",
         meaning="the answer with the largest sum of the judge's scores is right (arXiv 2206.02336)",
     ),
     Metric(
         key="{policy}/exploitability", label="exploitability", unit=UNKNOWN, better=-1, at=HELD_OUT, headline=FIRST,
-        trend="falling",
-        meaning="what a best response wins against a player, mean of both seats; 0 cannot be beaten",
+        trend="falling", meaning="what a best response wins against a player, mean of both seats; 0 cannot be beaten",
     ),
     Metric(
         key="{policy}/seen", label="probability behind exploitability", at=HELD_OUT, healthy=(0.95, 1),
@@ -196,8 +197,7 @@ SOLVER = (
     ),
     Metric(
         key="{role}/majority_share/right", label="answers that agree with the majority, where right",
-        trend="above the next",
-        meaning="the same where the majority is right",
+        trend="above the next", meaning="the same where the majority is right",
     ),
     Metric(
         key="{role}/majority_share/wrong", label="answers that agree with the majority, where wrong",

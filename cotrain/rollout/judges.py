@@ -195,11 +195,13 @@ COMPARISONS: dict[Comparison, Callable[..., Role]] = {
 
 def comparer(policy: str, model: str, form: Comparison = "gram") -> Role:
     """A role that says which of two responses is better, in one of ``COMPARISONS``; models that know the short formats
-    are asked for the letter in short. Raises UnknownName, and ConfigError for a model that does not know the format."""
+    are asked in short, for the letter alone or after a thought. Raises UnknownName, and ConfigError for a model that
+    does not know the format."""
     if form not in COMPARISONS:
         raise UnknownName("format of a comparison", form, COMPARISONS)
-    if form == "gram" and speaks_short(model):
-        return Role(policy=policy, prompt=COMPARE, parse=parse_gram, sampling=Sampling(max_tokens=8))
+    if form in IN_SHORT and speaks_short(model):
+        parse, most = IN_SHORT[form]
+        return Role(policy=policy, prompt=COMPARE, parse=parse, sampling=Sampling(max_tokens=most))
     return COMPARISONS[form](policy, model)
 
 
@@ -241,3 +243,6 @@ def parse_grm(text: str, fields: Mapping[str, Any]) -> Ratings | Abstention | Pa
 
 def parse_gram(text: str, fields: Mapping[str, Any]) -> Preference | ParseFailure:
     return read_gram(text)
+
+
+IN_SHORT: dict[str, tuple[Parser, int]] = {"gram": (parse_gram, 8), "thinkrm": (parse_thinkrm, 96)}  # and most tokens
