@@ -1,6 +1,7 @@
 """The recipes by name, for type checkers and editors; a test holds them against ``METHODS``."""
 
 # fmt: off
+from cotrain.methods.adversarial_imitation import adversarial_imitation as adversarial_imitation
 from cotrain.methods.alphaproof import alphaproof as alphaproof
 from cotrain.methods.at_grpo import at_grpo as at_grpo
 from cotrain.methods.co_rewarding import co_rewarding as co_rewarding

@@ -2,6 +2,7 @@
 its own, with the recipe in ``recipe.py``. A user's own method is the same kind of file outside the package."""
 
 NAMES = (  # of the functions; each is in the module of its name, or in the one given below
+    "adversarial_imitation",
     "alphaproof",
     "at_grpo",
     "co_rewarding",

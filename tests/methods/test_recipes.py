@@ -25,6 +25,10 @@ SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks"
 GAMES, WRITES = {"model": "embedded-games"}, {"model": "embedded-proposer"}  # TINY knows none of their games
 CODES = {"model": TINY_PROGRAMS, "tester_lr": 1e-3}
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
+    "adversarial_imitation": {"warmup": 1, "discriminator_lr": 1e-3, "steps": 3},
+    "adversarial_imitation: frozen": {"warmup": 1, "discriminator": "frozen", "discriminator_lr": 1e-3},
+    "adversarial_imitation: raro": {"variant": "raro", "warmup": 0, "discriminator_lr": 1e-3, "replay": 1, "steps": 3},
+    "adversarial_imitation: raro, shared": {"variant": "raro", "warmup": 1, "weights": "shared", "kl": 0.01},
     "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
     "cooper: own rejected answers": {"warmup": 1, "rm_lr": 1e-3, "negatives": "own", "reference": False},
     "cooper: corrupted by a model": {"warmup": 1, "negatives": "model", "overlooked": 0.2, "reference": False},
