@@ -45,6 +45,12 @@ PLAYED = [name for name in SHIPPED if name != "coder_tester"]  # its problems as
 CASES = [(name, settings) for name in PLAYED for settings in FURTHER.get(name, [{}])]
 
 
+def is_scripted(solution: str) -> bool:
+    """A worked solution in words, which an expert recites, has its answer on a line of its own, one more than in
+    tags."""
+    return "<step>" not in solution or "First of all." in solution
+
+
 class Scripted:
     """Says in each role what its parser reads: solutions of which some are right, some wrong and some are none, drawn
     by the address, in tags or, where ``form`` is given and the role is read so, in words."""
@@ -62,7 +68,8 @@ class Scripted:
             said = policy.speak(request.fields, rng)
         elif isinstance(policy, RewardModel):
             said, score = "", random.Random(request.fields["solution"]).random() - 0.5
-            self.shown.append(request.fields["solution"])
+            if is_scripted(request.fields["solution"]):
+                self.shown.append(request.fields["solution"])
         else:
             said = self.says(role, request.address.task, request.fields, rng)
         ids = (*ByteRenderer().encode(said), STOP)

@@ -26,6 +26,7 @@ from cotrain.core.signals import OUTCOME
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.learn.ppo import Ppo, ValueRegression
+from cotrain.methods.adversarial_imitation import adversarial_imitation
 from cotrain.methods.alphaproof.recipe import alphaproof
 from cotrain.methods.at_grpo.recipe import at_grpo
 from cotrain.methods.coder_tester.recipe import coder_tester
@@ -104,6 +105,9 @@ CASTS = {
     "ppo": lambda tasks: briefly(ppo(tasks)),
     "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
+    "adversarial-imitation": lambda tasks: briefly(
+        adversarial_imitation(steps=3, variant="raro", warmup=1, critiques=2, replay=1, tasks=tasks, **SMALL)
+    ),
     "alphaproof": lambda tasks: briefly(alphaproof(steps=3, budget=300, tasks=tasks, **ALONE)),
     "alphaproof-target": lambda tasks: briefly(
         alphaproof(steps=3, budget=300, target=2, among="test", tasks=tasks, **ALONE)
