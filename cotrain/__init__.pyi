@@ -130,6 +130,7 @@ from cotrain.recipes import prime as prime
 from cotrain.recipes import proposer_solver as proposer_solver
 from cotrain.recipes import reward as reward
 from cotrain.recipes import rise as rise
+from cotrain.recipes import rubric_judge as rubric_judge
 from cotrain.recipes import self_rewarding as self_rewarding
 from cotrain.recipes import self_verify as self_verify
 from cotrain.recipes import semi_supervised as semi_supervised

@@ -31,6 +31,7 @@ from cotrain.methods.prime import prime as prime
 from cotrain.methods.proposer_solver import proposer_solver as proposer_solver
 from cotrain.methods.preferences import reward as reward
 from cotrain.methods.rise import rise as rise
+from cotrain.methods.pair_judge import rubric_judge as rubric_judge
 from cotrain.methods.self_rewarding import self_rewarding as self_rewarding
 from cotrain.methods.self_verify import self_verify as self_verify
 from cotrain.methods.semi_supervised import semi_supervised as semi_supervised

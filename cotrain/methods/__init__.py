@@ -32,6 +32,7 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
     "proposer_solver",
     "reward",
     "rise",
+    "rubric_judge",
     "self_rewarding",
     "self_verify",
     "semi_supervised",
@@ -44,9 +45,16 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
     "ttrl",
     "two_agents_split",
 )
-ELSEWHERE = {"debate_solve": "debate", "dpo": "preferences", "reward": "preferences"}
+ELSEWHERE = {
+    "debate_solve": "debate",
+    "dpo": "preferences",
+    "reward": "preferences",
+    "rubric_judge": "pair_judge",
+}
 METHODS = {name: f"cotrain.methods.{ELSEWHERE.get(name, name)}:{name}" for name in NAMES}
-READ_AS = dict.fromkeys(("dpo", "pair_judge", "reward"), "pairs")  # the source that reads ``--data``; else "jsonl"
+READ_AS = dict.fromkeys(
+    ("dpo", "pair_judge", "reward", "rubric_judge"), "pairs"
+)  # the source that reads ``--data``; else "jsonl"
 TASKS = {  # sources of problems that one method has for itself
     "short_programs": "cotrain.methods.coder_tester.short_programs:ShortPrograms",
     "games": "cotrain.methods.spiral.source:Games",

@@ -37,7 +37,7 @@ PROPOSED = [EASY.get("train", i) for i in range(3, 9)]
 GOLD = {task.prompt: task.answer for task in (*TASKS, *PROPOSED)}
 REFUSED = {  # they go on from beginnings of solutions, have a format of their own, or no solver
     *("alphaproof", "coverrl", "genprm", "stepwiser", "two_agents_split"),
-    *("dpo", "dsm", "magrpo", "marti", "pair_judge", "reward", "spiral", "ssrl"),
+    *("dpo", "dsm", "magrpo", "marti", "pair_judge", "reward", "rubric_judge", "spiral", "ssrl"),
 }
 FURTHER = {"coverrl": [{"regenerate": "review"}], "dsm": [{"analysis": "asked"}], "spin": [{}, {"control": "sft"}]}
 FURTHER["cooper"] = [{}, {"negatives": "model"}, {"negatives": "own"}]

@@ -39,6 +39,7 @@ from cotrain.methods.mae.recipe import mae
 from cotrain.methods.magrpo.recipe import magrpo
 from cotrain.methods.marti.recipe import marti
 from cotrain.methods.pair_judge.recipe import pair_judge
+from cotrain.methods.pair_judge.rubrics import rubric_judge
 from cotrain.methods.preferences import dpo, reward
 from cotrain.methods.proposer_solver import proposer_solver
 from cotrain.methods.self_rewarding import self_rewarding
@@ -121,6 +122,7 @@ CASTS = {
         debate(by="dpo", turns=2, leaves=2, iteration=2, steps=4, drafts=8, tasks=tasks, **GAMES)
     ),
     "pair-judge": lambda tasks: briefly(pair_judge(steps=3, keep=2, tasks=tasks, **SMALL)),
+    "rubric-judge": lambda tasks: briefly(rubric_judge(steps=3, ratio=(1, 1), tasks=tasks, **SMALL)),
     "reward": lambda tasks: briefly(reward(steps=3, tasks=tasks, **ALONE)),
     "debate-solve": lambda tasks: briefly(debate_solve(steps=3, tasks=tasks, **GAMES)),
     "debate-rlaif": lambda tasks: briefly(debate_solve(critic="none", steps=3, tasks=tasks, **SMALL)),
