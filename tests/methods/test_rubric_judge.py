@@ -151,6 +151,14 @@ def test_preferences_of_a_file_are_judged(tmp_path):
     assert {signals(t)["verdict"] for t in traces["judge"]} == {1.0}
     assert [t.text for t in traces["reply"]] == [task.solution, task.rejected]
 
+    def review(fields, rng):
+        return write_review([""] * int(fields["count"]), [True] * int(fields["count"]), True)
+
+    short = rubric_judge(**SMALL | {"tasks": made.tasks})  # of which nobody can grade what stands for a rubric
+    traces = played(short, writer=in_turn(WANTED, FAILED), judge=review, task=task)
+    assert [signals(t) for t in traces["writer"]] == [{"worth": 0.5}] * 3 and not traces["writer"][0].truth
+    assert len(short.evaluation.measures) == 2
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),

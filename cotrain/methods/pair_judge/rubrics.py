@@ -36,6 +36,7 @@ from cotrain.methods.pair_judge.judging import verdict_reward
 from cotrain.rollout.judges import guarded_fields, parse_rmr1
 from cotrain.rollout.pairs import check_pairs, say_reply
 from cotrain.rollout.reviews import show_verdict
+from cotrain.tasks.pairs import ChatTask
 from cotrain.text.prompts import SOLVE
 from cotrain.text.role_prompts import SOLVE_BARE
 from cotrain.text.verdicts import closing_block
@@ -99,7 +100,7 @@ async def judge_by_rubrics(
         return
     written = await roles.writer.many(rubrics, problem=task.prompt)
     for rubric in written:
-        if form == "steps" and rubric.parsed is not None:
+        if is_solution(task, form) and rubric.parsed is not None:
             await examine(task, roles, rubric)
     readable = [rubric for rubric in written if rubric.parsed is None or rubric.parsed.ok]
     calls = [
@@ -112,6 +113,11 @@ async def judge_by_rubrics(
     for rubric in written:
         votes = right.get(rubric.id, [False])
         rubric.reward(WORTH, sum(votes) / len(votes))
+
+
+def is_solution(task: Task, form: Form) -> bool:
+    """Whether what stands for a rubric is a solution that can be graded."""
+    return form == "steps" and not isinstance(task, ChatTask)
 
 
 async def judge_pair_by(
@@ -179,7 +185,7 @@ def rubric_judge(
     if writer == "none":
         policies["writer"] = program(say_nothing, tokens_of="judge")
         roles["writer"] = Role(policy="writer", prompt="{problem}", sampling=Sampling(max_tokens=1))
-    truth = (solving("writer", 1),) if short and writer != "none" else ()
+    graded = writer != "none" and is_solution(run.problems.get("train", 0), form)
     made = run.recipe(
         "rubric_judge",
         policies=policies,
@@ -187,7 +193,11 @@ def rubric_judge(
         objectives=objectives,
         schedule=alternate(*phases, ratio=tuple(steps)),
         evaluate=play,
-        measures=(judging_pairs(combine="mean", keep=0, compares=not short), verifying("judge"), *truth),
+        measures=(
+            judging_pairs(combine="mean", keep=0, compares=not short),
+            verifying("judge"),
+            *((solving("writer", 1),) if graded else ()),
+        ),
     )
     return replace(made, evaluation=replace(made.evaluation, group_size=votes))
 
