@@ -62,7 +62,8 @@ def test_a_rubric_is_worth_the_share_of_right_judgements_with_it():
     traces = played(rubric_judge(asked=2, **CHAT), writer=in_turn(*texts), judge=by_the_rubric)
     assert [signals(t) for t in traces["writer"]] == [{"worth": 1.0}, {"worth": 0.5}, {"worth": 0.0}]
     judged = {id_of: [t for t in traces["judge"] if t.parent == id_of] for id_of in {t.parent for t in traces["judge"]}}
-    assert {len(mine) for mine in judged.values()} == {4} and len(judged) == 2
+    assert {len(mine) for mine in judged.values()} == {4} and len(judged) == 3
+    assert [t.parsed.get("failure") for t in traces["writer"]] == [None, None, "no rubric"]
     for mine in judged.values():
         assert sorted(t.truth["correct"] for t in mine) == [False, False, True, True]
         assert len({t.group for t in mine}) == 2  # the orders are compared with themselves

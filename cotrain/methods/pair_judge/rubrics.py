@@ -8,8 +8,8 @@ names the better one. Nobody says what a good rubric is: it is worth what the ju
     writer's steps   ``group_size`` rubrics a prompt, ``asked`` judgements of each order: the share that is right (GRPO)
 
 ``ratio`` has the steps of each turn, the judge's first, since a writer learns nothing from a judge who cannot use a
-rubric. A rubric that cannot be read is worth 0 and is not judged with. Models that know the short formats judge one
-reply at a time, step by step, and what they write as a rubric is a worked solution, with which a reply can be
+rubric. A rubric that cannot be read is worth 0, and the judge is shown an empty one. Models that know the short formats
+judge one reply at a time, step by step, and what they write as a rubric is a worked solution, with which a reply can be
 compared; nothing tells them that it must be right.
 
 Controls: ``writer="frozen"``, ``judge="frozen"`` train one side alone, ``writer="none"`` leaves the rubric empty.
@@ -27,7 +27,19 @@ from functools import partial
 from random import Random
 from typing import Any, Literal
 
-from cotrain import CORRECT, ConfigError, Objective, ParseFailure, Phase, Positive, Recipe, Role, Roles, Sampling
+from cotrain import (
+    CORRECT,
+    FAILURE,
+    ConfigError,
+    Objective,
+    ParseFailure,
+    Phase,
+    Positive,
+    Recipe,
+    Role,
+    Roles,
+    Sampling,
+)
 from cotrain import Settings, Signal, Task, Turn
 from cotrain import alternate, at_least, common_roles, examine, frozen, gives, grpo, program, recipe, solving, together
 from cotrain import verifying
@@ -99,20 +111,22 @@ async def judge_by_rubrics(
     if first.failed or second.failed:
         return
     written = await roles.writer.many(rubrics, problem=task.prompt)
+    calls = []
     for rubric in written:
-        if is_solution(task, form) and rubric.parsed is not None:
+        text = rubric.text
+        if rubric.parsed is not None and is_solution(task, form):
             await examine(task, roles, rubric)
-    readable = [rubric for rubric in written if rubric.parsed is None or rubric.parsed.ok]
-    calls = [
-        judge_pair_by(task, roles, rubric, form, sides, asked)
-        for rubric in readable
-        for sides in ((first, second), (second, first))
-    ]
-    judged = await together(calls)
-    right = {r.id: [*judged[2 * i], *judged[2 * i + 1]] for i, r in enumerate(readable)}
-    for rubric in written:
-        votes = right.get(rubric.id, [False])
-        rubric.reward(WORTH, sum(votes) / len(votes))
+        if isinstance(rubric.parsed, ParseFailure):
+            text = ""
+            rubric.show(FAILURE, rubric.parsed.reason)
+        elif isinstance(rubric.parsed, Rubric):
+            text = rubric.parsed.text
+        sides = (first, second), (second, first)
+        calls += [judge_pair_by(task, roles, rubric, text, form, one, asked) for one in sides]
+    votes = await together(calls)
+    for rubric, one, other in zip(written, votes[::2], votes[1::2], strict=True):
+        read = not isinstance(rubric.parsed, ParseFailure)
+        rubric.reward(WORTH, read * sum((*one, *other)) / (2 * asked))
 
 
 def is_solution(task: Task, form: Form) -> bool:
@@ -121,11 +135,10 @@ def is_solution(task: Task, form: Form) -> bool:
 
 
 async def judge_pair_by(
-    task: Task, roles: Roles, rubric: Turn, form: Form, sides: tuple[Turn, Turn], asked: int
+    task: Task, roles: Roles, rubric: Turn, text: str, form: Form, sides: tuple[Turn, Turn], asked: int
 ) -> list[bool]:
     """Which judgements of one order, or of the first reply, are right."""
     fields = shown_fields(roles, form, *sides)
-    text = rubric.parsed.text if isinstance(rubric.parsed, Rubric) else rubric.tagged_text
     fields |= guarded_fields(fields["nonce"], rubric=text) if "nonce" in fields else {"rubric": text}
     group = f"{rubric.id} {sides[0].id}"
     judgements = await roles.judge.many(asked, group=group, parent=rubric, problem=task.prompt, **fields)
