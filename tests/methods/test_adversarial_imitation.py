@@ -251,6 +251,8 @@ def test_conversations_are_imitated_as_they_stand(tmp_path):
         ({"variant": "raro", "weights": "shared", "discriminator": "frozen"}, "learns with the generator"),
         ({"discriminator": "frozen", "warmup": 0}, "head of zeros"),
         ({"group_size": 1}, "group_size"),
+        ({"variant": "raro", "tie": 1.5}, "tie of adversarial_imitation is 1.5"),
+        ({"replay": -1}, "replay of adversarial_imitation is -1"),
         ({"variant": "raro", "critiques": 1}, "critiques"),
     ],
 )

@@ -27,9 +27,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import ClassBalance, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
-from cotrain import alternate, at_least, common_roles, frozen, grpo, judges, program, recipe, reward_model, selecting
-from cotrain import snapshot, solving, verifying
+from cotrain import ClassBalance, ConfigError, NotNegative, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
+from cotrain import Share, alternate, at_least, common_roles, frozen, grpo, judges, program, recipe, reward_model
+from cotrain import selecting, snapshot, solving, verifying
 from cotrain.config.evaluation import Implied
 from cotrain.learn.contract import Algorithm
 from cotrain.learn.reward_model import Pairwise
@@ -48,11 +48,11 @@ def adversarial_imitation(
     discriminator: Literal["trained", "frozen"] = "trained",  # does it learn after the warm-up?
     discriminator_model: str | None = None,  # begins the discriminator; by default the generator's model
     discriminator_lr: float = 2e-4,  # learning rate of the discriminator
-    warmup: int = 20,  # steps in which the generator learns the expert's replies by cross-entropy
+    warmup: NotNegative = 20,  # steps in which the generator learns the expert's replies by cross-entropy
     form: Literal["pair", "steps"] | None = None,  # of raro: what the critic reads; steps of models that know them
     critiques: int = 4,  # of raro: of each reply
-    tie: float = 0.5,  # of raro: what a tie earns both
-    replay: int = 0,  # replies of an earlier generator that the discriminator learns from too
+    tie: Share = 0.5,  # of raro: what a tie earns both
+    replay: NotNegative = 0,  # replies of an earlier generator that the discriminator learns from too
     weights: Literal["own", "shared"] = "own",  # of raro: two policies, or one in both roles
 ) -> Recipe:
     chats = check_demonstrations("adversarial_imitation", run.problems)
