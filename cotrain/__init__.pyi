@@ -101,6 +101,7 @@ from cotrain.rollout.role import Role as Role
 from cotrain.rollout.role import Turn as Turn
 from cotrain.tasks.words.source import study_problems as study_problems
 from cotrain.tasks.words.source import word_problems as word_problems
+from cotrain.recipes import adversarial_imitation as adversarial_imitation
 from cotrain.recipes import alphaproof as alphaproof
 from cotrain.recipes import at_grpo as at_grpo
 from cotrain.recipes import co_rewarding as co_rewarding
@@ -130,6 +131,7 @@ from cotrain.recipes import proposer_solver as proposer_solver
 from cotrain.recipes import prover_verifier as prover_verifier
 from cotrain.recipes import reward as reward
 from cotrain.recipes import rise as rise
+from cotrain.recipes import rubric_judge as rubric_judge
 from cotrain.recipes import self_compare as self_compare
 from cotrain.recipes import self_rewarding as self_rewarding
 from cotrain.recipes import self_verify as self_verify

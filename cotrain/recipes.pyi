@@ -1,6 +1,7 @@
 """The recipes by name, for type checkers and editors; a test holds them against ``METHODS``."""
 
 # fmt: off
+from cotrain.methods.adversarial_imitation import adversarial_imitation as adversarial_imitation
 from cotrain.methods.alphaproof import alphaproof as alphaproof
 from cotrain.methods.at_grpo import at_grpo as at_grpo
 from cotrain.methods.co_rewarding import co_rewarding as co_rewarding
@@ -31,6 +32,7 @@ from cotrain.methods.proposer_solver import proposer_solver as proposer_solver
 from cotrain.methods.prover_verifier import prover_verifier as prover_verifier
 from cotrain.methods.preferences import reward as reward
 from cotrain.methods.rise import rise as rise
+from cotrain.methods.pair_judge import rubric_judge as rubric_judge
 from cotrain.methods.self_compare import self_compare as self_compare
 from cotrain.methods.self_rewarding import self_rewarding as self_rewarding
 from cotrain.methods.self_verify import self_verify as self_verify

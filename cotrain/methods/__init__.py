@@ -2,52 +2,16 @@
 its own, with the recipe in ``recipe.py``. A user's own method is the same kind of file outside the package."""
 
 NAMES = (  # of the functions; each is in the module of its name, or in the one given below
-    "alphaproof",
-    "at_grpo",
-    "co_rewarding",
-    "coder_tester",
-    "constitutional",
-    "cooper",
-    "coverrl",
-    "critique",
-    "debate",
-    "debate_solve",
-    "demo",
-    "distill",
-    "dpo",
-    "dsm",
-    "gar",
-    "generator_verifier_critic",
-    "genprm",
-    "gram",
-    "grpo",
-    "judged",
-    "mae",
-    "magrpo",
-    "mars",
-    "marti",
-    "pair_judge",
-    "prime",
-    "proposer_solver",
-    "prover_verifier",
-    "reward",
-    "rise",
-    "self_compare",
-    "self_rewarding",
-    "self_verify",
-    "semi_supervised",
-    "spin",
-    "spiral",
-    "ssp",
-    "ssrl",
-    "stepwiser",
-    "tango",
-    "ttrl",
-    "two_agents_split",
-)
-ELSEWHERE = {"debate_solve": "debate", "dpo": "preferences", "reward": "preferences"}
+    "adversarial_imitation", "alphaproof", "at_grpo", "co_rewarding", "coder_tester", "constitutional", "cooper",
+    "coverrl", "critique", "debate", "debate_solve", "demo", "distill", "dpo", "dsm", "gar",
+    "generator_verifier_critic", "genprm", "gram", "grpo", "judged", "mae", "magrpo", "mars", "marti", "pair_judge",
+    "prime", "proposer_solver", "prover_verifier", "reward", "rise", "rubric_judge", "self_compare",
+    "self_rewarding", "self_verify", "semi_supervised", "spin", "spiral", "ssp", "ssrl", "stepwiser", "tango",
+    "ttrl", "two_agents_split",
+)  # fmt: skip
+ELSEWHERE = {"debate_solve": "debate", "dpo": "preferences", "reward": "preferences", "rubric_judge": "pair_judge"}
 METHODS = {name: f"cotrain.methods.{ELSEWHERE.get(name, name)}:{name}" for name in NAMES}
-READ_AS = dict.fromkeys(("dpo", "pair_judge", "reward"), "pairs")  # the source that reads ``--data``; else "jsonl"
+READ_AS = dict.fromkeys(("dpo", "pair_judge", "reward", "rubric_judge"), "pairs")  # what reads ``--data``, else "jsonl"
 TASKS = {  # sources of problems that one method has for itself
     "short_programs": "cotrain.methods.coder_tester.short_programs:ShortPrograms",
     "games": "cotrain.methods.spiral.source:Games",

@@ -15,21 +15,16 @@ Left out: rejected replies that the policy samples (``spin``), margins of the pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from cotrain import CORRECT, LABEL, Objective, Recipe, Role, Roles, Sampling, Settings, Weight, Task
 from cotrain import common_roles, frozen, gives, program, recipe, reward_model, single, together
 from cotrain.core.notes import PROBLEM
-from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode
 from cotrain.config.evaluation import Implied
 from cotrain.learn.preference import CHOSEN, PairLoss, Preference
 from cotrain.learn.reward_model import Pairwise
-from cotrain.metrics.clusters import Share, defined_figures, make_figure
-from cotrain.metrics.heldout import traces_by_task
-from cotrain.rollout.pairs import check_pairs, replies_of, say_replies, say_reply
+from cotrain.rollout.pairs import check_pairs, ordering, replies_of, say_replies, say_reply
 from cotrain.text.prompts import SOLVE
 from cotrain.text.role_prompts import SOLVE_BARE
 
@@ -50,18 +45,6 @@ async def rate_pair(task: Task, roles: Roles) -> None:
         turn.show(PROBLEM, task.prompt)
         turn.reward(LABEL, float(wanted))
         turn.note(CORRECT, wanted)
-
-
-def pairs_in_order(episodes: Sequence[Episode]) -> dict[str, Estimate]:
-    """``rm/pair_accuracy``: of a wanted and an unwanted reply to one prompt, how often the wanted has the higher
-    score."""
-    counts = {}
-    for task, traces in traces_by_task(episodes, "rater").items():
-        scores = {wanted: [t.score or 0.0 for t in traces if CORRECT.of(t) is wanted] for wanted in (True, False)}
-        pairs = [(a > b) + 0.5 * (a == b) for a in scores[True] for b in scores[False]]
-        counts[task] = {"ordered": float(sum(pairs)), "pairs": float(len(pairs))}
-    total = sum(row["pairs"] for row in counts.values())
-    return defined_figures({"rm/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), total)})
 
 
 def once(made: Recipe) -> Recipe:
@@ -113,6 +96,6 @@ def reward(
         objectives={"rm": Objective(policy="rm", on="rater", by=Pairwise(anchor=anchor))},
         schedule=single(rate_pair, "rm", name="rm", group_size=1),
         evaluate=rate_pair,
-        measures=(pairs_in_order,),
+        measures=(ordering("rater", "rm"),),
     )
     return once(made)

@@ -31,7 +31,7 @@ from cotrain.core.notes import PROBLEM
 from cotrain.config.evaluation import Implied
 from cotrain.config.settings import Restart
 from cotrain.learn.preference import CHOSEN, PairLoss, Preference
-from cotrain.rollout.pairs import reply_to
+from cotrain.rollout.pairs import check_demonstrations, reply_to
 from cotrain.tasks.pairs import ChatTask
 from cotrain.text.role_prompts import SOLVE_BARE
 
@@ -79,13 +79,7 @@ def spin(
     control: Literal["none", "sft"] = "none",  # "sft": cross-entropy of the solutions alone
     restart: Restart = "nothing",  # what each iteration begins anew: the "optimiser", as the authors do, or "weights"
 ) -> Recipe:
-    first = run.problems.get("train", 0)
-    if first.solution is None:
-        raise ConfigError(
-            f"spin: the tasks {run.problems.name!r} have no worked solutions; expected tasks that have, as words, or "
-            "conversations, as --tasks chats --data FILE"
-        )
-    chats = isinstance(first, ChatTask)
+    chats = check_demonstrations("spin", run.problems)
 
     def speaker(policy: str) -> Role:
         if chats:

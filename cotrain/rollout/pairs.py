@@ -7,14 +7,17 @@ number written over its answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
-from cotrain.core.notes import CORRECT, PROBLEM
-from cotrain.core.types import Task, TaskSource
+from cotrain.core.notes import CORRECT, PROBLEM, SCORE
+from cotrain.core.statistics import Estimate
+from cotrain.core.types import Episode, Task, TaskSource, Trace
+from cotrain.metrics.clusters import Share, defined_figures, make_figure
+from cotrain.metrics.heldout import Measure, traces_by_task
 from cotrain.rollout.executor import RoleHandle
 from cotrain.rollout.role import Turn
 from cotrain.tasks.pairs import ChatTask, messages_of
@@ -56,6 +59,36 @@ async def say_replies(task: Task, speaker: RoleHandle, *, most: int) -> list[Tur
 def say_reply(fields: Mapping[str, Any], rng: Random) -> str:
     """The program that says a reply."""
     return str(fields["solution"])
+
+
+def ordering(judge: str, name: str) -> Measure:
+    """``{name}/pair_accuracy``: of a wanted and an unwanted reply to one prompt, how often the role ``judge`` gives the
+    wanted one the higher score; equal ones count half."""
+
+    def score_of(trace: Trace) -> float:
+        return float(trace.score if trace.score is not None else SCORE.of(trace) or 0.0)
+
+    def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+        counts = {}
+        for task, traces in traces_by_task(episodes, judge).items():
+            scores = {wanted: [score_of(t) for t in traces if CORRECT.of(t) is wanted] for wanted in (True, False)}
+            pairs = [(a > b) + 0.5 * (a == b) for a in scores[True] for b in scores[False]]
+            counts[task] = {"ordered": float(sum(pairs)), "pairs": float(len(pairs))}
+        total = sum(row["pairs"] for row in counts.values())
+        return defined_figures({f"{name}/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), total)})
+
+    return measure
+
+
+def check_demonstrations(method: str, tasks: TaskSource) -> bool:
+    """Whether the tasks are conversations. Raises ConfigError for those that show no solution or reply to imitate."""
+    first = tasks.get("train", 0)
+    if first.solution is None:
+        raise ConfigError(
+            f"{method}: the tasks {tasks.name!r} have no worked solutions; expected tasks that have, as words, or "
+            "conversations, as --tasks chats --data FILE"
+        )
+    return isinstance(first, ChatTask)
 
 
 def check_pairs(method: str, tasks: TaskSource) -> None:

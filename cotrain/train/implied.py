@@ -87,9 +87,12 @@ def _judge_figures(
             "enough": float(enough),
         }
     total = {name: sum(row[name] for row in counts.values()) for name in ("pairs", "step_pairs", "enough", "tokens")}
+    surprisal = {f"{judge.policy}/surprisal": make_figure(counts, SURPRISAL, total["tokens"])} if judge.replies else {}
+    if judge.reference is None:
+        return defined_figures(surprisal)
     return defined_figures(
         {
-            **({f"{judge.policy}/surprisal": make_figure(counts, SURPRISAL, total["tokens"])} if judge.replies else {}),
+            **surprisal,
             f"{judge.policy}/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), total["pairs"]),
             f"{judge.policy}/step_pair_accuracy": make_figure(
                 counts, Share("step_ordered", "step_pairs"), total["step_pairs"]

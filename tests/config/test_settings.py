@@ -133,7 +133,12 @@ def test_adapters_of_every_recipe(name):
     adapters = {n: p for n, p in made.policies.items() if isinstance(p, Adapter)}
     full = {n for n, p in made.policies.items() if isinstance(p, Learning)} - set(adapters)
     assert adapters and {p.lora.rank for p in adapters.values()} == {4}
-    heads = {"rise": {"critic"}, "cooper": {"rm"}, "generator_verifier_critic": {"critic"}}  # of their own
+    heads = {
+        "adversarial_imitation": {"discriminator"},
+        "rise": {"critic"},
+        "cooper": {"rm"},
+        "generator_verifier_critic": {"critic"},
+    }  # of their own
     assert full == heads.get(name, set())
 
 

@@ -37,12 +37,18 @@ PROPOSED = [EASY.get("train", i) for i in range(3, 9)]
 GOLD = {task.prompt: task.answer for task in (*TASKS, *PROPOSED)}
 REFUSED = {  # they go on from beginnings of solutions, have a format of their own, or no solver
     *("alphaproof", "coverrl", "genprm", "stepwiser", "two_agents_split"),
-    *("dpo", "dsm", "magrpo", "marti", "pair_judge", "reward", "spiral", "ssrl"),
+    *("dpo", "dsm", "magrpo", "marti", "pair_judge", "reward", "rubric_judge", "spiral", "ssrl"),
 }
 FURTHER = {"coverrl": [{"regenerate": "review"}], "dsm": [{"analysis": "asked"}], "spin": [{}, {"control": "sft"}]}
 FURTHER["cooper"] = [{}, {"negatives": "model"}, {"negatives": "own"}]
 PLAYED = [name for name in SHIPPED if name != "coder_tester"]  # its problems ask for programs, not for numbers
 CASES = [(name, settings) for name in PLAYED for settings in FURTHER.get(name, [{}])]
+
+
+def is_scripted(solution: str) -> bool:
+    """A worked solution in words, which an expert recites, has its answer on a line of its own, one more than in
+    tags."""
+    return "<step>" not in solution or "First of all." in solution
 
 
 class Scripted:
@@ -62,7 +68,8 @@ class Scripted:
             said = policy.speak(request.fields, rng)
         elif isinstance(policy, RewardModel):
             said, score = "", random.Random(request.fields["solution"]).random() - 0.5
-            self.shown.append(request.fields["solution"])
+            if is_scripted(request.fields["solution"]):
+                self.shown.append(request.fields["solution"])
         else:
             said = self.says(role, request.address.task, request.fields, rng)
         ids = (*ByteRenderer().encode(said), STOP)

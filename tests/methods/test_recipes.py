@@ -25,6 +25,10 @@ SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks"
 GAMES, WRITES = {"model": "embedded-games"}, {"model": "embedded-proposer"}  # TINY knows none of their games
 CODES = {"model": TINY_PROGRAMS, "tester_lr": 1e-3}
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
+    "adversarial_imitation": {"warmup": 1, "discriminator_lr": 1e-3, "steps": 3},
+    "adversarial_imitation: frozen": {"warmup": 1, "discriminator": "frozen", "discriminator_lr": 1e-3},
+    "adversarial_imitation: raro": {"variant": "raro", "warmup": 0, "discriminator_lr": 1e-3, "replay": 1, "steps": 3},
+    "adversarial_imitation: raro, shared": {"variant": "raro", "warmup": 1, "weights": "shared", "kl": 0.01},
     "cooper": {"warmup": 1, "rm_lr": 1e-3, "anchor": 0.1},
     "cooper: own rejected answers": {"warmup": 1, "rm_lr": 1e-3, "negatives": "own", "reference": False},
     "cooper: corrupted by a model": {"warmup": 1, "negatives": "model", "overlooked": 0.2, "reference": False},
@@ -138,6 +142,9 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "reward": {"anchor": 0.1},
     "rise": {"verify_share": 0.5, "critic_lr": 1e-3},
     "rise: ppo": {"verify_share": 0.0, "kl": 0.0},
+    "rubric_judge": {"ratio": (2, 1), "writer_lr": 1e-3, "steps": 3},
+    "rubric_judge: no rubric": {"writer": "none", "steps": 3},
+    "rubric_judge: frozen judge": {"judge": "frozen", "asked": 3},
     "self_compare": {"comparisons": 2},
     "self_compare: letters": {"form": "gram", "pairs": 2, "weight": 0.5, "kl": 0.01},
     "self_compare: unpaid": {"comparer": "unpaid"},
@@ -182,6 +189,7 @@ MEASURED = {
     "dpo": "generator/pair_accuracy",
     "pair_judge": "judge/pair_accuracy",
     "reward": "rm/pair_accuracy",
+    "rubric_judge": "judge/pair_accuracy",
     "spiral": "first/truth/payoff",
     "magrpo": "swapped_bob_answer/truth/correct",
     "marti": "agent0/truth/team",

@@ -26,6 +26,7 @@ from cotrain.core.signals import OUTCOME
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.learn.ppo import Ppo, ValueRegression
+from cotrain.methods.adversarial_imitation import adversarial_imitation
 from cotrain.methods.alphaproof.recipe import alphaproof
 from cotrain.methods.at_grpo.recipe import at_grpo
 from cotrain.methods.coder_tester.recipe import coder_tester
@@ -38,6 +39,7 @@ from cotrain.methods.mae.recipe import mae
 from cotrain.methods.magrpo.recipe import magrpo
 from cotrain.methods.marti.recipe import marti
 from cotrain.methods.pair_judge.recipe import pair_judge
+from cotrain.methods.pair_judge.rubrics import rubric_judge
 from cotrain.methods.preferences import dpo, reward
 from cotrain.methods.proposer_solver import proposer_solver
 from cotrain.methods.self_rewarding import self_rewarding
@@ -104,6 +106,9 @@ CASTS = {
     "ppo": lambda tasks: briefly(ppo(tasks)),
     "grpo": lambda tasks: grpo(steps=2, tasks=tasks, **SMALL),
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
+    "adversarial-imitation": lambda tasks: briefly(
+        adversarial_imitation(steps=3, variant="raro", warmup=1, critiques=2, replay=1, tasks=tasks, **SMALL)
+    ),
     "alphaproof": lambda tasks: briefly(alphaproof(steps=3, budget=300, tasks=tasks, **ALONE)),
     "alphaproof-target": lambda tasks: briefly(
         alphaproof(steps=3, budget=300, target=2, among="test", tasks=tasks, **ALONE)
@@ -117,6 +122,7 @@ CASTS = {
         debate(by="dpo", turns=2, leaves=2, iteration=2, steps=4, drafts=8, tasks=tasks, **GAMES)
     ),
     "pair-judge": lambda tasks: briefly(pair_judge(steps=3, keep=2, tasks=tasks, **SMALL)),
+    "rubric-judge": lambda tasks: briefly(rubric_judge(steps=3, ratio=(1, 1), tasks=tasks, **SMALL)),
     "reward": lambda tasks: briefly(reward(steps=3, tasks=tasks, **ALONE)),
     "debate-solve": lambda tasks: briefly(debate_solve(steps=3, tasks=tasks, **GAMES)),
     "debate-rlaif": lambda tasks: briefly(debate_solve(critic="none", steps=3, tasks=tasks, **SMALL)),

@@ -28,7 +28,7 @@ Form = Literal["gram", "rmr1", "thinkrm", "graded", "grm", "yesno", "genrm", "st
 Combine = Literal["majority", "mean"]
 COMPARES = tuple(judges.COMPARISONS)
 
-VERDICT = Signal("verdict", meaning="1 for a judgement that is right, -1 for any other; or how far it is right")
+VERDICT: Signal = Signal("verdict", meaning="1 for a judgement that is right, -1 for any other; or how far it is right")
 RIGHT = Signal("right", meaning="1 for a judgement that is right, else 0")
 WEIGHT = Signal("weight", meaning="how much a reply counts as a text to imitate")
 
@@ -49,14 +49,10 @@ async def judge_pair(
     """``asked`` judgements of each order of a pair, or of each of its replies where the format judges them one by one.
     The judge's ``verdict`` is its reward; it notes as ``correct`` whether the first, or the one, is the wanted reply.
     """
-    replies = await say_replies(task, roles.reply, most=most)
+    replies = await say_pair(task, roles, form, most)
     for turn, weight in zip(replies, (solutions, 0.0), strict=True):
         if not turn.failed:
             turn.reward(WEIGHT, weight)
-    if form == "steps":
-        for turn in replies:
-            if not count_steps(turn.text):
-                turn.fail("a reply without steps")
     if any(turn.failed for turn in replies):
         return
     if form == "scalar":
@@ -80,6 +76,15 @@ async def judge_pair(
         if meta:
             seen = (first, second) if form in COMPARES else (first,)
             await rate_judgements(task, roles, seen, judgements)
+
+
+async def say_pair(task: Task, roles: Roles, form: Form, most: int) -> list[Turn]:
+    """Both replies, the wanted one first; those fail that are too long, or that the format cannot judge."""
+    replies = await say_replies(task, roles.reply, most=most)
+    for turn in replies:
+        if form == "steps" and not count_steps(turn.text):
+            turn.fail("a reply without steps")
+    return replies
 
 
 def shown_fields(roles: Roles, form: Form, first: Turn, second: Turn) -> dict[str, Any]:
