@@ -179,6 +179,7 @@ def test_the_reading_page_reads_the_quickstarts_run(small):
     assert [row["phase"] for row in names["rows"]] == ["verifier", "generator"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", [*PAGES, "README"])
 def test_commands_parse(page, parse, capsys):
     mine = [["grpo" if word == "NAME" else word for word in words] for where, words in COMMANDS if where == page]
@@ -210,6 +211,7 @@ def test_what_is_not_cotrain_exists():
         assert words[0] != "make" or f"\n{words[1]}:" in targets, (page, words)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "page", [page for page in EVERY if page not in (*PAGES, "method-from-scratch", "new-estimator") and shown(page)]
 )
@@ -221,6 +223,7 @@ def test_commands_of_the_other_pages_parse(page, parse):
             override(find_recipe(made.target)(**made.arguments), given.set)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", EVERY)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", text_of(page)):

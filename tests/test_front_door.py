@@ -21,6 +21,7 @@ from tests.helpers import TINY
 SMALL = ["--model", TINY, "--threads", "1", "--kl", "0"]
 
 
+@pytest.mark.whole
 def test_a_trial_of_every_recipe_has_every_phase_in_a_few_steps():
     for name in NAMES:
         parser, names = parser_of(name, build := find_recipe(name))
@@ -49,6 +50,7 @@ def test_a_trial_is_short_and_says_so_and_flags_count_more(tmp_path, capsys):
     assert "smoke" not in "".join(line for line in capsys.readouterr().out.splitlines() if not line.startswith("#"))
 
 
+@pytest.mark.whole
 def test_measuring_says_how_many_episodes_it_plays(tmp_path, capsys):
     words = ["run", "grpo", *SMALL, "--steps", "1", "--tasks-per-step", "2", "--group-size", "2"]
     words += ["--evaluation-tasks", "24", "--set", "evaluation.group_size=2"]
@@ -80,6 +82,7 @@ def test_the_count_is_what_is_played(tmp_path):
     assert len(played) == 8 and sum(played) == count_episodes(trainer)
 
 
+@pytest.mark.whole
 def test_the_page_of_a_run_is_there_while_it_goes_on(tmp_path):
     from cotrain.pages.command import serve_beside
 
@@ -102,6 +105,7 @@ def test_a_page_that_nobody_began_a_run_for_is_closed(tmp_path):
         pass
 
 
+@pytest.mark.whole
 def test_view_prints_the_address_first(tmp_path, capsys):
     words = ["run", "grpo", "--smoke", "--view", *SMALL, "--steps", "1", "--out", str(tmp_path / "run")]
     assert main(words) == 0
@@ -152,6 +156,7 @@ def planned(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("words", TAKEN)
 def test_a_flag_of_trl_is_taken_where_it_means_the_same(words, capsys):
     said = planned(capsys, *words.split())
@@ -213,6 +218,7 @@ def test_a_file_of_flags_takes_their_names_too(tmp_path, capsys):
     assert {"lr = 0.0003", "group-size = 4", 'set = ["roles.solver.sampling.max_tokens=64"]'} <= set(said)
 
 
+@pytest.mark.whole
 def test_the_result_of_a_run_alone_goes_to_stdout_as_json(tmp_path, capfd):
     out = tmp_path / "run"
     assert main(["run", "grpo", "--smoke", "--json", *SMALL, "--steps", "1", "--out", str(out)]) == 0
@@ -223,6 +229,7 @@ def test_the_result_of_a_run_alone_goes_to_stdout_as_json(tmp_path, capfd):
     assert json.loads(capfd.readouterr().out)["steps"] == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("words", ["list", "doctor", f"doctor --model {TINY}", "export embedded", "check data"])
 def test_every_command_with_figures_gives_them_as_json(words, tmp_path, capfd):
     more = {"check data": [str(written(tmp_path, "ours"))], "export embedded": ["--role", "solver", "--out"]}.get(words)
@@ -248,6 +255,7 @@ def test_the_doctor_looks_at_a_model_that_is_named(capsys):
     assert "'./nowhere': no such directory" in capsys.readouterr().err
 
 
+@pytest.mark.whole
 def test_the_result_of_a_stage_as_json(tmp_path, capfd):
     words = ["sft", "--model", TINY, "--tokens", "2048", "--batch-tokens", "1024", "--length", "512", "--threads", "1"]
     assert main([*words, "--json", "--out", str(tmp_path / "model")]) == 0

@@ -126,6 +126,7 @@ def test_players_of_one_game_meet_and_no_others(one, other, differs):
     refuse_other_games({"a": mine, "b": alike, "c": mine}, seated)
 
 
+@pytest.mark.whole
 def test_one_pair_of_a_small_run(tmp_path, capsys):
     """Its start and its end, an adapter; each rival has the weights of its own column."""
     run = run_of(tmp_path, "run", critic="opponent", steps=1, lora=2)

@@ -361,6 +361,7 @@ def test_a_draw_of_a_suite_does_not_follow_the_order_of_its_file(tmp_path):
     assert {prompt[0] for prompt in draws[0]} == {"a", "b"}
 
 
+@pytest.mark.whole
 def test_a_model_is_scored_as_a_run_is(sheet, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "null.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n{"question": "?", "answer": null}\n')

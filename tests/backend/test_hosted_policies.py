@@ -53,6 +53,7 @@ def plain(value):
     return [plain(one) for one in value] if hasattr(value, "__iter__") and not isinstance(value, str) else value
 
 
+@pytest.mark.whole
 def test_every_verb_is_answered_from_another_process_as_from_this_one(both):
     local, hosted, launcher = both
     term = LossTerm(name="o", algorithm=grpo(rewards={OUTCOME: 1.0}), samples=random_samples(3))

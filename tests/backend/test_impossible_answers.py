@@ -86,6 +86,7 @@ def test_what_can_be_true_is_believed(server):
     assert bytes(found.token_ids[:-1]) == b"fine"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "0.5", "3", f"-{HUGE}", HUGE, "-1e300", "1e999"])
 def test_a_log_probability_is_finite_and_not_positive(server, value):
     found, counts = answer(server, body(logprobs=f"[-0.5, {value}]"), ids=True)
@@ -108,6 +109,7 @@ def test_ids_are_whole_numbers(server, value):
     assert answer(server, body(ids=f"[5, {value}]"), ids=True)[0].failure == "remote: no token ids"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("value", [HUGE, "-3", "1e400", "NaN", '"many"', "[1]", "true", str(2**63)])
 @pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
 def test_counts_are_those_of_a_request(server, name, value):

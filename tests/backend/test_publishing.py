@@ -86,6 +86,7 @@ def test_weights_that_arrive_pass_and_are_as_before():
     assert start.before < 1e-4 and start.after is None
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("engine", [Stale, OldEmbedding, OneOldLayer, OldOutput])
 def test_weights_that_do_not_arrive_are_refused(engine):
     with pytest.raises(ConfigError, match=r"policy 'generator': .* which moved the learner's by [\d.]+; ") as told:

@@ -280,6 +280,7 @@ def refused(capsys, tmp_path, text, *flags):
     return said
 
 
+@pytest.mark.whole
 def test_the_command_tells_before_anything_is_loaded(capsys, tmp_path, monkeypatch):
     assert "no Ray answers there" in refused(capsys, tmp_path, f'address = "127.0.0.1:{free_port()}"')
     assert "this machine has" in refused(capsys, tmp_path, "object_store_mb = 1000000000")

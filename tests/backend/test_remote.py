@@ -101,6 +101,7 @@ def test_an_answer_is_a_turn_like_any_other(odd, monkeypatch):
     assert {t.finish for t in cut[0].traces} == {"length"}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
@@ -225,6 +226,7 @@ def weights(trainer):
     return {(p, n): t for p, found in trainer.policies.tensors().items() for n, t in found.items()}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("tokenizer", [None, TINY])
 def test_a_run_with_a_remote_judge_is_repeated_without_its_server(judge, tokenizer):
     recipe = judged(judge, tokenizer=tokenizer)
@@ -251,6 +253,7 @@ def test_a_run_with_a_remote_judge_is_repeated_without_its_server(judge, tokeniz
         trainer.close()
 
 
+@pytest.mark.whole
 def test_a_run_that_is_gone_on_with_asks_nothing_twice(judge, tmp_path):
     """Interrupted after step 1 was played and before it was saved: resuming takes the ledger's answers."""
     recipe = judged(judge)
@@ -311,6 +314,7 @@ def test_what_cannot_be_asked_of_a_remote_policy_is_refused():
 BRIEF = ("evaluation.splits=[]", "evaluation.group_size=1", "evaluation.greedy=false")
 
 
+@pytest.mark.whole
 def test_a_frozen_judge_may_be_named_by_its_address(judge, tmp_path):
     recipe = judged_recipe(
         verifier="frozen", warmup=0, reviews=2, steps=1, verifier_model=f"{judge}#policy/verifier", **SMALL

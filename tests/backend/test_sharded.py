@@ -109,6 +109,7 @@ def test_two_ranks_differ_by_rounding(case, on):
     assert distance(found, wanted) < (1e-4 if case == "critic" else NARROW)
 
 
+@pytest.mark.whole
 @pytest.mark.cluster
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 0), (0, 2)])
 def test_what_some_ranks_save_others_go_on_from(before, after, on):

@@ -39,6 +39,7 @@ def test_what_a_python_has():
     assert python_problem({**HERE, "vllm": "0.32.0"}, HERE) is None
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

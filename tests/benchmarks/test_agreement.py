@@ -70,6 +70,7 @@ def test_every_way_reads_what_it_should():
     assert one("The answer is 5.", "5 (apples)")["graded"]["phrase"][1]  # the unit of a gold answer is left out
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("text", "finish", "ours", "theirs", "why"),
     [

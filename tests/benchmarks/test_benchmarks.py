@@ -96,6 +96,7 @@ def test_a_floor_is_what_takes_longer_at_the_bandwidth_of_its_size() -> None:
     assert Cost(flops=0.0, traffic=50.0, held=9 * MEBI).floor(ceilings) == 5.0  # larger than any: the largest's
 
 
+@pytest.mark.whole
 def test_the_table_of_a_base_is_measured_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     base_table.main([TINY, "--lengths", "2", "2", "--problems", "6"])
     *shown, last = capsys.readouterr().out.splitlines()

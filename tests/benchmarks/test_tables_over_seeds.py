@@ -142,6 +142,7 @@ def test_pairs_of_answers_are_counted_by_hand() -> None:
     assert lines[2:] == ["| judge | 1 | 7 | 0.42 | 0.75 | 0.50, 1.00 |"]
 
 
+@pytest.mark.whole
 def test_pairs_are_read_from_the_rollouts_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = grpo(model=TINY, tasks=EASY, kl=0.0, steps=4, tasks_per_step=2, group_size=2, evaluation_tasks=1)
     cotrain.run(made, out=tmp_path / "grpo" / "seed-0")

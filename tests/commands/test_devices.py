@@ -49,6 +49,7 @@ def test_a_comparison_says_so_before_it_begins(place, capsys, device):
     assert f"--device {device!r}" in line
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_auto_is_the_cpu_where_there_is_no_gpu(place, capsys):
     assert main([*COMMANDS[0], "--device=auto", "--threads=1"]) == 0

@@ -176,6 +176,7 @@ def test_what_is_no_run_is_told_alike_by_every_command_that_reads_one(place, cap
     assert "empty is not a run directory" in fails(capsys, "diff", "empty", "empty")
 
 
+@pytest.mark.whole
 def test_a_step_without_a_checkpoint(place, finished, capsys):
     line = fails(capsys, "eval", finished, "--step", "9")
     assert "no whole checkpoint of step 9" in line and line.endswith("there are: 1")
@@ -221,6 +222,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("words", ["export MODEL --role solver --out out", "tokenizer --out out --data data.jsonl"])
 def test_a_disk_that_is_full_leaves_no_half_of_a_model(place, words):
     """The libraries in Rust tell it in errors of their own."""

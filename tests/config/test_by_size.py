@@ -103,6 +103,7 @@ def test_what_the_program_holds_is_what_it_holds_now():
     assert resident_bytes() - before < 2**27  # what was given back does not count
 
 
+@pytest.mark.whole
 def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
     monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.5 * GIB)  # whatever this process has run before
     recipe = tango(model=models.middle)
@@ -128,6 +129,7 @@ def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
         fit_to_memory(recipe, "cpu", Memory(total=2 * GIB, available=GIB))
 
 
+@pytest.mark.whole
 def test_the_settings_that_let_a_run_fit_are_said(models, monkeypatch):
     """Moments beside the device cost less than layers computed again; together they make the most room."""
     monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.0)
@@ -183,6 +185,7 @@ def test_policies_that_take_turns_count_once(models):
     assert line.startswith(f"offload: nobody rests; --offload lets them: at most {with_it}, without it {without}, and")
 
 
+@pytest.mark.whole
 def test_weights_are_laid_out_where_that_pays_and_fits(models, monkeypatch):
     monkeypatch.setattr(estimate, "resident_bytes", lambda: 0.5 * GIB)
     recipe, room = tango(model=models.middle), Memory(total=64 * GIB, available=64 * GIB)
@@ -222,6 +225,7 @@ def test_nothing_is_measured_for_small_models(monkeypatch):
         assert with_packing(recipe, {"device": "cpu", "kind": "local"}) == (recipe, [])
 
 
+@pytest.mark.whole
 def test_the_dry_run_says_so_and_its_file_is_the_same_run(models, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["run", "grpo", f"--model={models.middle}", "--out=run", "--dry-run"]

@@ -85,6 +85,7 @@ def test_the_steps_of_the_leading_objective_draw_from_one_stream_in_every_recipe
     assert single(nothing, "ver", "gen").task_stream(5, "ver") == single(nothing, "gen").task_stream(5, "gen")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", [0, 3])
 def test_a_judge_and_its_control_are_trained_on_the_problems_of_grpo(seed):
     small = {"tasks": EASY, "model": TINY, "seed": seed, "tasks_per_step": 3}

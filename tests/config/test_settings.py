@@ -43,6 +43,7 @@ def test_every_recipe_has_all_settings_and_none_of_them_in_its_own_function(name
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_parameter_says_what_it_is(name):
     said = comments_of(find_recipe(name).recipe)

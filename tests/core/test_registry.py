@@ -89,12 +89,14 @@ def command(folder, *words):
     )
 
 
+@pytest.mark.whole
 def test_a_command_is_found_and_its_words_and_code_are_its_own(installed):
     done = command(installed, "count", "a", "b")
     assert (done.returncode, done.stdout) == (3, "2\n"), done.stderr
     assert "nearest is 'count'" in command(installed, "cuont").stderr or "count" in command(installed, "cuont").stderr
 
 
+@pytest.mark.whole
 def test_a_method_is_listed_runs_and_is_found_again_by_its_name(installed):
     listed = command(installed, "list")
     assert "riddle_grpo  A method of another package." in listed.stdout, listed.stderr

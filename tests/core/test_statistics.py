@@ -81,6 +81,7 @@ def test_what_is_called_by_hand() -> None:
     assert significance_level(1000) == pytest.approx(2 * (1 - NormalDist().cdf(1.96 + 0.8416)), abs=1e-4)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("between", [0.0, 0.3, 1.0, 4.0])
 @pytest.mark.parametrize("n", [3, 5])
 def test_intervals_hold_the_truth_and_differences_are_found_as_often_as_promised(n, between) -> None:

@@ -96,6 +96,7 @@ def scene(request: pytest.FixtureRequest, memory_path: Path) -> Scene:
     return Scene(memory_path, **SCENES[request.param])
 
 
+@pytest.mark.whole
 def test_killed_at_every_operation(scene: Scene) -> None:
     for at, operation in enumerate(scene.operations()):
         if operation not in CHANGES:
@@ -107,6 +108,7 @@ def test_killed_at_every_operation(scene: Scene) -> None:
         scene.goes_on()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("fault", RAISED)
 def test_an_error_at_every_operation(scene: Scene, fault: str) -> None:
     for at, operation in enumerate(scene.operations()):

@@ -112,6 +112,7 @@ def grown(inner):
     )
 
 
+@pytest.mark.whole
 @settings(max_examples=200, deadline=None)
 @given(tree=st.recursive(leaves(), grown, max_leaves=8))
 def test_an_expression_differs_from_no_form_of_itself(tree):

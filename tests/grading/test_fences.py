@@ -80,6 +80,7 @@ def test_what_is_python_and_what_it_defines():
         assert not defines_name(program, "add")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "piece", ["```\n", "~~~ ", "a```b", " \t", "```py\nx\n", "`" * 9 + "\n", "<answer>", "- ```\n", "x ```\n"]
 )
@@ -89,6 +90,7 @@ def test_degenerate_answers_are_read_in_a_moment(piece):
     assert time.process_time() - start < 10.0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("gives", "equal", "right"),
     [

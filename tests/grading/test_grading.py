@@ -220,6 +220,7 @@ def _ends(pid: int) -> bool:
     return False
 
 
+@pytest.mark.whole
 def test_settings_are_checked():
     for workers, deadline_s in ((0, 5.0), (1, 0.0)):
         with pytest.raises(ConfigError, match="workers >= 1"):

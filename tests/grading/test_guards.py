@@ -39,6 +39,7 @@ LARGE = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("answer", LARGE)
 def test_numbers_too_large_to_compute_cost_no_deadline(judge, answer):
     start = time.process_time()
@@ -51,6 +52,7 @@ def test_numbers_too_large_to_compute_cost_no_deadline(judge, answer):
     assert time.process_time() - start < 1.5
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("gold", "answer", "value"),
     [
@@ -158,6 +160,7 @@ TEXTS = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("text", TEXTS)
 def test_texts_are_read_as_with_full_context(judge, monkeypatch, text):
     def read(parse):

@@ -108,6 +108,7 @@ def test_a_run_goes_on_to_a_budget_and_its_decays_do_not_stretch(tmp_path):
     assert "--set=evaluation.tasks=256" in words and "--verifier=frozen" in words
 
 
+@pytest.mark.whole
 def test_figures_of_the_end_can_be_computed_again_without_the_runs(tmp_path):
     made = begun(plan(tmp_path, seeds=3))
     for arm, figures in {"plain": (0.3, 0.5, 0.4), "judged": (0.5, 0.6, 0.7)}.items():
@@ -123,6 +124,7 @@ def test_figures_of_the_end_can_be_computed_again_without_the_runs(tmp_path):
         assert row["after"]["value"] == pytest.approx(again.value) and row["after"]["low"] == pytest.approx(again.low)
 
 
+@pytest.mark.whole
 def test_every_arm_takes_the_rate_that_was_best_on_validation_problems(tmp_path):
     made = begun(plan(tmp_path, rates=(1e-4, 4e-4, 2e-4), seeds=1))
     best = {"plain": (0.3, 0.5, 0.4), "judged": (0.5, 0.5, 0.1)}
@@ -146,6 +148,7 @@ def test_every_arm_takes_the_rate_that_was_best_on_validation_problems(tmp_path)
         replace(made, arms=(make_arm("x", "grpo", {"model": TINY, "lr": 1e-3}),))
 
 
+@pytest.mark.whole
 def test_rates_are_chosen_at_the_cost_that_is_made_equal(tmp_path, monkeypatch):
     """A rate that is best after four batches may be worst after eight, when the budget ends the arm."""
     waves_of_work = []
@@ -178,6 +181,7 @@ def _copied(out: Path) -> Path:
     return out
 
 
+@pytest.mark.whole
 def test_a_comparison_is_repeated_on_other_seeds_and_goes_on_where_it_is_older_than_that_setting(tmp_path):
     made = begun(plan(tmp_path, first_seed=3, seeds=2))
     for arm, figure in (("plain", 0.5), ("judged", 0.6)):

@@ -22,6 +22,7 @@ def found(report):
     return {f.kind: list(f.where) for f in report.findings}
 
 
+@pytest.mark.whole
 def test_each_fault_is_found_where_it_is(tmp_path):
     file = write(
         tmp_path / "a.jsonl",

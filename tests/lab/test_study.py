@@ -181,6 +181,7 @@ def test_git_says_whether_it_was_written_down_before(tmp_path):
     assert not git_status(path)["committed"]
 
 
+@pytest.mark.whole
 def test_a_gate_that_holds_lets_the_rest_be_run(tmp_path):
     study = read_study(written(tmp_path))
     begun(study)
@@ -196,6 +197,7 @@ def test_a_gate_that_holds_lets_the_rest_be_run(tmp_path):
     assert "| 3 steps | 25.0" in table and "| 2 steps | oracle | outcome |" in table
 
 
+@pytest.mark.whole
 def test_alarms_of_single_runs_are_told_of_their_recipe(tmp_path):
     study = read_study(written(tmp_path))
     begun(study)
@@ -228,6 +230,7 @@ def test_a_gate_that_does_not_hold_ends_the_study_with_its_figure(tmp_path, caps
     assert not (study.out / "2-steps" / "report.html").exists()
 
 
+@pytest.mark.whole
 def test_a_gate_may_look_at_one_arm_and_at_the_start(tmp_path):
     gate = '[gate]\narm = "outcome"\nmeasure = "solver/pass@1"\nat = "{at}"\nat_least = 0.2\nat_most = 0.3\n'
     for at, holds in (("start", True), ("end", False)):  # 0.25 and 0.4
@@ -259,6 +262,7 @@ def prepared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_the_studies_of_the_documentation_can_be_run(path, capsys, prepared):
     study = read_study(path)
@@ -305,6 +309,7 @@ def test_studies_are_in_the_package_that_is_installed():
     assert FOLDER.parent.name == "cotrain" and f"{FOLDER.name}/*.toml" in ships
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_every_objective_of_every_arm_learns_within_the_batches(path, prepared):
     for plan in read_study(path).parts.values():
@@ -353,6 +358,7 @@ def test_a_study_that_is_killed_goes_on(tmp_path):
     assert list(json.loads((tmp_path / "out" / "study.json").read_text())["parts"]) == ["2 steps"]
 
 
+@pytest.mark.whole
 def test_a_long_hypothesis_is_told_in_full(tmp_path):
     study = read_study(written(tmp_path))
     begun(study)

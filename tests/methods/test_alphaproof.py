@@ -125,6 +125,7 @@ def test_whole_solutions_are_the_control():
     assert chain(traces) == [A + B + END] and passed(traces) == [False, False, True, None]
 
 
+@pytest.mark.whole
 def test_a_run_learns_and_search_is_not_among_what_is_measured():
     trainer = CoTrainer(alphaproof(steps=2, budget=400, **SMALL))
     rows = [trainer.step().row for _ in range(2)]
@@ -161,6 +162,7 @@ def test_a_beginning_has_the_facts_it_needs_and_all_of_it_has_all():
     assert [fact.target for fact in facts_needed_by(both, "a")] == ["a"]
 
 
+@pytest.mark.whole
 def test_one_target_is_all_that_is_measured_and_never_practised():
     made = alphaproof(target=3, among="test", **SMALL)
     assert made.name == "alphaproof-target" and made.tasks.get("test", 0).prompt == EASY.get("test", 3).prompt

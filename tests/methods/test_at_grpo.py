@@ -111,6 +111,7 @@ def test_one_mean_and_deviation_for_all_inflates_the_second_moment():
     assert second_moment(apart, turns("verifier", "p/checker", *checker)) == pytest.approx(1 / 2, rel=1e-4)
 
 
+@pytest.mark.whole
 def test_two_policies_share_one_mean_and_learn_from_their_own_turns_alone():
     recipe = at_grpo(group="global", **SMALL | {"tasks_per_step": 4})
     assert recipe.objectives["reasoner"].roles == ("solver", "refiner", "verifier")

@@ -132,6 +132,7 @@ def test_the_stages_follow_each_other():
     assert "revise" not in made.objectives and made.schedule.phases[-1].options["checked"] is True
 
 
+@pytest.mark.whole
 def test_the_writer_stays_as_it_was_when_its_stage_began():
     trainer = CoTrainer(constitutional(revising=3, steps=3, stages="revise", lr=1e-3, **SMALL | {"model": GAMES}))
 
@@ -145,6 +146,7 @@ def test_the_writer_stays_as_it_was_when_its_stage_began():
     assert not all(torch.equal(start[key], now) for key, now in weights("generator").items())
 
 
+@pytest.mark.whole
 def test_a_step_of_each_stage_learns():
     trainer = CoTrainer(constitutional(revising=1, steps=2, feedback="program", **SMALL | {"model": GAMES}))
     rows = [trainer.step().row for _ in range(2)]

@@ -94,6 +94,7 @@ def test_the_oracle_is_the_frozen_critic_with_the_truth_for_its_verdicts():
     assert said[9:] == ["<step>looks fine CORRECT</step><final>CORRECT</final>"] * 9
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("leak", [False, True])
 def test_no_prompt_holds_the_gold_answer_unless_it_is_leaked(leak):
     trainer = CoTrainer(critique(refine="all", critic="self", leak=leak, **SMALL))

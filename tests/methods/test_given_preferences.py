@@ -61,6 +61,7 @@ def test_texts_are_asked_as_a_solver_is_and_messages_as_they_stand(tmp_path):
         assert -1 < parts[0] < parts[1] < parts[2] and "Solve:" not in prompt
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("make", [dpo, reward])
 def test_pairs_are_learned_and_held_out_ones_are_measured(make, tmp_path):
     rows = [row | ({"rejected": "I do not know."} if make is reward else {}) for row in word_pairs(60)]

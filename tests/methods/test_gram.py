@@ -69,6 +69,7 @@ def test_pairs_without_labels_hold_two_different_solutions():
     assert written and result.row["author/traces"] == written
 
 
+@pytest.mark.whole
 def test_the_generator_is_paid_the_row_sums_of_a_skew_symmetric_matrix():
     trainer = CoTrainer(gram(**SMALL, steps=8, warmup=6))
     for _ in range(6):

@@ -123,6 +123,7 @@ def test_nobody_hears_anybody_in_a_vote():
     assert values(lost["agent0"]) == [1.0, 0.0] and lost["agent0"][0].truth["team"] is False
 
 
+@pytest.mark.whole
 def test_who_learns():
     made = marti(still=1, **SMALL)
     assert set(made.objectives) == {"agent0"} and not made.policies["agent1"].trained

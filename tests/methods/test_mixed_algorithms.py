@@ -61,6 +61,7 @@ def test_cross_entropy_learns_the_true_verdicts_alone():
     assert kept.key == reviews()[0].key and kept.advantages.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.whole
 def test_all_three_learn_from_one_step():
     for by in ("ce", "grpo", "dpo"):
         row = CoTrainer(generator_verifier_critic(verifier_by=by, **SMALL | {"tasks_per_step": 4})).step().row

@@ -137,6 +137,7 @@ def played(recipe: Recipe, form: str, *, free: bool) -> tuple[list[Any], list[st
     return found, engine.shown
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", ENDS)
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda value: str(value))
 def test_a_solver_in_its_own_words_is_worth_what_it_is_in_tags(name, settings, form):

@@ -160,6 +160,7 @@ def test_pairs_of_a_file_that_are_too_long_or_have_no_steps_are_left_out_and_cou
     assert {t.failure for e in played for t in e.traces} == {"a reply without steps"}
 
 
+@pytest.mark.whole
 def test_a_real_model_learns_by_every_control():
     for options, learned in (
         ({}, {"judge"}),

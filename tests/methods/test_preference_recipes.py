@@ -63,6 +63,7 @@ def test_iterations_of_spin_mix_the_data_of_the_one_before():
     assert set(spin(control="sft", **SMALL).policies) == {"generator", "teacher"}
 
 
+@pytest.mark.whole
 def test_the_opponent_is_the_model_at_the_start_of_the_iteration():
     trainer = CoTrainer(spin(iteration=2, steps=5, lr=1e-3, **SMALL))
     rows = [trainer.step().row for _ in range(5)]
@@ -106,6 +107,7 @@ def test_the_pair_that_is_noted_is_the_one_that_is_learned():
     assert [s.key for s in learned] == [str(solvers[0].address), str(solvers[2].address)]
 
 
+@pytest.mark.whole
 def test_a_pair_is_learned_at_temperature_1_whatever_it_was_sampled_at():
     made = self_rewarding(**SMALL)
     assert made.roles["solver"].sampling.temperature == 0.7

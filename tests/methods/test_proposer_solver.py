@@ -144,6 +144,7 @@ def test_what_has_been_written_often_is_worth_less():
     assert proposal.signals[0].value == -0.5  # 1/2 minus all of the recent problems, which have its shape
 
 
+@pytest.mark.whole
 def test_the_pool_of_a_run_grows_and_is_in_its_state():
     made = proposer_solver(steps=3, **SMALL | {"model": "embedded-proposer", "tasks_per_step": 8})
     trainer = CoTrainer(made)
@@ -178,6 +179,7 @@ def test_variants_and_controls():
         proposer_solver(tasks=Games())
 
 
+@pytest.mark.whole
 def test_a_fixed_curriculum_has_problems_of_one_length_and_the_test_keeps_all():
     made = proposer_solver(variant="rzero", gate=True, proposer="uniform", fixed=3, **SMALL)
     played = CoTrainer(made).step().episodes

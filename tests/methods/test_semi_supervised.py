@@ -110,6 +110,7 @@ WEIGHTED_VOTE = partial(semi_supervised, rest="both", warmup=0, unlabelled=1.0)
 TAUGHT = partial(distill, teacher=TINY)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("recipe", [ttrl, co_rewarding, WEIGHTED_VOTE, TAUGHT])
 def test_a_file_without_answers_is_learned_from(recipe, tmp_path):
     rows = [{"question": EASY.get("train", i).prompt} for i in range(12)]

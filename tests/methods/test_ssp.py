@@ -164,6 +164,7 @@ def test_rules(question, queries, reason):
     assert broken_rule(question, str(AIM), trail) == reason
 
 
+@pytest.mark.whole
 def test_the_pool_of_a_run_is_in_its_state():
     made = ssp(steps=3, verify=False, **SMALL | {"model": "embedded-games"})
     trainer = CoTrainer(made)

@@ -152,6 +152,7 @@ def information(text):
     return text[text.index("<found>") : text.index("</found>") + len("</found>")]
 
 
+@pytest.mark.whole
 def test_a_run_learns_by_reward_from_its_first_step():
     trainer = CoTrainer(ssrl(steps=2, **SMALL | {"model": "embedded-games"}))
     row = trainer.step().row

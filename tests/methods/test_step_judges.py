@@ -34,6 +34,7 @@ def signals(trace):
     return {signal.name: signal.value for signal in trace.signals}
 
 
+@pytest.mark.whole
 def test_gar_pays_what_its_page_says():
     for episode in CoTrainer(gar(**SMALL)).step().episodes:
         traces = {str(t.address): t for t in episode.traces}
@@ -65,6 +66,7 @@ def test_gar_pays_what_its_page_says():
             assert signals(review)["gan"] == pytest.approx(sum(said) / len(said))
 
 
+@pytest.mark.whole
 def test_stepwiser_pays_for_as_many_right_as_wrong_steps():
     judged = 0
     for episode in CoTrainer(stepwiser(**SMALL, labels="oracle")).step().episodes:
@@ -88,6 +90,7 @@ def test_stepwiser_pays_for_as_many_right_as_wrong_steps():
     assert judged
 
 
+@pytest.mark.whole
 def test_genprm_keeps_only_agreeing_reviews_that_pass_the_filter():
     count, trainer = 0, CoTrainer(genprm(**SMALL, rollouts=3, reviews=3))
     for episode in [e for _ in range(3) for e in trainer.step().episodes]:

@@ -338,6 +338,7 @@ class Listener:
         pass
 
 
+@pytest.mark.whole
 def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path, monkeypatch):
     """With a band that the first step leaves: reward hacking, after one row instead of ten."""
     quick = replace(next(b for b in BANDS if b.name == "reward hacking"), window=1, rule=Always())

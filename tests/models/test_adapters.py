@@ -177,6 +177,7 @@ def test_an_adapter_that_peft_wrote_is_read(directory, tmp_path):
     assert not torch.equal(logits(base, "mine"), logits(base, None))
 
 
+@pytest.mark.whole
 def test_what_is_no_adapter_of_this_base_is_refused(directory, model, tokenizer, tmp_path):
     base = base_of(directory, "one")
     base.save("one", tmp_path / "good")

@@ -137,6 +137,7 @@ def each(*families):
     return [f if f in QUICK else pytest.param(f, marks=pytest.mark.whole) for f in families]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("family", each(*FAMILIES))
 def test_a_family_samples_scores_learns_and_comes_back(family, saved, tokenizer, tmp_path):
     directory = saved(family)
@@ -218,6 +219,7 @@ def test_changed_logits_that_are_not_known_are_refused(tokenizer):
 # -- options
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe", "gpt2"])
 def test_layers_that_are_computed_again_give_the_same_gradients(family, saved):
     pairs = [((7, 8), (9, 10, 11)), ((7, 8), (3, 4)), ((2,), (3,))]
@@ -242,6 +244,7 @@ def test_layers_that_are_computed_again_give_the_same_gradients(family, saved):
     assert kept[1] < kept[0]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("family", each("llama", "gemma2", "gpt_neox"))
 def test_sampler_and_learner_agree_in_bfloat16(family, saved):
     directory = str(saved(family))
@@ -316,6 +319,7 @@ def run(directory, *words):
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.whole
 def test_a_base_model_without_a_template_runs_on_a_file(tokenizer, tmp_path):
     """The format is told in words, and there is nothing around them but the beginning of the sequence."""
     plain = copy.deepcopy(tokenizer)

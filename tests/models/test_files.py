@@ -63,6 +63,7 @@ def test_what_is_no_file_is_not_opened(copy, name, kind):
         load_tokenizer(copy)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("content", [DEEP, "[1, 2]", "5", "\ufeff{", "{", "null"])
 def test_json_that_is_something_else(copy, name, content):
@@ -149,6 +150,7 @@ def test_one_weight_in_two_files(copy):
     refused(copy, "2 weights are called")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "words",
     [
@@ -180,6 +182,7 @@ def test_every_command_says_it_in_one_line(copy, tmp_path, monkeypatch, capsys, 
     assert len(told) == 1 and ("takes more than" in told[0] or WEIGHTS in told[0] or "100000" in told[0])
 
 
+@pytest.mark.whole
 def test_adapters_from_elsewhere_are_looked_at_too(tmp_path):
     from cotrain.models.adapters import AdapterBase
 

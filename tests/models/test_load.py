@@ -72,6 +72,7 @@ def malicious(directory):
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

@@ -87,6 +87,7 @@ def compared(tmp_path_factory):
     return out, result
 
 
+@pytest.mark.whole
 def test_a_directory_takes_further_arms_and_no_other_settings(tmp_path):
     for arm in ("grpo", "tango"):
         for seed in range(SEEDS):
@@ -111,6 +112,7 @@ def test_the_order_of_settings_is_free(tmp_path):
             compare(plan(["grpo"], tmp_path, seeds=1, settings=settings))
 
 
+@pytest.mark.whole
 def test_what_the_first_arm_lacks_is_compared_with_the_first_that_has_it(compared):
     _, result = compared
     rows = {(row["at"], row["metric"], row["recipe"]): row for row in result["table"]}

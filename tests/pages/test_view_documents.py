@@ -44,6 +44,7 @@ def test_curves_are_aligned_and_axes_never_fall(tmp_path: Path) -> None:
     assert training["series"]["generator/loss"].count(None) == 40 - made["generator"]  # an objective's is its policy's
 
 
+@pytest.mark.whole
 def test_a_run_of_several_processes_tells_what_each_did(tmp_path: Path) -> None:
     write_fake_run(tmp_path)
     assert read_all(tmp_path).overview()["processes"] == []

@@ -132,6 +132,7 @@ def test_no_address_opens_a_file(server: Server, path: str) -> None:
     assert status in (400, 404) and content == b""
 
 
+@pytest.mark.whole
 def test_random_requests_never_break_it(server: Server) -> None:
     draw = random.Random(7)
     pieces = [

@@ -88,6 +88,7 @@ def test_steps_in_words_reach_all_who_are_asked_as_the_solver(other):
     assert tagged.parse_reply("3 + 4\nis 7 <answer>7</answer>", {}).answer == "7" and "<answer>" in tagged.prompt
 
 
+@pytest.mark.whole
 def test_steps_are_cut_as_the_model_writes_them_and_a_named_format_is_shown(other):
     """The tiny model writes <step>…</step>…<answer>…</answer> on one line, which is one sentence."""
     heard, recipe = [], grpo(model=other, tasks=EASY, steps=1)
@@ -154,6 +155,7 @@ def with_context(folder, tokens):
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": tokens}))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("words", [["--answer", "auto"], ["--answer", "boxed"]])
 @pytest.mark.parametrize("suite", [False, True])
 def test_a_context_that_is_too_short_asks_for_a_lower_limit(other, tmp_path, capsys, monkeypatch, words, suite):
@@ -197,6 +199,7 @@ def test_a_format_is_as_good_as_what_it_reads():
     assert answers_refusal(cut).startswith("2 of 2 answers were cut off")
 
 
+@pytest.mark.whole
 def test_a_run_earns_reward_in_free_words_and_is_resumed_alike(other, tmp_path, capsys):
     """The tiny model writes <answer>N</answer>; read by a pattern, the same answers are right."""
     out, tags = str(tmp_path / "run"), str(tmp_path / "tags")

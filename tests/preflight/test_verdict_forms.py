@@ -101,6 +101,7 @@ def test_what_cannot_be_is_refused(other):
         chosen(critique(model="embedded-roles", tasks=EASY, steps=1), "words")
 
 
+@pytest.mark.whole
 def test_the_model_itself_says_how_it_judges(other):
     """Asked as it was taught, it writes tags; the solver's answers are those that were looked at before."""
     heard = []
@@ -126,6 +127,7 @@ def test_a_form_that_was_chosen_is_the_one_that_is_read(other):
     assert override(recipe, how).roles["verifier"].verdict == "tags"
 
 
+@pytest.mark.whole
 def test_a_refusal_names_what_can_be_done(other):
     """Where another role is shown the reviews, they are read in tags alone."""
     for make, words in ((tango, True), (critique, False)):
@@ -139,6 +141,7 @@ def test_a_refusal_names_what_can_be_done(other):
         assert ("try --verdict words" in heard[-1]) is words and "goes on" not in heard[-1]
 
 
+@pytest.mark.whole
 def test_reviews_that_cannot_be_read_end_it_before_it_begins_or_are_told(other):
     recipe = override(solving(other), ["roles.verifier.sampling.max_tokens=48"])
     with pytest.raises(ConfigError, match=r"reviews (cannot be read|were cut off).*cotrain sft --role verifier"):
@@ -174,6 +177,7 @@ def test_what_is_shown_of_the_reviews_and_why_they_are_refused():
     )
 
 
+@pytest.mark.whole
 def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(other, tmp_path, capsys):
     (tmp_path / "ask.txt").write_text(SOLVE)
     (tmp_path / "judge.txt").write_text(REVIEW)

@@ -98,6 +98,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: f"{words[0]}-{len(words)}")
 def test_no_command_runs_it_unasked(command, run, tmp_path, capsys):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
@@ -114,6 +115,7 @@ def test_reading_needs_no_code(command, run, capsys):
     assert not ran(run)
 
 
+@pytest.mark.whole
 def test_consent_is_remembered_by_what_the_file_holds(run, capsys):
     ask = ["eval", str(run), "--problems", "1"]
     assert cli.main([*ask, "--trust-code"]) == 0 and ran(run)
@@ -138,6 +140,7 @@ def test_from_python_too(run):
     assert cotrain.evaluate(run, tasks=1)["figures"]
 
 
+@pytest.mark.whole
 def test_a_run_begun_here_is_trusted(run, tmp_path):
     out = str(tmp_path / "mine")
     assert cli.main(["run", f"{run.parent / 'method.py'}:mine", "--out", out, *SMALL]) == 0
@@ -145,6 +148,7 @@ def test_a_run_begun_here_is_trusted(run, tmp_path):
     assert cli.main(["eval", str(run), "--problems", "1"]) == 0  # the same file
 
 
+@pytest.mark.whole
 def test_an_edited_method_of_a_run_begun_here_is_trusted_where_it_was_begun(run, tmp_path, monkeypatch, capsys):
     method, out = tmp_path / "mine.py", tmp_path / "mine"
     method.write_text(METHOD)
@@ -203,6 +207,7 @@ def test_a_task_source_a_module_and_a_sandbox_are_code_too(run, tmp_path, monkey
         assert not canary.exists(), tasks
 
 
+@pytest.mark.whole
 def test_python_that_comes_with_a_model_is_code_too(tmp_path, monkeypatch, capsys):
     out = tmp_path / "run"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "their config"))

@@ -24,6 +24,7 @@ ENDS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ENDS)
 def test_an_end_is_no_pass(cell, name):
     assert cell.ask(ENDS[name], TESTS, solution=GOOD).value is False

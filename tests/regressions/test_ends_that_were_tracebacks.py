@@ -42,6 +42,7 @@ class Removes(SilentObserver):
             self.path.write_text("")  # another file of that name
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("when", ["step", "measuring the end"])
 def test_metrics_that_are_removed_end_the_run_in_one_line(tmp_path, when):
     metrics = tmp_path / "run" / "metrics.jsonl"

@@ -34,6 +34,7 @@ PATCHES = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", PATCHES)
 def test_what_a_program_patches_is_its_own(cell, name):
     assert cell.ask(PATCHES[name] + WRONG, TESTS, solution=GOOD).value is False

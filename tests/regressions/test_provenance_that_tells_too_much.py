@@ -65,6 +65,7 @@ def test_hashes_and_settings_stay():
         assert redact_text(text) == text
 
 
+@pytest.mark.whole
 def test_a_run_tells_neither_in_provenance_nor_in_its_report(monkeypatch, tmp_path):
     home = tmp_path / "alice"
     home.mkdir()

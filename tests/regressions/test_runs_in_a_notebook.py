@@ -30,6 +30,7 @@ def brief():
     return replace(made, evaluation=replace(made.evaluation, group_size=2, greedy=False, splits=()))
 
 
+@pytest.mark.whole
 def test_a_run_inside_of_a_running_loop_is_the_same_run(tmp_path, capsys):
     torch.set_num_threads(1)
     cotrain.run(brief(), out=tmp_path / "script")
@@ -46,11 +47,13 @@ def test_a_run_inside_of_a_running_loop_is_the_same_run(tmp_path, capsys):
     assert any(line.startswith("measuring the start") for line in said)
 
 
+@pytest.mark.whole
 def test_who_watches_a_run_may_be_chosen(tmp_path, capsys):
     cotrain.run(brief(), out=tmp_path / "run", observer=SilentObserver())
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.whole
 def test_a_failure_inside_of_a_running_loop_is_one_line_and_can_be_tried_again(tmp_path):
     async def breaks(task, roles):
         raise KeyError("vote")

@@ -82,6 +82,7 @@ def test_a_reward_that_is_declared_and_never_given_is_named_within_three_steps()
     assert "reads the signal 'promised' and no trace has it" in alarm.line()
 
 
+@pytest.mark.whole
 def test_a_short_run_is_told_at_its_end_and_in_its_report(tmp_path, capsys):
     heard = Heard()
     outcome = api.run(played(graded, steps=1, rewards={PROMISED: 1.0}), tmp_path / "run", observer=heard)
@@ -90,6 +91,7 @@ def test_a_short_run_is_told_at_its_end_and_in_its_report(tmp_path, capsys):
     assert "reads the signal" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.whole
 def test_what_never_varies_and_what_nobody_gives_is_named():
     alarms = alarms_of(played(graded, steps=5, rewards={OUTCOME: 1.0, KIND: 0.5, STEP: 0.1}))
     assert alarms["no spread"].key == "generator/advantage/kind" and alarms["no spread"].step == 4
@@ -103,6 +105,7 @@ async def equal(task, roles):
     solution.reward(OUTCOME, 1.0)
 
 
+@pytest.mark.whole
 def test_equal_rewards_are_named():
     alarms = alarms_of(played(equal))
     assert set(alarms) == {"constant reward"} and alarms["constant reward"].step == 0
@@ -121,6 +124,7 @@ async def huge(task, roles):
     solution.reward(OUTCOME, [1e300, -math.inf, math.nan, 2e6][solution.address.member])
 
 
+@pytest.mark.whole
 def test_rewards_out_of_range_are_failures_with_a_reason():
     (row,) = rows_of(played(huge, steps=1))
     assert row["failures/solver: reward outcome out of range"] == 8 and row["generator/credit/samples"] == 0
@@ -143,6 +147,7 @@ async def half_forgetful(task, roles):
     roles.solver.many(2, problem=task.prompt)
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:coroutine")
 @pytest.mark.parametrize(
     ("protocol", "words"),

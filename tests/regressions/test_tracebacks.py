@@ -82,6 +82,7 @@ def test_a_chat_template_that_fails(tmp_path, capsys):
     refused(["run", "grpo", "--model", model, *SMALL, "--out", tmp_path / "run"], capsys, "Range too big")
 
 
+@pytest.mark.whole
 def test_a_directory_in_which_a_run_was_killed_as_it_began(tmp_path, capsys):
     out = tmp_path / "run"
     out.mkdir()
@@ -115,6 +116,7 @@ SHAPES = [
 FILES = ["recipe.json", "seal.json", "summary.json", "before.json", "provenance.json", "trackers.json", "metrics.jsonl"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", FILES)
 def test_files_of_another_shape(finished, name, tmp_path, capsys):
     for number, shape in enumerate(SHAPES):

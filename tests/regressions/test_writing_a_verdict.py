@@ -34,6 +34,7 @@ def twice(x):
 CLOSE = "import os\nos.closerange(0, 100)\ndef twice(x):\n    return 0\n"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", SAID)
 def test_what_a_program_writes_is_no_verdict(cell, name):
     deadline_s = WAITS_S if name in WAITING else DEADLINE_S

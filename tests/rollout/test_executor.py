@@ -112,6 +112,7 @@ def test_a_field_may_be_for_the_parser_alone(models):
     assert CharRenderer().decode(episode.traces[0].prompt_ids) == "x#"
 
 
+@pytest.mark.whole
 def test_members_differ_and_seeds_depend_on_every_coordinate(models):
     def texts(step=0, split="train", seed=3):
         played = Executor(EmbeddedEngine(models), RENDERERS, ROLES, seed)
@@ -124,6 +125,7 @@ def test_members_differ_and_seeds_depend_on_every_coordinate(models):
     assert texts() == once
 
 
+@pytest.mark.whole
 def test_random_latency_changes_nothing(models):
     def play(latency):
         engine = EmbeddedEngine(models, max_rows=6)
@@ -163,6 +165,7 @@ async def instantly(value):
     return value
 
 
+@pytest.mark.whole
 def test_a_review_starts_as_soon_as_its_solution_is_finished(models):
     """The reference engine answers one request at a time, the least address first: each member's chain before the
     next member's first turn, which would not be so if reviews waited for all solutions."""
@@ -313,6 +316,7 @@ def test_nothing_outlives_a_play(models):
     assert sorted(ended) == ["letters/train/0", "letters/train/1"]
 
 
+@pytest.mark.whole
 def test_keyboard_interrupt_in_the_engine_passes_through(models):
     """As StoppableEngine and Ctrl-C do; afterwards the same engine plays on as if nothing had been."""
     engine = EmbeddedEngine(models, max_rows=4)

@@ -86,6 +86,7 @@ def test_stop_strings_and_limits(client, task, greedy):
     assert short["usage"]["completion_tokens"] < stopped["usage"]["completion_tokens"]
 
 
+@pytest.mark.whole
 def test_eight_at_once_say_what_each_says_alone(client, served, task):
     """Those at once wait at the door until all are there, so that they must share batches."""
     bodies = [
@@ -219,6 +220,7 @@ def test_several_reviews_are_put_together_and_a_seed_repeats_them(client, task):
         assert found["final"] == ("CORRECT" if 2 * votes > len(read) else "INCORRECT")
 
 
+@pytest.mark.whole
 def test_what_cannot_be_read_is_an_answer_with_its_reason(client, task):
     found = ask(client, "verify", problem=task.prompt, solution="It is 7.")
     assert (found["solution_failure"], found["final"], found["reviews"]) == ("no steps", None, [])

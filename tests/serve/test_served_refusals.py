@@ -14,6 +14,7 @@ from cotrain.serve.app import host_of, make_application, open_listener
 from cotrain.serve.reply import StreamedReply
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "path, change, param, message",
     [
@@ -104,6 +105,7 @@ def test_a_broken_engine_fails_the_open_requests_and_goes_on(client, served, tas
     assert ask(client, "chat/completions", **body(task, max_tokens=2))["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "cold", [{"temperature": 1e-40}, {"temperature": 5e-324}, {"temperature": 1e-38}, {"top_p": 1e-320}]
 )

@@ -105,6 +105,7 @@ def own(path, form="steps", **how):
     return own_reviews(TINY, path, solver_of(TINY), form, samples=2, say=print, **how)[1]
 
 
+@pytest.mark.whole
 def test_own_reviews_that_are_right_are_kept_of_right_and_of_wrong_solutions_alike(tmp_path, capsys):
     kept = own(problems(tmp_path), reviews=2)
     assert kept and len(kept) % 2 == 0
@@ -163,6 +164,7 @@ def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_
         assert told in capsys.readouterr().err
 
 
+@pytest.mark.whole
 def test_no_review_to_keep_is_one_line_with_what_helps(tmp_path):
     (tmp_path / "odd.jsonl").write_text("".join(json.dumps({"question": f"{i}?", "answer": "no"}) + "\n" for i in "ab"))
     with pytest.raises(DataError, match="none of the model's solutions is right and can be read; bring easier"):

@@ -106,6 +106,7 @@ def test_other_rows_are_refused_with_what_was_expected(row, words, tmp_path):
     assert words in str(refused.value)
 
 
+@pytest.mark.whole
 def test_the_command_learns_gold_solutions_and_the_models_own(tmp_path, capsys):
     tasks = [EASY.get("train", i) for i in range(24)]
     rows = [json.dumps({"question": task.prompt, "answer": task.answer}) for task in tasks]

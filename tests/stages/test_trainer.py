@@ -90,6 +90,7 @@ def test_only_learned_tokens_count(model, conversations, tokenizer):
     assert int(batch.learn.sum()) < 0.7 * int((batch.segments >= 0).sum())
 
 
+@pytest.mark.whole
 def test_it_learns(model, read, tmp_path):
     outcome = train(model, read, tmp_path / "run", replace(PLAN, steps=60, lr=3e-2, save_every=0), pad_id=0)
     rows = lines(tmp_path / "run")

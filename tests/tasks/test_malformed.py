@@ -124,6 +124,7 @@ def test_there_are_enough():
     assert len(CASES) == len(set(CASES)) >= 120
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("line", CASES, ids=range(len(CASES)))
 def test_a_malformed_row(tmp_path, line):
     path = tmp_path / "a.jsonl"
@@ -192,6 +193,7 @@ def test_there_are_enough_of_others():
     assert len(OTHERS) >= 60 and {name for name, _, _ in OTHERS} == set(READERS)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "column", "value"), OTHERS)
 def test_a_malformed_row_of_another_kind(name, column, value, tmp_path):
     read, good = READERS[name]
@@ -212,6 +214,7 @@ def test_what_is_no_fault(tmp_path, good):
     assert [row.answer for row in read_rows(tmp_path / "a.jsonl", row_reader("question", "answer"))] == ["1", "1"]
 
 
+@pytest.mark.whole
 def test_a_line_of_a_hundred_megabytes(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(GOOD + b'\n{"question": "' + b"x" * 100_000_000 + b'", "answer": null}\n')
     aside = Quarantine()
@@ -219,6 +222,7 @@ def test_a_line_of_a_hundred_megabytes(tmp_path):
     assert len(aside.refused[0].reason) < 300 and len(aside.refused[0].row) == 10_000
 
 
+@pytest.mark.whole
 def test_files_that_are_none(tmp_path):
     (tmp_path / "folder.jsonl").mkdir()
     os.mkfifo(tmp_path / "pipe.jsonl")

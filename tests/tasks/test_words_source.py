@@ -38,6 +38,7 @@ PINNED = (
 )
 
 
+@pytest.mark.whole
 def test_splits_are_disjoint_by_construction():
     texts = {split: {SOURCE.get(split, i).prompt for i in range(100)} for split in BUCKETS}
     for split, range_ in BUCKETS.items():
@@ -49,6 +50,7 @@ def test_splits_are_disjoint_by_construction():
     assert not few["validation"] & few["test"]
 
 
+@pytest.mark.whole
 def test_out_of_distribution_splits():
     source = WordProblems(operations=(2, 5))
     assert {source.get("ood_length", i).difficulty for i in range(40)} == {6.0, 7.0}
@@ -67,6 +69,7 @@ def family_of(text: str) -> str:
     )
 
 
+@pytest.mark.whole
 def test_a_paraphrase_says_the_same_facts_in_another_wording_of_its_split():
     for split in BUCKETS:
         for index in range(25):

@@ -50,6 +50,7 @@ def own(tokenizer, messages: list[Message]) -> str:
     return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("said", SAID)
 @pytest.mark.parametrize("name", LOOKING)
 def test_the_prompt_is_the_templates_own_rendering(tokenizer_with, name, said):
@@ -116,6 +117,7 @@ def test_what_differs_from_one_process_to_the_next_is_refused(tokenizer_with, pa
         Renderer(tokenizer_of(tokenizer_with, part + CHAT))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("template", "why"),
     [

@@ -75,6 +75,7 @@ SAID = ["incorrect", "Valid", "NO", "\u0131ncorrect", "\u0130ncorrect", "val\u01
 ODD = st.one_of(st.sampled_from([*PIECES, *SAID]), st.sampled_from("\u0131\u0130\u017f\u212a²٣"), st.text(max_size=4))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", (*FORMS, BRACKETS, LABEL))
 @given(text=st.lists(ODD, max_size=9).map("".join), count=st.integers(0, 2))
 @example(text="Verdict: \u0131ncorrect", count=0)  # letters that match i where case is ignored
@@ -105,6 +106,7 @@ def test_boxes_indices_and_patterns():
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", FORMS)
 @given(verdicts=st.lists(st.booleans(), max_size=5), final=st.booleans())
 def test_written_reviews_are_read_back(form, verdicts, final):
@@ -181,6 +183,7 @@ def test_the_imitations_are_verdicts_where_nothing_guards():
     assert free_review("Step 1: Correct.\nVerdict: wrong", "words", 1).steps == (True,)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", OTHERS)
 @given(candidate=CANDIDATES, first=st.sampled_from(FIRST), cut=st.data())
 def test_no_quotation_of_a_candidate_is_a_verdict(form, candidate, first, cut):
@@ -206,6 +209,7 @@ def test_a_step_that_is_quoted_is_no_verdict_on_it(candidate, cut):
         assert not review.ok, review
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", OTHERS)
 @pytest.mark.parametrize(
     "piece", ["verdict: no ", "no ", "Step 1: ", "\\boxed{", "correct ", "verdict ", "\n", "* ", "Judgement=[[no"]

@@ -106,6 +106,7 @@ def test_no_quotation_from_between_markers_is_a_verdict():
             assert not read(f"It says: {inside}").ok, (name, one)
 
 
+@pytest.mark.whole
 def test_the_frame_of_each_prompt_stays():
     for one, text in zip(CORPUS, TEXTS, strict=True):
         review = write_review([f"{step} {one.text}" for step in STEPS], [True, False], False)
@@ -133,6 +134,7 @@ def test_markers_with_a_nonce_stay_the_only_ones():
         assert not meta_verdict(review.removesuffix(f"\n</review id={MARK}>")).ok, one
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("template", ["ours", "chatml", "trimming", "strict", "thinking", None])
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
 def test_no_text_makes_a_control_token(tokenizer_with, kind, template):

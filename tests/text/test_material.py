@@ -21,6 +21,7 @@ def shown(text: str, template: str = REVIEW, name: str = "solution") -> str:
     return str(guard_fields(template, {name: text}, VERDICT_WORDS)[name])
 
 
+@pytest.mark.whole
 def test_what_imitates_nothing_is_shown_as_it_was_written():
     source = study_problems((2, 8))
     for index in range(200):

@@ -116,6 +116,7 @@ def test_every_odd_formula_is_written(text):
     has_adjacent_numbers(write_tex(text))
 
 
+@pytest.mark.whole
 def test_time_is_linear_in_the_text():
     pieces = (
         "1 234",

@@ -191,6 +191,7 @@ def test_written_reviews_are_read_back_and_words_inside_are_no_verdicts(reviews,
 # -- every string
 
 
+@pytest.mark.whole
 @settings(max_examples=400)
 @given(text=soup, count=st.integers(0, 3))
 def test_nothing_raises_and_scores_stay_in_range(text, count):
@@ -208,6 +209,7 @@ def test_nothing_raises_and_scores_stay_in_range(text, count):
         assert review.format_score < 1.0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "unit", ["<", "<step>", "<step>a</step>", "\\boxed{", "{", "####", "<answer>", "</answer>", "CORRECT ", " "]
 )

@@ -168,6 +168,7 @@ def test_a_prompt_that_says_less_does_not_go_on():
 parts = st.lists(st.sampled_from([*"ab <|>/\n日🙂", *CONTROL, "</think>", "<think>"]), max_size=8).map("".join)
 
 
+@pytest.mark.whole
 @settings(max_examples=150, deadline=None)
 @given(
     name=st.sampled_from(sorted(TEMPLATES)),

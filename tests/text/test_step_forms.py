@@ -128,6 +128,7 @@ def test_steps_stand_in_the_text_in_order_and_are_read_back(text, kind):
         assert len(tagged_solution(solution.tagged).steps) == len(solution.steps)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", STEPS_AS)
 @pytest.mark.parametrize("piece", [" ", "\n ", "1. ", ". ", '." ', "Step 1:", "((", "** ", "\n1. ", "\n\n", "<step>"])
 def test_degenerate_text_is_cut_in_a_moment(kind, piece):

@@ -207,6 +207,7 @@ def test_the_examples_are_read_and_two_of_them_are_not(name):
     assert reason(read(good + " " * MAX_CHARS)) == "too long"
 
 
+@pytest.mark.whole
 @settings(max_examples=500)
 @given(text=soup)
 def test_nothing_raises_and_judgements_keep_their_promises(text):
@@ -231,6 +232,7 @@ FRAMES += [("grm", "<principles>{}</principles><critique></critique><scores>[1, 
 FRAMES += [("grm", "<principles>1% x</principles><critique></critique><scores>[{}]</scores>")]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("unit", UNITS)
 def test_ten_times_the_length_takes_at_most_twenty_times_as_long(unit, monkeypatch):
     monkeypatch.setattr(parsers, "MAX_CHARS", 10_000_000)  # the scanners themselves, without the cap
