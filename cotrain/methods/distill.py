@@ -28,8 +28,8 @@ def distill(
     pull: Weight = 1.0,  # weight of the pull towards it
     outcome: Weight = 0.0,  # weight of the graded answer beside it
 ) -> Recipe:
-    if min(pull, outcome) < 0 or max(pull, outcome) == 0:
-        raise ConfigError(f"distill: pull is {pull} and outcome {outcome}; expected weights of at least 0, not both 0")
+    if max(pull, outcome) == 0:
+        raise ConfigError("distill: pull and outcome are both 0, so that nothing is learned; raise one")
     rewards = {OUTCOME: outcome} if outcome else {}
     by = grpo(rewards=rewards, kl=Kl("teacher", pull, "k2"), after=()) if pull else grpo(rewards=rewards)
     return run.recipe(

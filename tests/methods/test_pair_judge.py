@@ -199,7 +199,7 @@ def test_a_scalar_judge_begins_with_every_pair_even():
     [
         ({"form": "rmr1", "model": "embedded"}, "needs a chat model"),
         ({"keep": 9}, "keep=9 of votes=8"),
-        ({"solutions": -1.0}, "a weight from 0"),
+        ({"solutions": -1.0}, "solutions of pair_judge is -1.0; expected a finite number of at least 0"),
         ({"votes": 0}, "votes is 0, expected at least 1"),
         ({"learn": "sft", "kl": 0.1}, "has no KL term"),
         ({"learn": "none", "solutions": 1.0}, "leave out solutions"),

@@ -42,6 +42,8 @@ from cotrain.methods.pair_judge.recipe import pair_judge
 from cotrain.methods.pair_judge.rubrics import rubric_judge
 from cotrain.methods.preferences import dpo, reward
 from cotrain.methods.proposer_solver import proposer_solver
+from cotrain.methods.prover_verifier import prover_verifier
+from cotrain.methods.self_compare import self_compare
 from cotrain.methods.self_rewarding import self_rewarding
 from cotrain.methods.semi_supervised import semi_supervised
 from cotrain.methods.spin import spin
@@ -150,6 +152,10 @@ CASTS = {
     "tango-frozen": lambda tasks: briefly(tango(steps=2, verifier="frozen", tasks=tasks, **SMALL)),
     "tango-simultaneous": lambda tasks: briefly(tango(steps=2, simultaneous=True, reviews=4, tasks=tasks, **SMALL)),
 }
+CASTS["prover_verifier"] = lambda tasks: briefly(prover_verifier(steps=3, reviews=2, strings=1, tasks=tasks, **SMALL))
+CASTS["self_compare"] = lambda tasks: briefly(
+    self_compare(steps=3, comparisons=2, form="gram", candidates=2, tasks=tasks, **SMALL)
+)
 CASTS["packed"] = lambda tasks: override(
     briefly(tango(steps=3, warmup=1, ratio=(1, 1), reviews=3, tasks=tasks, **SMALL)),
     ["policies.generator.pack_weights=true", "policies.verifier.pack_weights=true"],

@@ -114,11 +114,8 @@ def pair_judge(
 def check_choices(run: Settings, form: Form, learn: str, votes: int, keep: int, solutions: float) -> None:
     """Raise ConfigError for what does not go together."""
     at_least(1, "pair_judge", votes=votes)
-    if not 0 <= keep <= votes or solutions < 0.0:
-        raise ConfigError(
-            f"pair_judge: keep={keep} of votes={votes} and solutions={solutions}; expected from 0 to as many as there "
-            "are, and a weight from 0"
-        )
+    if not 0 <= keep <= votes:
+        raise ConfigError(f"pair_judge: keep={keep} of votes={votes}; expected from 0 to as many as there are")
     if learn != "rl" and run.kl:
         raise ConfigError(f"pair_judge: learn={learn!r} has no KL term; leave out kl={run.kl}")
     if learn == "none" and solutions:
