@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -71,6 +72,13 @@ def _document_of(line: str, where: str) -> str:
     if not isinstance(text, str):
         raise DataError(f'{where}: no text; expected {{"text": …}} or {{"contents": …}}')
     return " ".join([str(row["title"]), text] if row.get("title") else [text])
+
+
+def check_search(search: object, where: str) -> None:
+    """Raise ConfigError for a search that cannot be awaited."""
+    if search is not None and not inspect.iscoroutinefunction(search):
+        name = getattr(search, "__name__", search)
+        raise ConfigError(f"search of {where}: {name!r} is no async function; expected `async def {name}(query)`")
 
 
 class SearchFailed(Exception):

@@ -95,6 +95,15 @@ def test_problems_of_ones_own_need_a_search(questions):
 
 
 @pytest.mark.parametrize("name", ["mars", "ssrl"])
+def test_a_search_that_cannot_be_awaited_is_refused(name):
+    def look_up(query):
+        return [query]
+
+    with pytest.raises(ConfigError, match=rf"search of {name}: 'look_up' is no async function"):
+        find_recipe(name)(search=look_up)
+
+
+@pytest.mark.parametrize("name", ["mars", "ssrl"])
 def test_a_method_searches_for_problems_of_ones_own(name, questions, tmp_path):
     from cotrain import api
     from cotrain.config.override import override

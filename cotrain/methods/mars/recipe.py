@@ -28,7 +28,7 @@ from cotrain import After, ConfigError, Finding, Note, Objective, Recipe, Roles,
 from cotrain import drop_flat_groups, examine, frozen, gives, grpo, common_roles, recipe, rng_of, single, together
 from cotrain.methods.mars.bins import first_fit_decreasing
 from cotrain.methods.mars.subsample import Subsample
-from cotrain.rollout.search import Search, SearchFailed, ask_search
+from cotrain.rollout.search import Search, SearchFailed, ask_search, check_search
 from cotrain.tasks.words import search_corpus
 from cotrain.tasks.words.source import WordProblems
 
@@ -128,6 +128,7 @@ def mars(
     search: str | Search | None = None,  # finds documents for any problems: my_file.py:function of a query
 ) -> Recipe:
     assert not isinstance(search, str)  # the recipe has loaded it
+    check_search(search, "mars")
     if search is None and not isinstance(run.tasks, WordProblems | None):
         raise ConfigError(
             f"mars: no documents are known for {run.problems.name}; give --search my_file.py:function, or --tasks words"

@@ -33,7 +33,7 @@ from cotrain.methods.ssrl.self_search import (
     search_within,
 )
 from cotrain.methods.ssrl.world import World
-from cotrain.rollout.search import Search
+from cotrain.rollout.search import Search, check_search
 
 
 # Of solvers that write searches into their answers.
@@ -61,6 +61,7 @@ def ssrl(
     search: str | Search | None = None,  # the real engine: my_file.py:function of a query; World has one
 ) -> Recipe:
     assert not isinstance(search, str)  # the recipe has loaded it
+    check_search(search, "ssrl")
     source = World() if run.tasks is None else run.tasks
     engine = search is not None or isinstance(source, World)
     if searches == "real" and not engine:
