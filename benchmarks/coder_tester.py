@@ -4,7 +4,7 @@
     cotrain sft --model embedded-checker --data runs/coder/lessons.jsonl --optimizer muon --lr 0.01 --tokens 3000000 \
         --length 256 --out runs/coder/taught
     python benchmarks/coder_tester.py --mark runs/coder/taught
-    cotrain run coder_tester --model runs/coder/taught --out runs/coder/run
+    cotrain run coder_tester --model ./runs/coder/taught --out runs/coder/run
 
 ``--mark`` notes beside a model that it knows the prompts of the lessons, which are without instructions.
 
@@ -61,6 +61,14 @@ def conversation(asked: str, said: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]}
 
 
+def write_lessons(lessons: list[dict[str, Any]], folder: Path) -> None:
+    """``lessons.jsonl`` in a folder, for ``cotrain sft --data``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "lessons.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in lessons), encoding="utf-8")
+    print(f"{len(lessons)} lessons in {file}; now: cotrain sft (see --help of this script)")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     to = parser.add_mutually_exclusive_group(required=True)
@@ -74,10 +82,7 @@ def main() -> None:
     problems, rng = all_programs()[: SPLITS["train"].stop], Random("lessons")
     made = [row for _ in range(given.rounds) for problem in problems for row in lessons_of(problem, rng)]
     rng.shuffle(made)
-    given.out.mkdir(parents=True, exist_ok=True)
-    file = given.out / "lessons.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
-    print(f"{len(made)} lessons in {file}; now: cotrain sft (see --help of this script)")
+    write_lessons(made, given.out)
 
 
 if __name__ == "__main__":

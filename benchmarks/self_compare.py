@@ -1,10 +1,10 @@
 """A model that can compare two solutions, for `self_compare`: lessons that a program wrote, for `cotrain sft`.
 
-    python benchmarks/self_compare.py --out runs/pairs
-    cotrain sft --model embedded-habits --data runs/pairs/lessons.jsonl --optimizer muon --lr 0.005 --tokens 3000000 \
+    python -m benchmarks.self_compare --out runs/pairs
+    cotrain sft --model embedded-habits --data runs/pairs/lessons.jsonl --optimizer muon --lr 0.004 --tokens 1500000 \
         --out runs/pairs/taught
-    python benchmarks/self_compare.py --mark runs/pairs/taught
-    cotrain run self_compare --model runs/pairs/taught --out runs/pairs/run
+    python -m benchmarks.self_compare --mark runs/pairs/taught
+    cotrain run self_compare --model ./runs/pairs/taught --operations 2 3 --out runs/pairs/run
 
 ``--mark`` notes beside a model that it knows the prompts of the lessons, which are without instructions.
 
@@ -18,13 +18,13 @@ makes most.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from bases.habits import HabitSettings
 from bases.words_corpus import solver_conversation
+from benchmarks.coder_tester import write_lessons
 from cotrain.rollout.common_roles import mark_short_prompts
 from cotrain.tasks.words.corpus import derivation
 from cotrain.tasks.words.corrupt import clean_attempt, with_errors
@@ -76,10 +76,7 @@ def main() -> None:
         {"messages": lesson} for index in range(given.rounds) for lesson in lessons_of(source, index)
     ]
     Random("order").shuffle(made)
-    given.out.mkdir(parents=True, exist_ok=True)
-    file = given.out / "lessons.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
-    print(f"{len(made)} lessons in {file}; now: cotrain sft (see --help of this script)")
+    write_lessons(made, given.out)
 
 
 if __name__ == "__main__":
