@@ -125,7 +125,7 @@ def test_a_tiny_model_is_taught_to_compare_and_its_tournament_is_played(tmp_path
     taught = tmp_path / "taught"
     corpora = [(from_items("comparisons", lessons), 1)]
     sft(TINY, taught, conversations=corpora, tokens=300_000, batch_tokens=2048, length=256, lr=0.02, optimizer="muon")
-    subprocess.run([sys.executable, "benchmarks/self_compare.py", "--mark", str(taught)], check=True)
+    subprocess.run([sys.executable, "-m", "benchmarks.self_compare", "--mark", str(taught)], check=True)
     made = self_compare(**{**SMALL, "model": str(taught), "tasks_per_step": 12})
     trainer = CoTrainer(made)
     row = trainer.step().row

@@ -27,20 +27,8 @@ from functools import partial
 from random import Random
 from typing import Any, Literal
 
-from cotrain import (
-    CORRECT,
-    FAILURE,
-    ConfigError,
-    Objective,
-    ParseFailure,
-    Phase,
-    Positive,
-    Recipe,
-    Role,
-    Roles,
-    Sampling,
-)
-from cotrain import Settings, Signal, Task, Turn
+from cotrain import CORRECT, FAILURE, ConfigError, Objective, ParseFailure, Phase, Positive, Recipe, Role, Roles
+from cotrain import Sampling, Settings, Signal, Task, Turn
 from cotrain import alternate, at_least, common_roles, examine, frozen, gives, grpo, program, recipe, solving, together
 from cotrain import verifying
 from cotrain.methods.pair_judge.judging import VERDICT, Form, is_right, judging_pairs, say_pair, shown_fields
