@@ -17,6 +17,7 @@ def trainer():
     return CoTrainer(tango(steps=1, votes=3, tasks=study_problems((2, 2))))
 
 
+@pytest.mark.whole
 def test_steps_answer_and_verdicts_of_several_reviews(trainer):
     recipe = trainer.recipe
     executor = trainer.make_executor(recipe.seed)

@@ -25,6 +25,7 @@ def turns(folder):
         return [trace for episode in ledger.read(0) for trace in episode.traces]
 
 
+@pytest.mark.whole
 def test_the_flag_pays_by_the_function_and_the_truth_is_kept(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(SHORT)
     out = tmp_path / "run"
@@ -54,6 +55,7 @@ def test_the_ten_lines_of_the_page_run(tmp_path, monkeypatch):
     assert recipe.origin.arguments["reward"] == {"function": f"{tmp_path / 'mine.py'}:short"}
 
 
+@pytest.mark.whole
 def test_a_function_of_no_file_runs_and_says_what_a_resumed_run_needs(tmp_path):
     def longer(task, answer, correct):
         return answer.tokens

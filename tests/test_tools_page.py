@@ -56,6 +56,7 @@ def traces_of(played):
     return [trace for e in played[1] for trace in e.traces]
 
 
+@pytest.mark.whole
 def test_an_answer_with_several_calls_is_one_trace(played):
     traces, renderer = traces_of(played), played[0].policies.renderers["generator"]
     assert len(traces) == 16
@@ -173,6 +174,7 @@ def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n")
 
 
+@pytest.mark.whole
 def test_the_protocol_of_the_first_block_runs(place, recipe):
     protocol = inspect.unwrap(find_recipe(f"{place / 'calculator.py'}:with_calculator")).__globals__["sure"]
     trainer = CoTrainer(replace(recipe, group_size=2))

@@ -262,6 +262,7 @@ class Odd:
         return write_part(Path(folder), stem, {"w": torch.ones(1)}, part=self.rank + 1, parts=2)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("what", "deadline", "error", "said"),
     [
@@ -282,6 +283,7 @@ def test_one_rank_alone_ends_the_group(what, deadline, error, said, monkeypatch)
     assert not any(process.process.is_alive() for process in launcher.processes)
 
 
+@pytest.mark.whole
 def test_what_ranks_say_of_a_checkpoint(tmp_path, monkeypatch):
     """A disk that is full for one of them ends no group; weights that are not finite are seen before anything is
     written; a folder that one does not see is refused."""

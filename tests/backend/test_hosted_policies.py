@@ -101,6 +101,7 @@ def test_who_does_it_takes_what_the_contract_says(kind):
             assert list(inspect.signature(own).parameters) == list(asked), verb
 
 
+@pytest.mark.whole
 def test_a_refusal_names_the_policy_also_from_another_process(both):
     for handles in both[:2]:
         with pytest.raises(ConfigError, match="policy 'start' is of kind 'frozen' and is not trained"):

@@ -79,6 +79,7 @@ def test_one_process_that_plays_and_updates_in_turn_gives_the_same_run(name, lag
     assert digest(tmp_path / "run") == digest(lagging(name))
 
 
+@pytest.mark.whole
 def test_the_lag_of_each_policy_is_told_and_is_that_of_its_schedule(lagging):
     """Tango, generator, generator, verifier, generator: who was updated just before learns from what was said before
     that update."""
@@ -180,6 +181,7 @@ class Meeting(Here):
 LOST = [(), *(pytest.param(lost, marks=pytest.mark.whole) for lost in ((ENGINE,), (LEARNERS,), (ENGINE, LEARNERS)))]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("lost", LOST)
 def test_play_and_update_go_on_at_once_and_either_may_be_lost(lost, lagging, tmp_path):
     """Neither ends before the other has begun: taking turns, they would wait for ever."""

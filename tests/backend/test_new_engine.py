@@ -47,6 +47,7 @@ def told(engine):
     return said, float((torch.cat(believed) - torch.tensor([p for c in said for p in c.logprobs])).abs().max())
 
 
+@pytest.mark.whole
 def test_the_pages_program_runs(page):
     assert page["trainer"].policies.update_counts == {"generator": 1, "verifier": 1}
     assert page["row"]["step"] == 0

@@ -80,6 +80,7 @@ def checked(engine):
     return found
 
 
+@pytest.mark.whole
 def test_weights_that_arrive_pass_and_are_as_before():
     generator, start = checked(Copying)
     assert generator.before < 1e-4 and generator.after < 1e-4 and generator.change > 0.3
@@ -94,6 +95,7 @@ def test_weights_that_do_not_arrive_are_refused(engine):
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.whole
 def test_weights_that_are_not_put_back_are_refused():
     with pytest.raises(ConfigError, match="are others than before, once the weights were put back"):
         checked(Forgetful)

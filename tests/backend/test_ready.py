@@ -293,6 +293,7 @@ def test_the_command_tells_before_anything_is_loaded(capsys, tmp_path, monkeypat
     assert "memory of the learners: about" in refused(capsys, tmp_path, "object_store_mb = 80")
 
 
+@pytest.mark.whole
 def test_a_dry_run_tells_the_memory_of_each_process(capsys, tmp_path):
     flags = ["run", "grpo", "--model", TINY, "--out", str(tmp_path / "run"), "--dry-run"]
     assert main([*flags, "--backend", "ray", "--world", "2"]) == 0

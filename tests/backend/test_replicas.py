@@ -85,6 +85,7 @@ def opened(backend):
     return backend
 
 
+@pytest.mark.whole
 def test_all_replicas_are_told_of_new_weights_and_limits_and_counted():
     launcher = Here()
     backend = opened(MultiProcessBackend(launcher, placing=asked_first, replicas=2))
@@ -104,6 +105,7 @@ def test_all_replicas_are_told_of_new_weights_and_limits_and_counted():
     asyncio.run(backend.close())
 
 
+@pytest.mark.whole
 def test_a_replica_that_does_not_take_weights_is_refused():
     with pytest.raises(ConfigError, match=r"policy 'generator': .* which moved the learner's by [\d.]+; "):
         opened(MultiProcessBackend(Here(), placing=last_is_deaf))

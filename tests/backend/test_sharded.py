@@ -121,6 +121,7 @@ def test_what_some_ranks_save_others_go_on_from(before, after, on):
     assert distance(found, wanted) < NARROW
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("critic", [False, True])
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_the_shares_of_all_ranks_are_the_whole(world, critic, on):

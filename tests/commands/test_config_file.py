@@ -41,6 +41,7 @@ def fails(capsys, *words):
     return line
 
 
+@pytest.mark.whole
 def test_what_a_dry_run_prints_is_the_same_run(tmp_path, capsys):
     first = json.loads(dry(capsys, "tango", *FLAGS, *BRIEF, *SET, "--out", "x", "--json"))
     file = tmp_path / "mine.toml"

@@ -33,6 +33,7 @@ def parser_of(monkeypatch, words):
     return made.value.args[0]
 
 
+@pytest.mark.whole
 def test_every_flag_of_every_command_has_help(monkeypatch, capsys):
     commands = [[name, *FURTHER.get(name, [])] for name in known(capsys)] + [["run", name] for name in SHIPPED]
     assert len(commands) > 35

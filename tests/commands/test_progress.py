@@ -33,6 +33,7 @@ def left(said, what):
     return lines
 
 
+@pytest.mark.whole
 def test_cross_play_and_attacks(tmp_path):
     recipe = tango(steps=2, warmup=0, ratio=(1, 1), reviews=1, **SMALL)
     api.run(override(recipe, BRIEF), tmp_path / "run")

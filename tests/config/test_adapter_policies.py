@@ -59,6 +59,7 @@ def test_who_shares_a_module(cast):
     assert not any(p.requires_grad for p in cast["start"].model.parameters())
 
 
+@pytest.mark.whole
 def test_all_begin_alike_and_learn_apart(cast):
     plain = Scorer(load_model("embedded")[0]).logprobs(PAIRS)
     assert all(same(cast[name].logprobs(PAIRS), plain) for name in ("start", "generator", "apart", "verifier"))
@@ -74,6 +75,7 @@ def test_all_begin_alike_and_learn_apart(cast):
     assert same(cast["start"].logprobs(PAIRS), plain)
 
 
+@pytest.mark.whole
 def test_a_checkpoint_holds_adapters_and_not_their_base(cast):
     for name in ("generator", "verifier"):
         learn(cast, name)
@@ -92,6 +94,7 @@ def test_a_checkpoint_holds_adapters_and_not_their_base(cast):
     assert same(fresh["generator"].logprobs(PAIRS), cast["generator"].logprobs(PAIRS))
 
 
+@pytest.mark.whole
 def test_a_policy_may_begin_with_a_saved_adapter(cast, tmp_path):
     learn(cast, "generator")
     cast["generator"].save(tmp_path / "saved")

@@ -157,6 +157,7 @@ def test_the_settings_that_let_a_run_fit_are_said(models, monkeypatch):
     assert "gradient_checkpointing=true" in line and "offload" not in line
 
 
+@pytest.mark.whole
 def test_policies_that_take_turns_count_once(models):
     """Three models of one size; adapters on one base, which all of them need; and what the dry run says of it."""
     made = {n: tango(model=models.middle, lora=n, offload=True) for n in (0, 4)}

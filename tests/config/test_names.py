@@ -50,6 +50,7 @@ def test_of_several_roles_the_one_that_fits_is_meant():
     assert role_named(both, "generator", fits=lambda role: "solution" in role.prompt) == "verifier"
 
 
+@pytest.mark.whole
 def test_every_command_takes_the_same_names(tmp_path, monkeypatch, capsys):
     torch.set_num_threads(1)
     monkeypatch.chdir(tmp_path)

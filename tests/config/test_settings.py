@@ -88,6 +88,7 @@ def test_a_function_that_is_no_recipe_is_told_what_to_change():
     assert recipe(good)(steps=5).origin.arguments["steps"] == 5
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - {"dpo", "reward"}))  # they sample nothing
 def test_temperature_and_warm_up_of_rates_reach_every_role_and_policy(name):
     made = find_recipe(name)(temperature=0.7, lr_warmup=3, lr_decay="cosine")

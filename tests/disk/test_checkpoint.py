@@ -248,6 +248,7 @@ def alterations(draw: random.Random, other: Path) -> dict[str, Callable[[Path], 
     return {f.__name__: f for f in (flip, cut, drop, grow, zero, swap, foreign)} | {"delete": Path.unlink}
 
 
+@pytest.mark.whole
 def test_every_alteration_is_detected(memory_path: Path) -> None:
     for step in (1, 2):
         save_checkpoint(memory_path, step, *small(step))

@@ -126,6 +126,7 @@ episodes = st.builds(
 )
 
 
+@pytest.mark.whole
 @settings(deadline=None, max_examples=60)
 @given(st.lists(episodes, max_size=3))
 def test_everything_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, given: list[Episode]) -> None:

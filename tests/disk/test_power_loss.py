@@ -127,6 +127,7 @@ def cut(node: File | Folder, path: Path, draw: random.Random) -> None:
     path.write_bytes(node.seen if node.safe == node.seen else draw.choice(unsynced))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("parts", [1, 2])
 def test_what_verifies_after_a_power_cut_is_what_was_saved(memory_path: Path, parts: int) -> None:
     assert power_cuts(memory_path, each=4 if parts == 1 else 2, parts=parts) > 250 * (3 - parts)

@@ -86,6 +86,7 @@ def test_quick_grades_never_raise(gold, answer):
     assert grade is None or grade.value is not None or grade.reason == "gold not readable"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("gold", "answer", "value"),
     [
@@ -173,6 +174,7 @@ def test_a_process_that_dies_is_replaced_and_its_answer_tried_again():
         assert pool.grade("\\sqrt8", "3\\sqrt2") == WRONG
 
 
+@pytest.mark.whole
 def test_several_at_once(pool):
     async def grade_all() -> list[Grade]:
         return await asyncio.gather(*(pool.agrade("\\sqrt8", f"{n}\\sqrt2") for n in range(6)))

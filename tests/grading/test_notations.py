@@ -109,6 +109,7 @@ def pool():
         yield pool
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("table", "value"), [(SAME, True), (OTHER, False)])
 def test_grades_by_notation(pool, table, value):
     found = [(gold, answer, pool.grade(gold, answer)) for gold, answers in table.items() for answer in answers]
@@ -139,6 +140,7 @@ def test_votes_are_counted_by_value():
     assert len({vote_key(answer) for answer in apart}) == len(apart)
 
 
+@pytest.mark.whole
 def test_reading_takes_a_time_that_is_linear_in_the_answer():
     pieces = (
         "=",

@@ -75,6 +75,7 @@ def test_what_was_set_for_an_arm_stays(model, tmp_path):
     assert (roles["solver"].answer, roles["verifier"].verdict) == ("hash", "words") and len(found) == 2
 
 
+@pytest.mark.whole
 def test_arms_that_sample_otherwise_are_looked_at_apart(model, tmp_path):
     said = []
     a = brief(grpo(model=model, tasks=EASY))

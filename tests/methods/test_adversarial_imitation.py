@@ -202,6 +202,7 @@ def test_the_warm_up_teaches_both_and_then_the_expert_is_no_longer_recited():
     assert plain.policies["discriminator"].kind == "frozen" and set(plain.objectives) == {"generator"}
 
 
+@pytest.mark.whole
 def test_a_scalar_discriminator_learns_to_tell_them_apart():
     """The generator's replies are cut off after a few tokens, so that they are easily told."""
     torch.set_num_threads(1)
@@ -216,6 +217,7 @@ def test_a_scalar_discriminator_learns_to_tell_them_apart():
     assert "expert/best@8" not in end
 
 
+@pytest.mark.whole
 def test_conversations_are_imitated_as_they_stand(tmp_path):
     rows = [
         {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"yes {n}"}]}

@@ -252,6 +252,7 @@ def test_wrong_lines_of_short_programs_fail_their_tests():
                 exec("\n".join(problem.tests()), names)  # noqa: S102
 
 
+@pytest.mark.whole
 def test_lessons_are_read_as_a_run_will_read_them():
     rng, source = random.Random(0), ShortPrograms()
     for index in range(0, 320, 40):

@@ -30,6 +30,7 @@ def test_the_student_nears_its_teacher_without_a_group_or_a_grade():
     assert distances[0] > 1.0 and sum(distances[-4:]) < 0.5 * sum(distances[:4]), distances
 
 
+@pytest.mark.whole
 def test_without_the_pull_it_is_grpo():
     arguments = {"group_size": 4, "steps": 2, **SMALL}
     _, alone = play(distill(teacher=TINY, pull=0.0, outcome=1.0, **arguments), 2)

@@ -56,6 +56,7 @@ def test_without_smoothing_only_the_right_letter_is_told():
             assert (trace.text == "A") == solutions[trace.parent].truth["correct"]
 
 
+@pytest.mark.whole
 def test_pairs_without_labels_hold_two_different_solutions():
     result = CoTrainer(gram(**{**SMALL, "unlabelled": 1}, steps=1)).step()
     written = 0

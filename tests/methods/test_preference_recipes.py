@@ -132,6 +132,7 @@ def test_what_they_refuse():
     assert self_rewarding(judge="frozen", **SMALL).roles["verifier"].policy == "judge"
 
 
+@pytest.mark.whole
 def test_spin_of_conversations_sends_them_as_they_stand(tmp_path):
     rows = [
         {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"yes {n}"}]}

@@ -24,6 +24,7 @@ def paid(trace):
     return {signal.name: signal.value for signal in trace.signals}
 
 
+@pytest.mark.whole
 def test_a_prover_earns_belief_where_its_solution_is_what_it_is_to_write():
     seen = set()
     for episode in CoTrainer(prover_verifier(**SMALL)).step().episodes:

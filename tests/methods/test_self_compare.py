@@ -58,6 +58,7 @@ def test_a_letter_earns_where_it_names_the_right_one():
     assert comparison_reward(tie, (True, False)) == 0.0 == comparison_reward(tie, (False, True))
 
 
+@pytest.mark.whole
 def test_a_pair_is_a_right_and_a_wrong_solution_asked_in_both_orders_and_one_group():
     compared = 0
     for episode in CoTrainer(self_compare(**SMALL, comparisons=3)).step().episodes:

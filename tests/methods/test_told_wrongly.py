@@ -39,6 +39,7 @@ def test_without_noise_it_is_the_truth_and_with_all_noise_the_opposite():
     assert all(said != right for right, said in judge_solutions(1.0))
 
 
+@pytest.mark.whole
 def test_false_positives_are_errors_at_wrong_answers_alone_and_false_negatives_at_right_ones():
     assert all(said for _, said in judge_solutions((1.0, 0.0)))
     assert not any(said for _, said in judge_solutions((0.0, 1.0)))

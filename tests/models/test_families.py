@@ -162,6 +162,7 @@ def test_a_family_samples_scores_learns_and_comes_back(family, saved, tokenizer,
 
 
 # llama: test_adapters.py
+@pytest.mark.whole
 @pytest.mark.parametrize("family", each("gemma2", "nanochat", "phi3", "qwen3_moe", "gpt_neox", "gpt2"))
 def test_an_adapter_of_a_family_learns_and_is_read_by_peft(family, saved, tmp_path):
     directory = saved(family)

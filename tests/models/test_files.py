@@ -92,6 +92,7 @@ def test_sizes_and_types_that_no_model_has(copy, field, value):
     refused(with_config(copy, **{field: value}), r"config\.json has .*expected|there are \d+ weights")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("field", "value"),
     [

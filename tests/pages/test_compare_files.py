@@ -130,6 +130,7 @@ def test_what_the_first_arm_lacks_is_compared_with_the_first_that_has_it(compare
     assert "solver: pass@1, at the end of each run" in result["lines"]
 
 
+@pytest.mark.whole
 def test_updates_needed_are_read_off_the_mean_curve(compared):
     _, result = compared
     found = {(level["axis"], level["name"]): level for level in result["levels"] if level["name"]}

@@ -40,6 +40,7 @@ def test_modules_never_make_markup_from_text() -> None:
             assert word not in source, (name, word)
 
 
+@pytest.mark.whole
 def test_a_report_is_one_file_that_asks_for_nothing(tmp_path: Path) -> None:
     path = write_report(write_fake_run(tmp_path, steps=60, episodes=12))
     text = path.read_text()
@@ -49,6 +50,7 @@ def test_a_report_is_one_file_that_asks_for_nothing(tmp_path: Path) -> None:
     assert write_report(tmp_path).read_text() == text  # the same run, the same page
 
 
+@pytest.mark.whole
 def test_rollouts_behind_alarms_are_inside(tmp_path: Path) -> None:
     directory = write_fake_run(tmp_path, steps=60, summary=False, episodes=40)
     rows = [training_row(step, 60, {"generator": 0, "verifier": 0}) | {"gap": step / 60} for step in range(60)]
@@ -148,6 +150,7 @@ def test_every_screen_of_a_comparison_is_drawn(tmp_path: Path) -> None:
     assert "Chromium" not in result and "No run has begun" in drawn(path, tmp_path / "profile", address="#sides")
 
 
+@pytest.mark.whole
 def test_no_character_of_the_file_is_hidden(tmp_path: Path) -> None:
     directory = poisoned_run(tmp_path / "run", payloads("http://127.0.0.1:9/b"))
     text = write_report(directory).read_text()

@@ -48,15 +48,18 @@ def test_they_are_refused_in_one_line_that_says_what_to_name(tmp_path):
     assert "problem was '" in said and "roles.solver(group=…)" in said and "group=roles.solver.whole_group" in said
 
 
+@pytest.mark.whole
 def test_a_protocol_may_name_its_groups(tmp_path):
     assert trained(of_its_own, tmp_path / "each", named="each") == ["0/1", "0/2"]
     assert trained(of_its_own, tmp_path / "whole", named="whole") == ["0:solver"]
 
 
+@pytest.mark.whole
 def test_what_is_not_rewarded_is_not_compared(tmp_path):
     assert trained(of_its_own, tmp_path / "run", paid=(0,)) == ["0:solver"]
 
 
+@pytest.mark.whole
 def test_a_conversation_that_goes_on_differently_answers_one_prompt(tmp_path):
     @gives(OUTCOME.to("solver"))
     async def asks_again(task, roles):

@@ -109,6 +109,7 @@ def test_no_command_runs_it_unasked(command, run, tmp_path, capsys):
     assert not ran(run) and {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("command", [["report", "RUN"], ["top", "RUN", "--json"], ["diff", "RUN", "RUN"]])
 def test_reading_needs_no_code(command, run, capsys):
     assert cli.main([str(run) if word == "RUN" else word for word in command]) == 0

@@ -32,6 +32,7 @@ def load_dying(folder: str) -> Judging:
     return Judging(judge=judge)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("answer", "grade"), [("once", Grade(value=True)), ("always", Grade(value=None, reason="grader died"))]
 )
@@ -42,6 +43,7 @@ def test_an_answer_whose_grader_died_is_graded_by_another(tmp_path, answer, grad
         assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.whole
 def test_no_answer_is_lost_where_graders_are_killed():
     with GradingPool(workers=4, judging=(JUDGING,), memory=MEMORY_BYTES, cell=working_cell()) as pool:
         assert pool.grade_in_process(PAPER, GOOD) == Grade(value=True)

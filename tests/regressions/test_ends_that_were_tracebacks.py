@@ -83,6 +83,7 @@ class Short:
         raise MemoryError
 
 
+@pytest.mark.whole
 def test_memory_that_runs_out_as_the_start_is_read_again_leaves_a_figure_out(tmp_path, monkeypatch):
     from transformers import AutoModelForCausalLM
 

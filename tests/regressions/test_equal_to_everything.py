@@ -54,6 +54,7 @@ TESTS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", WRONG)
 def test_an_answer_does_not_decide_what_is_equal(cell, name):
     passed = [test for test, code in TESTS.items() if cell.ask(WRONG[name], code, solution=GOOD).value is not False]

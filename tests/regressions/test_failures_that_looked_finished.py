@@ -67,6 +67,7 @@ def test_answers_of_which_nobody_says_whether_they_are_right_are_not_measured_as
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.whole
 def test_what_ended_a_run_stands_on_its_page_until_it_goes_on(tmp_path):
     COUNTS["calls"] = 0
     with pytest.raises(TooManyFailures):
@@ -81,6 +82,7 @@ def test_what_ended_a_run_stands_on_its_page_until_it_goes_on(tmp_path):
     assert not (tmp_path / "run" / "stopped.json").exists() and not snapshot(RunView(tmp_path / "run"))["stopped"]
 
 
+@pytest.mark.whole
 def test_a_run_that_never_finished_a_step_can_be_begun_again(tmp_path):
     out = tmp_path / "run"
     with pytest.raises(TooManyFailures):
@@ -92,6 +94,7 @@ def test_a_run_that_never_finished_a_step_can_be_begun_again(tmp_path):
         api.run(brief(), out)
 
 
+@pytest.mark.whole
 def test_one_that_was_stopped_in_its_first_step_too(tmp_path):
     COUNTS["calls"] = 0
 

@@ -41,6 +41,7 @@ def test_a_tree_of_forks_ends_with_its_deadline(cell):
     assert cell.is_well()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "start",
     [

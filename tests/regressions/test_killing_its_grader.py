@@ -32,6 +32,7 @@ KILLS = {
 BEGIN = "import ctypes, os, resource, signal\nlibc = ctypes.CDLL(None)\n"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", KILLS)
 def test_a_program_cannot_end_its_grader(cell, name):
     grade = cell.ask(BEGIN + KILLS[name] + WRONG, solution=GOOD)

@@ -77,6 +77,7 @@ def method(tmp_path):
     return f"{file}:spoiled"
 
 
+@pytest.mark.whole
 def test_three_skipped_updates_go_back_once_and_on_with_other_draws(method, tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["run", method, "--out", str(out), "--checkpoint-every", "1"]) == 0
@@ -97,6 +98,7 @@ def test_three_skipped_updates_go_back_once_and_on_with_other_draws(method, tmp_
     ] * 2
 
 
+@pytest.mark.whole
 def test_where_going_back_does_not_help_it_stops_with_the_reason(method, tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["run", method, "--bad", "99", "--out", str(out), "--checkpoint-every", "1"]) == 1
@@ -114,6 +116,7 @@ def test_other_draws_are_other_rollouts(method):
     assert once.step().episodes != again.step().episodes
 
 
+@pytest.mark.whole
 def test_a_learning_rate_out_of_this_world_is_told_in_one_line(tmp_path, capsys):
     small = ["--steps", "4", "--tasks-per-step", "2", "--group-size", "4", "--evaluation-tasks", "1", "--lr", "1e18"]
     small += ["--operations", "2", "2", "--set", "tasks.max_value=20", "--set", "evaluation.splits=[]"]
@@ -124,6 +127,7 @@ def test_a_learning_rate_out_of_this_world_is_told_in_one_line(tmp_path, capsys)
     assert "there is no checkpoint to go back to; lower the learning rate" in told
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_model_whose_weights_are_no_numbers_is_told_in_one_line(value, tmp_path, capsys):
     model, tokenizer = load_model(TINY)

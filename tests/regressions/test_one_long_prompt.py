@@ -48,6 +48,7 @@ def recipe(folder, long):
     return override(made, ["evaluation.splits=[]", "evaluation.group_size=2"])
 
 
+@pytest.mark.whole
 def test_a_problem_that_does_not_fit_is_set_aside_counted_and_named(tmp_path):
     heard = Heard()
     outcome = api.run(recipe(tmp_path / "data", {2}), tmp_path / "run", observer=heard)
@@ -82,12 +83,14 @@ class TrainsAlone:
         )
 
 
+@pytest.mark.whole
 def test_an_engine_that_does_not_say_what_fits_trains_on_files(tmp_path):
     made = recipe(tmp_path / "data", set())
     outcome = api.run(made, tmp_path / "run", backend=LocalBackend(engine=TrainsAlone))
     assert outcome.summary["steps"] == 2
 
 
+@pytest.mark.whole
 def test_where_nothing_fits_the_run_is_refused_in_one_line(tmp_path, capsys):
     with pytest.raises(TooLong, match=r"4 of 4 problems of train do not fit role 'solver'.*; lower max_tokens"):
         api.run(recipe(tmp_path / "data", {0, 1, 2, 3}), tmp_path / "run")

@@ -44,6 +44,7 @@ def test_a_run_without_any_output_goes_on_to_its_end(tmp_path):
     assert closed.returncode == 0 and (out / "summary.json").exists()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_no_encoding_ends_a_command(encoding, tmp_path, monkeypatch):
     """The line that says that the start is measured has an ellipsis, and the wrong model's name a block. Streams as

@@ -75,6 +75,7 @@ async def graded(task, roles):
     solution.reward(KIND, 1.0)
 
 
+@pytest.mark.whole
 def test_a_reward_that_is_declared_and_never_given_is_named_within_three_steps():
     alarm = alarms_of(played(graded, rewards={PROMISED: 1.0}))["no samples"]
     assert (alarm.step, alarm.value) == (2, 3.0)

@@ -130,6 +130,7 @@ def test_files_of_another_shape(finished, name, tmp_path, capsys):
                 refused(words, capsys, name)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["metrics.jsonl", "timings.jsonl", "recipe.json", "summary.json", "seal.json"])
 def test_a_directory_where_a_file_should_be(finished, name, tmp_path, capsys):
     run = shutil.copytree(finished, tmp_path / "run")

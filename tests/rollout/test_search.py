@@ -103,6 +103,7 @@ def test_a_search_that_cannot_be_awaited_is_refused(name):
         find_recipe(name)(search=look_up)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["mars", "ssrl"])
 def test_a_method_searches_for_problems_of_ones_own(name, questions, tmp_path):
     from cotrain import api

@@ -65,6 +65,7 @@ def test_noise_without_an_oracle_is_refused():
         verdicts_of.play(partial(solve, step_rewards="oracel"), [EASY.get("train", 0)], step=0, group_size=1)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("judged_by", "reviewed"), [("verifier", True), ("oracle", False), ("nobody", False)])
 def test_a_review_is_written_only_where_somebody_reads_it(judged_by, reviewed):
     recipe = tango(

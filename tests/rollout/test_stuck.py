@@ -23,6 +23,7 @@ def _line_of(function, words):
     return next(n for n, line in enumerate(source, 1) if n >= lines and words in line)
 
 
+@pytest.mark.whole
 def test_a_protocol_that_computes_without_end_is_named(capsys):
     async def computes():
         await asyncio.sleep(0)

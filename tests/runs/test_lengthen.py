@@ -31,6 +31,7 @@ def finished(tmp_path_factory):
     return folder
 
 
+@pytest.mark.whole
 def test_it_cannot_be_shortened_or_lengthened_past_a_budget(finished, tmp_path):
     with pytest.raises(ConfigError, match="lasts 2 steps; expected more"):
         lengthen_run(finished, 1)
@@ -50,12 +51,14 @@ def test_resuming_a_finished_run_deletes_what_a_kill_left(finished, capsys):
     assert not left.exists() and "is finished" in capsys.readouterr().out
 
 
+@pytest.mark.whole
 def test_it_cannot_be_lengthened_where_its_rates_have_fallen_to_zero(tmp_path):
     api.run(small(1, lr_decay="linear"), tmp_path / "falls")
     with pytest.raises(ConfigError, match="learning rate of 'generator' falls to 0 by step 1"):
         lengthen_run(tmp_path / "falls", 4)
 
 
+@pytest.mark.whole
 def test_a_lengthened_run_is_the_longer_one(finished, tmp_path, capsys):
     whole = tmp_path / "whole"
     api.run(override(small(2), ["steps=4", "horizon=2"]), whole)

@@ -68,6 +68,7 @@ def begun(out, observer=None):
     )
 
 
+@pytest.mark.whole
 def test_a_resumed_run_computes_in_the_parts_of_the_one_that_was_short(tmp_path):
     torch.set_num_threads(1)
     begun(tmp_path / "peace")

@@ -28,6 +28,7 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.whole
 def test_each_iteration_begins_with_an_optimiser_that_has_seen_nothing():
     """The third update, the first of the second iteration, is the first of an optimiser on the weights of then: warmed
     up anew, without moments."""
@@ -53,6 +54,7 @@ def test_each_iteration_begins_with_an_optimiser_that_has_seen_nothing():
     assert {float(t) for name, t in moments.items() if name.endswith(":step")} == {1.0}
 
 
+@pytest.mark.whole
 def test_weights_go_back_when_the_next_iteration_is_played_and_not_before():
     trainer, start = CoTrainer(made(restart="weights")), weights(CoTrainer(made()))
     for _ in range(2):
@@ -66,6 +68,7 @@ def test_weights_go_back_when_the_next_iteration_is_played_and_not_before():
     assert not same(weights(trainer), start) and trainer.policies.restart_policies() == []
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("restart", ["optimiser", "weights"])
 def test_a_run_that_is_stopped_within_an_iteration_goes_on_the_same(restart):
     whole = CoTrainer(made(restart=restart))
@@ -91,6 +94,7 @@ def taught(**changes):
     return gram(steps=5, generator="frozen", **values | changes)
 
 
+@pytest.mark.whole
 def test_a_policy_that_goes_over_to_another_objective_begins_with_a_new_optimiser():
     """Step 2 is the first after the warm-up by pairs, the cycle from step 4 on goes on with labels."""
     trainer, rates, counts = CoTrainer(taught()), [], []
@@ -107,6 +111,7 @@ def test_a_policy_that_goes_over_to_another_objective_begins_with_a_new_optimise
     assert trainer.policies.update_counts["judge"] == 5
 
 
+@pytest.mark.whole
 def test_a_run_that_is_stopped_beside_the_change_of_objectives_goes_on_the_same():
     whole, states = CoTrainer(taught()), []
     for step in range(5):

@@ -38,6 +38,7 @@ def begin(*words):
     assert main(["run", "grpo", "--model", "./inst", "--out", "run", *SMALL, *BRIEF, *words]) == 0
 
 
+@pytest.mark.whole
 def test_a_run_of_a_relative_model_is_read_from_anywhere(place, monkeypatch, capsys):
     begin("--lora=2")
     monkeypatch.chdir(place)
@@ -50,6 +51,7 @@ def test_a_run_of_a_relative_model_is_read_from_anywhere(place, monkeypatch, cap
     assert "base_model: someone/inst" in card and "calls it `someone/inst`" in card
 
 
+@pytest.mark.whole
 def test_a_moved_model_is_told_with_the_flag_that_helps(place, capsys):
     begin("--lora=2")
     shutil.move("inst", "elsewhere")
@@ -110,6 +112,7 @@ def test_a_revision_that_is_named_is_not_the_one_of_the_run():
     assert pin_model_names(grpo(model="owner/name"), begun).policies["generator"].model == "owner/name@aaaa"
 
 
+@pytest.mark.whole
 def test_a_model_of_the_hub_is_kept_at_its_commit(place, monkeypatch):
     """A cache as the Hub's library writes it, and no network."""
     cache = place / "cache" / "models--someone--inst"

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,6 +55,7 @@ documents = st.lists(
 )
 
 
+@pytest.mark.whole
 @settings(max_examples=200, deadline=None)
 @given(documents, st.integers(1, 5), st.integers(2, 9))
 def test_a_batch_holds_its_documents_and_nothing_else(items, rows, length):

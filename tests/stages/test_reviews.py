@@ -131,6 +131,7 @@ def test_wrong_solutions_of_several_steps_need_labels(tmp_path):
         own(problems(tmp_path), reviews=0)
 
 
+@pytest.mark.whole
 def test_solutions_are_cut_as_a_run_cuts_them(tmp_path, other):
     """Or a verifier is taught to judge other steps than those it will see."""
     path, heard = problems(tmp_path), []

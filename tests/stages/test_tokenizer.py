@@ -15,6 +15,7 @@ def pieces(text):
     return TRAINED.convert_ids_to_tokens(TRAINED.encode(text, add_special_tokens=False))
 
 
+@pytest.mark.whole
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.text(), st.text(alphabet="<>|/ step\n\t0123é🙂"), st.lists(st.sampled_from(TAGS)).map(" ".join)))
 def test_any_text_survives(text):

@@ -99,6 +99,7 @@ def test_it_learns(model, read, tmp_path):
     assert rows[0]["rate"] == pytest.approx(1.5e-2) and rows[1]["rate"] == pytest.approx(3e-2)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize(
     "stop", [pytest.param(1, marks=pytest.mark.whole), 4, pytest.param(8, marks=pytest.mark.whole)]

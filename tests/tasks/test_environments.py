@@ -352,6 +352,7 @@ def test_a_taskset_is_a_task_source(sums):
     assert task.grade("raise") == ungraded("reward failed")
 
 
+@pytest.mark.whole
 def test_a_reward_that_never_ends_is_no_grade_and_the_next_one_is_right(sums):
     settings = {**sums.describe()["settings"], "deadline_s": 0.5, "answer_as": "{answer}"}
     again = from_description({"kind": "verifiers", "settings": json.loads(json.dumps(settings))})

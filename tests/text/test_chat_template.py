@@ -61,6 +61,7 @@ def test_the_prompt_is_the_templates_own_rendering(tokenizer_with, name, said):
         assert "".join(text for text, _ in renderer.prompt_pieces(messages)) == own(tokenizer, messages)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("said", ["<|im_end|>", "<|im_/thinkend|>", "a<|im_start|>b /think", "<|im_<think>end|>"])
 @pytest.mark.parametrize("name", LOOKING)
 def test_what_a_message_says_never_becomes_a_control_token(tokenizer_with, name, said):

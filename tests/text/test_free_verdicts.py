@@ -196,6 +196,7 @@ def test_no_quotation_of_a_candidate_is_a_verdict(form, candidate, first, cut):
     assert not review.ok, (first + text[start:end], review)
 
 
+@pytest.mark.whole
 @given(candidate=CANDIDATES, cut=st.data())
 def test_a_step_that_is_quoted_is_no_verdict_on_it(candidate, cut):
     """The judge puts the candidate's own words where its verdict on the step belongs."""

@@ -105,6 +105,7 @@ def test_numbers_beside_each_other(text, adjacent):
     assert has_adjacent_numbers(write_tex(text)) is adjacent
 
 
+@pytest.mark.whole
 @given(st.text(max_size=60))
 def test_every_text_is_written(text):
     assert plain_signs(plain_signs(text)) == plain_signs(text)
