@@ -73,6 +73,7 @@ class Recipe:
     seconds: float | None = None  # the same with seconds of training, evaluations left out
     updates: int | None = None  # the same with steps at which the leading objective is due
     refill: int = 0  # rounds in which problems whose answers all earn the same are replaced (``train/refill.py``)
+    audits: int | None = None  # problems without labels, a step, whose truth is looked up for metrics, None for all
     evaluate_every: int = 0  # steps between evaluations on the validation split, one more at the end; 0 for none. Where
     # ``updates`` end the run, these are counted
     description: str = ""
@@ -135,12 +136,18 @@ def check_recipe(recipe: Recipe) -> None:
         ("horizon", 1 if recipe.horizon is None else recipe.horizon, 1),
         ("evaluate_every", recipe.evaluate_every, 0),
         ("refill", recipe.refill, 0),
+        ("audits", recipe.audits or 0, 0),
         ("evaluation.tasks", evaluation.tasks, 1),
         ("evaluation.curve_tasks", evaluation.curve_tasks, 1),
         ("evaluation.group_size", evaluation.group_size, 1),
     ):
         if value < least:
             raise ConfigError(f"recipe {recipe.name!r}: {label} is {value}, expected at least {least}")
+    if recipe.audits is not None and not any(phase.unlabelled for phase in recipe.schedule.phases):
+        raise ConfigError(
+            f"recipe {recipe.name!r}: audits is {recipe.audits}, and no phase draws problems without labels; say which "
+            "problems have one with --labelled, such as --labelled 16"
+        )
     if evaluation.best and not recipe.evaluate_every:
         raise ConfigError(
             f"recipe {recipe.name!r}: evaluation.best is {evaluation.best!r} and evaluate_every is 0; expected steps "

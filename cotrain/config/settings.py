@@ -55,6 +55,7 @@ class Settings:
     seed: int = 0  # of all draws
     tasks: TaskSource | None = None  # the problems; None: word problems
     labelled: str | int | None = None  # training problems with labels: 16, 10%, words:2-3, easy.jsonl; by default all
+    audits: int | None = None  # problems without labels, a step, whose truth is looked up for metrics; by default all
     tasks_per_step: int = 16  # problems drawn at each step
     group_size: int = 8  # solutions of a problem, which are compared with each other
     lr: float = 2e-4  # learning rate of the generator, or of the one policy that learns
@@ -154,6 +155,7 @@ class Settings:
             schedule=schedule,
             evaluation=evaluation,
             refill=self.refill,
+            audits=self.audits,
             evaluate_every=self.evaluate_every,
             stores=stores or {},
         )

@@ -104,7 +104,7 @@ def semi_supervised(
     if judging and reviews < 2:
         raise ConfigError(f"semi_supervised: reviews is {reviews}; expected at least 2, which are compared")
     if rest == "truth":
-        check_truth_is_known(run.problems)
+        check_truth_is_known(run.problems, run.audits)
     critic = verifier_model or run.model
     policies: dict[str, Policy] = {"generator": run.learner(), **run.start()}
     roles = {"solver": common_roles.solver("generator", run.model)}

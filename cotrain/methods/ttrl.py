@@ -50,7 +50,7 @@ def ttrl(
         )
     learn = grpo(rewards={VOTE if labels == "vote" else OUTCOME: 1.0}, kl=run.pull())
     if labels == "truth":
-        check_truth_is_known(run.problems)
+        check_truth_is_known(run.problems, run.audits)
     election = partial(vote, votes=votes, trained=run.group_size, labels=labels)
     return run.recipe(
         "ttrl" if labels == "vote" else "ttrl-truth",

@@ -42,6 +42,10 @@ RUN = (
         meaning="problems that were played in place of those whose answers all earned the same; with `--refill` alone",
     ),
     Metric(
+        key="audited", unit=COUNT,
+        meaning="answers to problems without labels whose truth was looked up, for metrics; with `--audits` alone",
+    ),
+    Metric(
         key="gap", headline=MAIN, label="called right minus right (gap)",
         bounds=(-1.0, 1.0), healthy=(-inf, 0.1), at=BOTH,
         meaning="verdicts CORRECT minus solutions that are right, over readable reviews",

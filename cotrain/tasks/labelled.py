@@ -128,8 +128,10 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
     return PartlyLabelled(targets=targets, count=int(count), seed=seed)
 
 
-def check_truth_is_known(source: TaskSource) -> None:
-    """Raise ConfigError where some training problems have no answer, so that their truth cannot be paid."""
+def check_truth_is_known(source: TaskSource, audits: int | None) -> None:
+    """Raise ConfigError where the truth of some training problems is not known, so that it cannot be paid."""
+    if audits is not None:
+        raise ConfigError(f"the truth cannot be paid: audits is {audits}, so most of it is not looked up; leave it out")
     if has_split(source, UNLABELLED) and source.size(UNLABELLED) != 0 and not source.get(UNLABELLED, 0).gradable:
         raise ConfigError("the truth cannot be paid: some training problems have no answer (--labelled)")
 

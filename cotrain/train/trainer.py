@@ -18,7 +18,8 @@ from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import Phase, train_task
-from cotrain.core.address import seed_of
+from cotrain.core.address import rng_of, seed_of
+from cotrain.core.notes import CORRECT, FINAL
 from cotrain.core.state import State, Store, take_fields
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import UNLABELLED, Episode, Task, Trace
@@ -189,9 +190,13 @@ class CoTrainer:
         row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         if (gap := reward_gap(episodes)) is not None:
             row["gap"] = gap
+        drawn = phase.tasks or self.recipe.tasks_per_step
         if self.recipe.refill:
-            drawn = phase.tasks or self.recipe.tasks_per_step
             row["replacements"] = len({episode.task for episode in episodes}) - drawn
+        if self.recipe.audits is not None:
+            places = range(drawn - round(drawn * phase.unlabelled), drawn)
+            answers = [t for e in episodes if e.task in places for t in e.traces if not FINAL.is_in(t)]
+            row["audited"] = sum(CORRECT.of(answer) is not None for answer in answers)
         row |= played.outside
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
         with self.plays.playing_ahead(step + 1, until=self.recipe.steps):
@@ -302,12 +307,14 @@ class CoTrainer:
         count = phase.tasks or self.recipe.tasks_per_step
         stream, earlier = self.recipe.schedule.task_stream(step, self.recipe.leading_objective)
         others = round(count * phase.unlabelled)
-        counts = {"train": count - others, UNLABELLED: others}
-        return [
-            train_task(self.recipe.tasks, self.seed, stream, earlier * n + i, split)
-            for split, n in counts.items()
-            for i in range(n)
-        ]
+        labelled, unlabelled = (
+            [train_task(self.recipe.tasks, self.seed, stream, earlier * n + i, split) for i in range(n)]
+            for split, n in (("train", count - others), (UNLABELLED, others))
+        )
+        if self.recipe.audits is not None:
+            chosen = rng_of("audits", self.seed, step).sample(range(others), min(self.recipe.audits, others))
+            unlabelled = [replace(t, gradable=t.gradable and i in chosen) for i, t in enumerate(unlabelled)]
+        return [*labelled, *unlabelled]
 
     def _algorithm_of(self, name: str) -> Algorithm:
         return self.recipe.objectives[name].by

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CORRECT
 from cotrain.core.types import Grade
 from cotrain.methods.co_rewarding import co_rewarding
 from cotrain.methods.distill import distill
@@ -151,3 +152,33 @@ def test_it_wants_labels_and_two_reviews():
         semi_supervised(rest="vote", labelled=None, **SMALL)
     with pytest.raises(ConfigError, match="reviews is 1"):
         semi_supervised(labelled="3", reviews=1, **SMALL)
+
+
+def test_the_truth_of_so_many_problems_without_labels_is_looked_up_and_pays_nothing():
+    """Two of the six problems without labels, other ones at each step; rewards are those of a run without a limit."""
+    runs = {}
+    for audits in (None, 2, 0):
+        options = {"rest": "vote", "labelled": "3", "tasks_per_step": 8, "unlabelled": 0.75, "audits": audits}
+        trainer = CoTrainer(semi_supervised(**SMALL | options, steps=2))
+        runs[audits] = [trainer.step() for _ in range(2)]
+        trainer.close()
+    pays = [[(str(t.address), t.signals) for d in runs[a] for e in d.episodes for t in e.traces] for a in runs]
+    assert pays[0] == pays[1] == pays[2]
+    for audits in (2, 0):
+        assert [len(graded_places(done)) for done in runs[audits]] == [audits, audits]
+        assert [done.row["audited"] for done in runs[audits]] == [audits * SMALL["group_size"]] * 2
+    assert "audited" not in runs[None][0].row and graded_places(runs[2][0]) != graded_places(runs[2][1])
+
+
+def graded_places(done):
+    """Of the problems without labels."""
+    return {e.task for e in done.episodes if e.task >= 2 and any(CORRECT.of(t) is not None for t in e.traces)}
+
+
+def test_a_limit_of_audits_wants_problems_without_labels_and_pays_no_truth():
+    with pytest.raises(ConfigError, match="audits is 2, and no phase draws problems without labels"):
+        ttrl(audits=2, **SMALL)
+    with pytest.raises(ConfigError, match="audits is -1, expected at least 0"):
+        semi_supervised(audits=-1, rest="vote", labelled="3", **SMALL)
+    with pytest.raises(ConfigError, match="the truth cannot be paid: audits is 2"):
+        semi_supervised(audits=2, rest="truth", labelled="3", **SMALL)
