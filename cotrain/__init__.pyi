@@ -116,6 +116,7 @@ from cotrain.recipes import demo as demo
 from cotrain.recipes import distill as distill
 from cotrain.recipes import dpo as dpo
 from cotrain.recipes import dsm as dsm
+from cotrain.recipes import environment as environment
 from cotrain.recipes import gar as gar
 from cotrain.recipes import generator_verifier_critic as generator_verifier_critic
 from cotrain.recipes import genprm as genprm

@@ -16,6 +16,7 @@ from cotrain.methods.demo import demo as demo
 from cotrain.methods.distill import distill as distill
 from cotrain.methods.preferences import dpo as dpo
 from cotrain.methods.dsm import dsm as dsm
+from cotrain.methods.environment import environment as environment
 from cotrain.methods.gar import gar as gar
 from cotrain.methods.generator_verifier_critic import generator_verifier_critic as generator_verifier_critic
 from cotrain.methods.genprm import genprm as genprm

@@ -1,7 +1,7 @@
 """The methods that ship with cotrain, each in one place: a file, or a folder where it has a game, a parser or a loss of
 its own, with the recipe in ``recipe.py``. A user's own method is the same kind of file outside the package."""
 
-NAMES = (  # of the functions; each is in the module of its name, or in the one given below
+NAMES = (  # of the functions whose defaults run; each is in the module of its name, or in the one given below
     "adversarial_imitation", "alphaproof", "at_grpo", "co_rewarding", "coder_tester", "constitutional", "cooper",
     "coverrl", "critique", "debate", "debate_solve", "demo", "distill", "dpo", "dsm", "gar",
     "generator_verifier_critic", "genprm", "gram", "grpo", "judged", "mae", "magrpo", "mars", "marti", "pair_judge",
@@ -11,11 +11,13 @@ NAMES = (  # of the functions; each is in the module of its name, or in the one 
 )  # fmt: skip
 ELSEWHERE = {"debate_solve": "debate", "dpo": "preferences", "reward": "preferences", "rubric_judge": "pair_judge"}
 METHODS = {name: f"cotrain.methods.{ELSEWHERE.get(name, name)}:{name}" for name in NAMES}
+METHODS["environment"] = "cotrain.methods.environment:environment"  # wants an environment of an installed package
 READ_AS = dict.fromkeys(("dpo", "pair_judge", "reward", "rubric_judge"), "pairs")  # what reads ``--data``, else "jsonl"
 TASKS = {  # sources of problems that one method has for itself
     "short_programs": "cotrain.methods.coder_tester.short_programs:ShortPrograms",
     "games": "cotrain.methods.spiral.source:Games",
     "halves": "cotrain.methods.magrpo.halves:Halves",
     "world": "cotrain.methods.ssrl.world:World",
+    "environment": "cotrain.methods.environment.source:Environments",
     "variants": "cotrain.methods.alphaproof.variants:Variants",
 }

@@ -181,7 +181,11 @@ def _statistic_interval(table: Mapping[str, Array], statistic: Statistic) -> tup
         return ends[0], ends[1]
     low, high = statistic.bounds
     scale, tasks, variance = high - low, _task_count(table), _jackknife_variance(table, statistic)
-    place = min(max((float(statistic(_column_sums(table))) - low) / scale, 0.0), 1.0)
+    value = float(statistic(_column_sums(table)))
+    if math.isinf(scale):  # without bounds Student's t, which needs a spread
+        half = math.nan if variance is None else student_t(tasks - 1) * math.sqrt(variance)
+        return value - half, value + half
+    place = min(max((value - low) / scale, 0.0), 1.0)
     if variance is None or not 0.0 < place < 1.0:
         least, most = wilson_interval(place, tasks)
     else:

@@ -9,7 +9,7 @@ are no security boundary: install what you trust.
 Tasks are read once, as many as ``limit``, and cut into splits by a hash of the prompt, as in ``jsonl.py``.
 
 Left out, and refused by name: tasks with tools, a container, a runtime or judge models; tasks that open with anything
-but text; environments with several agents. Their turns would have to be a protocol.
+but text. Environments of several agents are played by the method ``environment``.
 """
 
 from __future__ import annotations

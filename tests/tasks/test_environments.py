@@ -3,7 +3,6 @@ installed."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import random
 import sys
@@ -20,6 +19,7 @@ from cotrain.tasks.jsonl import split_of
 from cotrain.tasks.openenv import OpenEnvTasks
 from cotrain.tasks.sources import from_description, task_source
 from cotrain.tasks.verifiers_env import VerifiersTasks
+from tests.fakes import on_the_path
 
 RIGHT, WRONG = Grade(value=True), Grade(value=False)
 
@@ -212,133 +212,14 @@ class Sums(vf.Taskset[Sum, SumsConfig]):
             yield Sum(Asked(prompt=f"{n} + 1?", answer=n + 1), self.config.task)
 """
 
-FAKE = {
-    "verifiers/__init__.py": "",
-    "verifiers/v1/__init__.py": """
-from types import SimpleNamespace
-
-
-class TaskData:
-    system_prompt = None
-
-    def __init__(self, **given):
-        self.__dict__.update(given)
-
-    @property
-    def prompt_text(self):
-        return self.prompt
-
-
-class Task:
-    NEEDS_CONTAINER, key, hash = False, "k", "h"
-
-    def __init__(self, data, config):
-        self.data, self.config = data, config
-
-    def __class_getitem__(cls, item):
-        return cls
-
-    @classmethod
-    def toolsets(cls, config):
-        return []
-
-    def plugged_judges(self):
-        return []
-
-    def hooks(self, kind):
-        return [self.right]
-
-    async def score(self, trace):
-        trace.rewards["right"] = None
-        trace.rewards["right"] = await self.right(trace)
-
-
-class TasksetConfig:
-    id, count, task = "", 40, None
-
-    def __init__(self, **given):
-        self.__dict__.update(given)
-
-
-class Taskset:
-    def __init__(self, config):
-        self.config = config
-
-    def __class_getitem__(cls, item):
-        return cls
-
-    def __iter__(self):
-        return iter(self.load())
-
-
-class Trace(SimpleNamespace):
-    def __init__(self, **given):
-        super().__init__(nodes=[], rewards={}, **given)
-
-    @property
-    def reward(self):
-        return sum(self.rewards.values())
-
-    @property
-    def assistant_messages(self):
-        return [n.message for n in self.nodes if n.sampled]
-
-
-class MessageNode(SimpleNamespace):
-    def __init__(self, sampled=False, **given):
-        super().__init__(sampled=sampled, **given)
-
-
-def reward(weight):
-    return lambda method: method
-
-
-TraceTask = AgentInfo = AgentConfig = UserMessage = AssistantMessage = SimpleNamespace
-""",
-    "verifiers/v1/state.py": "def state_cls(cls):\n    return dict\n",
-    "verifiers/v1/utils/__init__.py": "",
-    "verifiers/v1/utils/loaders.py": """
-import importlib
-
-
-def taskset_config_type(name):
-    return importlib.import_module(name).SumsConfig
-
-
-def load_taskset(config):
-    return importlib.import_module(config.id).Sums(config)
-""",
-}
-
-
-def installed(name: str) -> bool:
-    try:
-        return bool(importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        return False
-
 
 @pytest.fixture(scope="module", params=["fake", "real"])
 def sums(request, tmp_path_factory):
-    """A directory on the path with the taskset ``cotrain_sums``, and with the fake package where the real one is not
-    meant."""
-    if request.param == "real" and not installed("verifiers"):
-        pytest.skip("verifiers is not installed")
-    folder = tmp_path_factory.mktemp("packages")
-    (folder / "cotrain_sums.py").write_text(TASKSET)
-    if request.param == "fake":
-        for name, content in FAKE.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(content)
-    kept = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "verifiers"}
-    sys.path.insert(0, str(folder))
-    source = task_source("verifiers:cotrain_sums")
-    yield source
-    source.close()
-    sys.path.remove(str(folder))
-    for name in [n for n in sys.modules if n.partition(".")[0] in ("verifiers", "cotrain_sums")]:
-        del sys.modules[name]
-    sys.modules.update(kept)
+    """The taskset ``cotrain_sums``, of the package or of its fake."""
+    with on_the_path(tmp_path_factory.mktemp("packages"), request.param, cotrain_sums=TASKSET):
+        source = task_source("verifiers:cotrain_sums")
+        yield source
+        source.close()
 
 
 def test_a_taskset_is_a_task_source(sums):

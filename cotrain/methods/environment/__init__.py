@@ -1,0 +1,1 @@
+from cotrain.methods.environment.recipe import environment as environment

@@ -1,0 +1,3 @@
+from types import SimpleNamespace as EnvInfo
+
+__all__ = ["EnvInfo"]

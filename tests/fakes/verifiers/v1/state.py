@@ -1,0 +1,2 @@
+def state_cls(cls):
+    return dict
