@@ -153,10 +153,9 @@ def check_game(game: object) -> Game:
         if game.perfect:
             for start in starts:
                 perfect_value(start)
-    except GameFault as fault:
-        raise ConfigError(f"{where}: {str(fault).removeprefix('game: ')}") from fault
-    except Exception as error:
-        raise ConfigError(f"{where}: {failure_of(error)}") from error
+    except Exception as error:  # a user's code
+        why = str(error) if isinstance(error, GameFault) and error.__cause__ is None else ""
+        raise ConfigError(f"{where}: {why.removeprefix('game: ') or failure_of(error.__cause__ or error)}") from error
     return game
 
 
