@@ -75,6 +75,11 @@ def failure_of(error: BaseException) -> str:
     return f"{place}: {message}" if place else message
 
 
+def failure_reason(what: str, error: BaseException) -> str:
+    """``game: mine.py, line 7: ValueError``: without what the error says, so that equal failures have one reason."""
+    return ": ".join(filter(None, (what, user_line_of(error), type(error).__name__)))
+
+
 def _names_meant(error: BaseException) -> str:
     """``; did you mean 'Sft'? (there are: …)``, where an error is about a name that something of cotrain's does not
     have: an import, an attribute, or a keyword of a call. "" for any other error."""

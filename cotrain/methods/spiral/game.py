@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.user_code import failure_of, user_line_of
+from cotrain.core.user_code import failure_of, failure_reason
 
 T = TypeVar("T")
 MOST_POSITIONS = 100_000  # of a game whose tree is searched
@@ -96,8 +96,7 @@ def ask_game(question: Callable[[], T]) -> T:
     try:
         return question()
     except Exception as error:  # a user's code
-        line = user_line_of(error)
-        raise GameFault(f"game: {line}{': ' if line else ''}{type(error).__name__}") from error
+        raise GameFault(failure_reason("game", error)) from error
 
 
 def read_position(game: Game, state: State) -> Position:
