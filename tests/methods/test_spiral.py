@@ -211,6 +211,8 @@ def endless(perfect=False, covered=False):
         (lambda race: replace(race, starts=lambda: [Broken("stands", 2)]), "'race': no moves"),
         (lambda race: replace(race, starts=lambda: [race.starts()[0].after_move("10")]), "a start is the end"),
         (lambda race: replace(race, starts=iter((race.starts(), race.starts()[:1])).__next__), "other ones"),
+        (lambda race: replace(race, probed=lambda start: [start.after_move("10")]), "a probed state is the end"),
+        (lambda race: replace(race, covered=True), "nothing is known of a player's move at 'The total is "),
         (lambda race: endless(perfect=True), "more than 100000 positions, too many to search"),
         (lambda race: endless(covered=True), "more than 100000 positions, too many to search"),
     ],
@@ -218,6 +220,23 @@ def endless(perfect=False, covered=False):
 def test_what_is_no_game_is_refused_when_the_recipe_is_built(make, told, race):
     with pytest.raises(ConfigError, match=f"^spiral: .*{told}"):
         spiral(model=TINY, game=make(race))
+
+
+def test_exploitability_of_a_game_of_ones_own_by_hand(race):
+    """Who always adds 1 is beaten from each of the ten totals by a first player, and by a second one too, but from 9,
+    where adding 1 makes 10: (10/10 + (9 − 1)/10) / 2."""
+    game = replace(race, probed=lambda start: [start], covered=True)
+    assert not OwnGame(game).notes
+    tasks = [OwnGame(game).get("train", i) for i in range(10)]
+    found = exploiting(game)(played(probe, tasks, first=lowest, second=lowest, stranger=lowest))
+    assert found["player/exploitability"].value == pytest.approx(0.9)
+
+
+def test_a_game_that_no_file_holds_runs_and_says_what_a_resumed_run_needs(race):
+    made = spiral(model=TINY, game=replace(race))
+    assert made.origin.arguments["game"] == {"object": "a Game of no file"}
+    with pytest.raises(ConfigError, match=r"game of spiral is 'a Game of no file'; expected path/to/file.py:Game"):
+        spiral(game=made.origin.arguments["game"]["object"])
 
 
 def test_a_name_that_is_no_game_and_a_second_game_are_refused(race):

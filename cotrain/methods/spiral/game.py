@@ -141,6 +141,10 @@ def check_game(game: object) -> Game:
                 raise GameFault(f"a start is the end of a game, {start!r}")
             hash(start)
             read_position(game, start.after_move(position.moves[0]))
+        probed = [(state, read_position(game, state)) for start in starts for state in game.probed(start)]
+        for state, position in probed:
+            if position.mover is None:
+                raise GameFault(f"a probed state is the end of a game, {state!r}")
         if not starts or [start.view for start in again] != [position.view for position in positions]:
             raise GameFault("starts() gives no start, or other ones when it is called again")
         for wanted, distinct in ((game.covered, False), (game.perfect, True)):
@@ -149,9 +153,10 @@ def check_game(game: object) -> Game:
                     f"more than {MOST_POSITIONS} positions, too many to search for exploitability (covered=True) or "
                     "perfect moves (perfect=True); leave them out"
                 )
-        if game.perfect:
-            for start in starts:
-                perfect_value(start)
+        for start in starts if game.perfect else ():
+            perfect_value(start)
+        if game.covered:
+            exploitability(game, {p.view: dict.fromkeys(p.moves, 1.0 / len(p.moves)) for _, p in probed})
     except Exception as error:  # a user's code
         why = str(error) if isinstance(error, GameFault) and error.__cause__ is None else ""
         raise ConfigError(f"{where}: {why.removeprefix('game: ') or failure_of(error.__cause__ or error)}") from error
@@ -212,7 +217,7 @@ def _best_from(game: Game, behaviour: Behaviour, seat: int, reached: Sequence[tu
 
 def _move_probabilities(behaviour: Behaviour, state: State) -> dict[str, float]:
     if state.view not in behaviour:
-        raise ConfigError(f"nothing is known of a player's move at {state.view!r}; ask for one at every start")
+        raise ConfigError(f"nothing is known of a player's move at {state.view!r}; let a probed state have this view")
     said = behaviour[state.view]
     return {move: said.get(move, 0.0) for move in state.moves}
 
