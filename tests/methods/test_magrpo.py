@@ -280,6 +280,8 @@ def test_a_run_with_a_joint_reward_of_ones_own_goes_on_bit_for_bit(tmp_path, mon
     assert main(["resume", str(other), "--steps", "2", "--threads", "1"]) == 0
     for name in ("metrics.jsonl", "episodes/episodes.jsonl.gz"):
         assert (whole / name).read_bytes() == (other / name).read_bytes(), name
+    ends = [json.loads((folder / "summary.json").read_text())["after"] for folder in (whole, other)]
+    assert ends[0] == ends[1]  # by the last weights
     last = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])
     assert all(f"agent{i}/grad_norm" in last for i in (1, 2, 3)), sorted(last)
     assert main(["eval", str(other), "--problems", "2", "--threads", "1"]) == 0

@@ -44,9 +44,9 @@ ESTIMATORS = {"mean": centred, "raw": None, "rloo": leave_one_out, "std": z_scor
 def magrpo(
     run: Settings,
     *,
-    pairing: Pairing = "aligned",  # which answers of the two make a joint action
+    pairing: Pairing = "aligned",  # which answers of the agents make a joint action
     estimator: Literal["mean", "raw", "rloo", "std"] = "mean",  # what is taken off a return
-    gamma: float = 0.9,  # discount of what follows a message
+    gamma: float = 0.9,  # discount of what follows a turn
     threshold: float | None = None,  # a branch ends where its mean reward is above it
     silent: bool = False,  # nobody hears a message
     sees: Literal["half", "all"] = "half",  # which numbers an agent sees
