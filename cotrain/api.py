@@ -183,8 +183,8 @@ def trust_code(directory: Path | str) -> None:
 
 
 def _parse_argument(value: Any) -> Any:
-    if isinstance(value, Mapping) and "function" in value:
-        return str(value["function"])  # which the recipe loads
+    if isinstance(value, Mapping) and (named := value.get("function") or value.get("object")):
+        return str(named)  # which the recipe loads
     if isinstance(value, Mapping) and "tasks" in value:
         from cotrain.tasks.sources import from_description
 

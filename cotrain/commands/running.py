@@ -91,7 +91,7 @@ def run(argv: Sequence[str]) -> int:
     if (origin := base_recipe.origin) is not None:
         for name in names:
             value = origin.arguments.get(name, getattr(parsed, name))
-            setattr(parsed, name, value.get("function") if isinstance(value, dict) else value)
+            setattr(parsed, name, value.get("function") or value.get("object") if isinstance(value, dict) else value)
     if not parsed.dry_run:
         RunDirectory(parsed.out).refuse_used()  # before a model is asked
         check_due(recipe)

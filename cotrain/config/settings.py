@@ -27,7 +27,7 @@ from cotrain.config.override import override
 from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
 from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import Protocol, Schedule
-from cotrain.core.arguments import Weight, bound_arguments, check_argument, hints_of, takes_function
+from cotrain.core.arguments import Weight, bound_arguments, check_argument, hints_of, kind_in_file
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.registry import METHODS, joined_places
 from cotrain.core.state import Store
@@ -212,10 +212,11 @@ def _wrap_recipe(build: Build, *, without: tuple[str, ...], defaults: Mapping[st
             if name in without:
                 raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
         bound = bound_arguments(make_recipe, (), arguments)
-        for name in (name for name, value in bound.items() if isinstance(value, str) and takes_function(hints[name])):
-            from cotrain.core.user_code import load_function
+        for name, value in bound.items():
+            if isinstance(value, str) and (kind := kind_in_file(hints.get(name))) is not None:
+                from cotrain.core.user_code import load_object
 
-            bound[name] = load_function(bound[name], f"{name} of {build.__name__}")
+                bound[name] = load_object(value, f"{name} of {build.__name__}", kind)
         sized = anew and len(arguments) < len(bound)  # all of them: the file of a dry run
         defaults = size_defaults(bound, arguments) if sized else {}
         bound |= defaults
@@ -300,7 +301,7 @@ def target_of(build: Build) -> str:
 
 def describe_argument(name: str, value: Any) -> Any:
     """An argument as JSON: plain values as they are; a task source by its description and, where it is none of
-    cotrain's, by the class that makes it again."""
+    cotrain's, by the class that makes it again; a function or a dataclass by the file that holds it."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, tuple | list):
@@ -310,10 +311,14 @@ def describe_argument(name: str, value: Any) -> Any:
 
         return {"function": function_target(value)}
     describe = getattr(value, "describe", None)
+    if describe is None and dataclasses.is_dataclass(value):
+        from cotrain.core.user_code import object_target
+
+        return {"object": object_target(value)}
     if describe is None:
         raise ConfigError(
-            f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value, a function or "
-            "a task source"
+            f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value, a function, a "
+            "dataclass or a task source"
         )
     from cotrain.core.user_code import class_target
 

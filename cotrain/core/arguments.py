@@ -172,9 +172,15 @@ def _bounds_of(hint: Any, *, held_out: bool = False) -> tuple[float, float] | No
     return None
 
 
-def takes_function(hint: Any) -> bool:
-    """Whether an annotation allows a function, which a text may name: ``str | Callable[..., float]``."""
-    return any(typing.get_origin(one) is Callable for one in typing.get_args(hint))
+def kind_in_file(hint: Any) -> type | None:
+    """What a text may name in a file of the user's where an annotation allows it: a function for ``str |
+    Callable[..., float]``, a dataclass for ``str | Game``; None for any other annotation."""
+    for one in typing.get_args(hint):
+        if typing.get_origin(one) is Callable:
+            return types.FunctionType
+        if isinstance(one, type) and dataclasses.is_dataclass(one):
+            return one
+    return None
 
 
 def fits_hint(value: Any, hint: Any) -> bool:

@@ -75,6 +75,11 @@ def failure_of(error: BaseException) -> str:
     return f"{place}: {message}" if place else message
 
 
+def failure_reason(what: str, error: BaseException) -> str:
+    """``game: mine.py, line 7: ValueError``: without what the error says, so that equal failures have one reason."""
+    return ": ".join(filter(None, (what, user_line_of(error), type(error).__name__)))
+
+
 def _names_meant(error: BaseException) -> str:
     """``; did you mean 'Sft'? (there are: …)``, where an error is about a name that something of cotrain's does not
     have: an import, an attribute, or a keyword of a call. "" for any other error."""
@@ -170,17 +175,27 @@ def function_target(function: FunctionType) -> str:
     return f"{file}:{function.__qualname__}" if named else function.__qualname__
 
 
-def load_function(target: str, where: str) -> FunctionType:
-    """The function that ``path/to/file.py:name`` names. Raises ConfigError."""
+def object_target(value: object) -> str:
+    """The same for an object that a loaded file holds under a name; of one that none holds what it is."""
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    for module in sorted(modules, key=lambda module: module.__name__ == "__main__"):  # a script may have imported it
+        file = vars(module).get("__file__")
+        for name, held in list(vars(module).items()):
+            if held is value and isinstance(file, str) and file.endswith(".py"):
+                return f"{Path(file).resolve()}:{name}"
+    return f"a {type(value).__name__} of no file"
+
+
+def load_object(target: str, where: str, kind: type) -> Any:
+    """The function, or the instance of a class, that ``path/to/file.py:NAME`` names. Raises ConfigError."""
     path, _, name = target.rpartition(":")
     if not path.endswith(".py"):
-        raise ConfigError(f"{where} is {target!r}; expected path/to/file.py:function")
+        raise ConfigError(f"{where} is {target!r}; expected path/to/file.py:{kind.__name__}")
     module = load_file(path, where)
-    functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-    if name not in functions:
-        raise ConfigError(f"{where}: {unknown_message('function', name, functions)}")
-    found: FunctionType = getattr(module, name)
-    return found
+    known = [key for key, value in vars(module).items() if isinstance(value, kind)]
+    if name not in known:
+        raise ConfigError(f"{where}: {unknown_message(kind.__name__, name, known)}")
+    return getattr(module, name)
 
 
 def class_target(kind: type) -> str | None:

@@ -82,8 +82,8 @@ def objectives_in_phase(recipe: Json, phase: str) -> dict[str, Json] | None:
 
 
 def _roles_of_objective(objective: Json) -> Sequence[str]:
-    on = objective.get("on")
-    return on if isinstance(on, list) else [str(on)]
+    on, also = objective.get("on"), objective.get("also")
+    return [*(on if isinstance(on, list) else [str(on)]), *(also if isinstance(also, list) else [])]
 
 
 def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:
@@ -197,7 +197,8 @@ def reward_weights(recipe: Json) -> dict[str, dict[str, float]]:
         for name, weight in rewards.items():
             value = weight.get("start") if isinstance(weight, dict) else weight
             if (finite := finite_number(value)) is not None:
-                found.setdefault(str(objective.get("on")), {})[str(name)] = finite
+                for role in _roles_of_objective(objective):
+                    found.setdefault(role, {})[str(name)] = finite
     return found
 
 

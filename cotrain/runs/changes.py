@@ -30,6 +30,7 @@ from cotrain.runs.model_paths import model_names
 from cotrain.runs.renaming import rename_origin, saved_names
 
 BUDGETS = ("tokens", "flops", "seconds", "updates")
+USER_CODE = ("class", "function", "object")  # keys under which recipe.json names it
 
 
 def lengthen_run(out: Path | str, steps: int) -> None:
@@ -146,8 +147,8 @@ def _old_and_new(model: str, lost: list[str], where: Path) -> tuple[str, str]:
 
 def admit_code(target: str, arguments: Mapping[str, Any]) -> None:
     """Of what a recipe is made of."""
-    parts = [one.get("class") or one.get("function") for one in arguments.values() if isinstance(one, Mapping)]
-    for one in (target, *filter(None, parts)):
+    named = [one.get(key) for one in arguments.values() if isinstance(one, Mapping) for key in USER_CODE]
+    for one in (target, *filter(None, named)):
         path = str(one).rpartition(":")[0]
         if path.endswith(".py"):
             admit_file(path)

@@ -12,6 +12,7 @@ def test_an_arm_is_a_recipe_with_parameters():
     assert arm.target == "tango"
     assert arm.arguments["verifier"] == "frozen" and arm.arguments["alpha"] == 0.5 and arm.arguments["balance"] is False
     assert "--no-balance" in arm.flags()
+    assert parse_arm("spiral:game=mine.py:RACE,pool=2").arguments == {"game": "mine.py:RACE", "pool": 2}
     assert parse_arm("tango:ratio=[2,1],alpha=0.5").arguments == {"ratio": (2, 1), "alpha": 0.5}
     mine = parse_arm("my/file.py:mine:lr=0.1")
     assert (mine.target, dict(mine.arguments)) == ("my/file.py:mine", {"lr": 0.1})

@@ -1,15 +1,21 @@
 """Two agents and one reward: who hears what, what every answer is paid, and what is measured of a team."""
 
+import asyncio
+import json
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Sampling
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.methods.magrpo.halves import Halves, halves_grader_of
 from cotrain.methods.magrpo.recipe import magrpo
+from cotrain.methods.magrpo.rewarded import ACT_AGAIN, act_together, measure_joint_reward
 from cotrain.methods.magrpo.teams import AGENTS, cooperate, parse_sum, together_and_apart
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
@@ -125,7 +131,7 @@ def test_halves_are_a_task_source():
 
 
 def test_what_it_refuses():
-    with pytest.raises(ConfigError, match="words is not seen by halves"):
+    with pytest.raises(ConfigError, match=r"nothing rewards a team on words; give --joint-reward my_file.py:function"):
         magrpo(tasks=EASY)
     with pytest.raises(ConfigError, match="magrpo: the model 'embedded' was not taught"):
         magrpo(model="embedded")
@@ -133,3 +139,150 @@ def test_what_it_refuses():
         magrpo(gamma=2.0)
     with pytest.raises(ConfigError, match="not seen by halves"):
         halves_grader_of(letter_tasks(1)[0])
+    with pytest.raises(ConfigError, match="3 agents and 2 turns need --joint-reward"):
+        magrpo(agents=3)
+
+
+# -- a joint reward of one's own
+
+WORD = letter_tasks(1)[0]
+PAGE = Path(__file__).parents[2] / "docs" / "methods" / "magrpo.md"
+
+
+def acted(reward, says, **options):
+    """The traces of one episode by role; ``says``: what each agent says at each of its calls, in order."""
+    texts = {f"agent{i}{later}": iter(()) for i in range(1, len(says) + 1) for later in ("", "_answer")}
+    texts |= {f"agent{i}": iter(own) for i, own in enumerate(says, 1)}
+    texts |= {f"agent{i}_answer": texts[f"agent{i}"] for i in range(1, len(says) + 1)}
+    programs = {name: lambda fields, rng, own=own: next(own) for name, own in texts.items()}
+    roles = {n: Role(policy=n, prompt="{problem}|{agent}/{agents}", sampling=Sampling(max_tokens=20)) for n in texts}
+    for name in (name for name in texts if name.endswith("_answer")):
+        roles[name] = Role(policy=name, prompt=ACT_AGAIN, sampling=Sampling(max_tokens=20))
+    executor = Executor(spoken(programs), dict.fromkeys(texts, ByteRenderer()), roles, 0)
+    play = partial(act_together, reward=reward, agents=len(says), **options)
+    [episode] = executor.play(play, [WORD], step=0, group_size=1)
+    assert episode.failure is None, episode.failure
+    return {n: [t for t in episode.traces if t.role == n] for n in texts}, episode
+
+
+def length(task, texts):
+    assert task is WORD
+    return float(len("".join(texts)))
+
+
+def test_three_agents_are_paid_at_every_turn_for_what_they_say_together():
+    """Aligned, K = 2, γ = 1/2. Rewards are lengths: turn 1 gives 3 and 6; the two nodes below give 3, 3 and 6, 12."""
+    one = ["a", "aa", "a", "a", "aa", "aaaa"]  # two answers, then two at each node
+    found, _ = acted(length, [one, one, one], samples=2, turns=2, gamma=0.5)
+    assert [joint(found[f"agent{i}"]) for i in (1, 2, 3)] == [[3 + 0.5 * 3, 6 + 0.5 * 9]] * 3
+    assert [joint(found[f"agent{i}_answer"]) for i in (1, 2, 3)] == [[3.0, 3.0, 6.0, 12.0]] * 3
+    assert [t.truth["joint_reward"] for t in found["agent1_answer"]] == [3.0, 3.0, 6.0, 12.0]
+    assert len({t.group for t in found["agent1_answer"]}) == 2  # of each node
+
+
+def test_crossed_rewards_of_two_agents_by_hand():
+    """Lengths 1, 2 against 1, 3: of alice 1+1 and 1+3, 2+1 and 2+3; of bob 1+1 and 2+1, 1+3 and 2+3."""
+    found, _ = acted(length, [["a", "aa"], ["b", "bbb"]], samples=2, turns=1, pairing="crossed")
+    assert [joint(found["agent1"]), joint(found["agent2"])] == [[6.0, 8.0], [5.0, 9.0]]
+    assert [t.truth["joint_reward"] for t in found["agent1"]] == [3.0, 4.0]
+
+
+def test_agents_see_the_problem_and_all_that_was_said():
+    found, _ = acted(length, [["<think>no</think>one", "x", "y"], ["two", "x", "y"]], turns=3)
+    first, *later = [ByteRenderer().decode(t.prompt_ids) for t in (found["agent2"][0], *found["agent2_answer"])]
+    assert first == f"{WORD.prompt}|2/2"
+    assert all(re.search(r"<agent 1 turn 1 id=\w+>\none\n", text) and WORD.prompt in text for text in later)
+    assert "<agent 2 turn 2" not in later[0] and re.search(r"<agent 2 turn 2 id=\w+>\nx\n", later[1])
+
+
+def test_a_reward_may_be_awaited():
+    async def late(task, texts):
+        await asyncio.sleep(0.001)
+        return length(task, texts)
+
+    found, _ = acted(late, [["a"], ["bb"]], turns=1)
+    assert joint(found["agent2"]) == [3.0]
+
+
+def odd(task, texts):
+    if "x" in texts[0]:
+        raise ValueError("not that")
+    return {"s": "much", "n": float("nan")}.get(texts[0], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("x", r"joint reward: test_magrpo.py, line \d+: ValueError"),
+        ("s", "joint reward: ValueError"),
+        ("n", "joint reward: out of range"),
+    ],
+)
+def test_a_reward_that_fails_is_a_counted_failure_of_its_joint_action(said, reason):
+    found, episode = acted(odd, [[said, "a"], ["b", "b"]], samples=2, turns=1)
+    assert all(re.fullmatch(reason, found[name][0].failure) for name in ("agent1", "agent2"))
+    assert [joint(found[name][1:]) for name in ("agent1", "agent2")] == [[1.0], [1.0]]
+    assert measure_joint_reward([episode])["agent1/truth/joint_reward"].value == 1.0  # of what has a reward
+    crossed, _ = acted(odd, [[said, "a"], ["b", "b"]], samples=2, turns=1, pairing="crossed")
+    assert [t.failure is None for t in crossed["agent1"]] == [False, True]
+    assert not any(t.failure is None for t in crossed["agent2"])  # each met the answer without a reward
+
+
+def test_what_led_to_failures_alone_has_no_return():
+    """Below the first joint action one of two has a reward, below the second none."""
+    found, _ = acted(odd, [["a", "a", "x", "a", "x", "x"], ["b"] * 6], samples=2, turns=2, gamma=0.5)
+    assert joint(found["agent1"][:1]) == [1.0 + 0.5 * 1.0]
+    assert [t.failure for t in (found["agent1"][1], found["agent2"][1])] == ["joint reward: unknown"] * 2
+    ended, _ = acted(odd, [["x", "a", "a", "a"], ["b"] * 4], samples=2, turns=2, gamma=0.5)
+    assert len(ended["agent1_answer"]) == 2  # nobody answers to what has no reward
+
+
+def test_every_agent_has_a_policy_and_an_optimiser_of_its_own():
+    made = magrpo(model="embedded", joint_reward=length, agents=3, turns=1, tasks=EASY)  # no format to be taught
+    assert {name: (one.policy, one.also) for name, one in made.objectives.items()} == {
+        f"agent{i}": (f"agent{i}", ()) for i in (1, 2, 3)
+    }
+    assert set(made.roles) == set(made.policies) == {"agent1", "agent2", "agent3"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"joint_reward": lambda task: 0.0}, r"expected a function, `def .*\(task, texts\)`"),
+        ({"joint_reward": 7}, "joint_reward"),
+        ({"joint_reward": length, "agents": 9}, "9 agents.*expected 2 to 8 agents"),
+        ({"joint_reward": length, "silent": True}, "silent=True.*which are about halves"),
+        ({"joint_reward": "mine.py:reward"}, "joint_reward of magrpo: there is no file mine.py"),
+        ({"joint_reward": length, "turns": 0}, "turns of magrpo is 0"),
+    ],
+)
+def test_what_is_no_joint_reward_is_refused_when_the_recipe_is_built(options, told):
+    with pytest.raises(ConfigError, match=told):
+        magrpo(tasks=EASY, **options)
+
+
+@pytest.mark.whole
+def test_a_run_with_a_joint_reward_of_ones_own_goes_on_bit_for_bit(tmp_path, monkeypatch, capsys):
+    (source,) = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (tmp_path / "mine.py").write_text(source, encoding="utf-8")
+    rows = [{"question": f"Write about {n} kites.", "answer": "none"} for n in range(40)]
+    (tmp_path / "problems.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "magrpo", "--joint-reward", "mine.py:reward", "--agents", "3", "--data", "problems.jsonl"]
+    words += ["--model", TINY, "--threads", "1", "--tasks-per-step", "2", "--group-size", "2"]
+    words += ["--evaluation-tasks", "2", "--set", "evaluation.group_size=1", "--set", "evaluation.greedy=false"]
+    for role in (f"agent{i}{later}" for i in (1, 2, 3) for later in ("", "_answer")):
+        words += ["--set", f"roles.{role}.sampling.max_tokens=6"]
+    assert main([*words, "--steps", "2", "--out", "whole"]) == 0
+    assert main([*words, "--steps", "1", "--out", "other"]) == 0
+    monkeypatch.chdir("/")  # the run names its file by the whole path
+    whole, other = tmp_path / "whole", tmp_path / "other"
+    assert main(["resume", str(other), "--steps", "2", "--threads", "1"]) == 0
+    for name in ("metrics.jsonl", "episodes/episodes.jsonl.gz"):
+        assert (whole / name).read_bytes() == (other / name).read_bytes(), name
+    ends = [json.loads((folder / "summary.json").read_text())["after"] for folder in (whole, other)]
+    assert ends[0] == ends[1]  # by the last weights
+    last = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])
+    assert all(f"agent{i}/grad_norm" in last for i in (1, 2, 3)), sorted(last)
+    assert main(["eval", str(other), "--problems", "2", "--threads", "1"]) == 0
+    assert "agent1_answer/truth/joint_reward" in capsys.readouterr().out

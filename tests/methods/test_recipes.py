@@ -24,6 +24,13 @@ LIBRARY = replace(EASY, operations=(1, 2))
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
 GAMES, WRITES = {"model": "embedded-games"}, {"model": "embedded-proposer"}  # TINY knows none of their games
 CODES = {"model": TINY_PROGRAMS, "tester_lr": 1e-3}
+
+
+def length(task, texts):
+    """A joint reward."""
+    return float(len("".join(texts)))
+
+
 CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "adversarial_imitation": {"warmup": 1, "discriminator_lr": 1e-3, "steps": 3},
     "adversarial_imitation: frozen": {"warmup": 1, "discriminator": "frozen", "discriminator_lr": 1e-3},
@@ -108,6 +115,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "mae: frozen, every question": {**WRITES, "judge": "frozen", "quality": 0.0, "steps": 3},
     "mae: oracle": {**WRITES, "judge": "oracle", "truth": 0.5, "kl": 0.01, "steps": 3},
     "magrpo": {**GAMES, "tasks": Halves()},
+    "magrpo: a joint reward": {"joint_reward": length, "turns": 3, "group_size": 2, "tasks_per_step": 2},
     "magrpo: crossed, raw": {**GAMES, "tasks": Halves(), "pairing": "crossed", "estimator": "raw"},
     "mars": {"plan": False, "system1": "none", "noise": 0.0},
     "marti": {**GAMES, "steps": 3},
@@ -194,7 +202,12 @@ MEASURED = {
     "magrpo": "swapped_bob_answer/truth/correct",
     "marti": "agent0/truth/team",
 }  # a figure of each method that has no solver
-AGAIN = {"debate: turns", "debate: dpo", "debate_solve: rlaif"}  # variants that are games of their own
+AGAIN = {
+    "debate: turns",
+    "debate: dpo",
+    "debate_solve: rlaif",
+    "magrpo: a joint reward",
+}  # variants that are games of their own
 ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/runs/test_run.py, whole runs
 
 

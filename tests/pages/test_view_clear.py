@@ -77,7 +77,7 @@ SCHEDULE = {
         },
         "objectives": {
             "generator": {"policy": "generator", "on": "solver"},
-            "verifier": {"policy": "checker", "on": ["verifier", "critic"]},
+            "verifier": {"policy": "checker", "on": "verifier", "also": ["critic"]},
         },
     }
 }

@@ -53,16 +53,15 @@ SET_BY_COMPARISON = {  # parameter → how a comparison sets it
 
 
 def parse_arm(text: str) -> Arm:
-    """``tango:verifier=frozen,alpha=0.5`` → an Arm. A path recipe keeps its own colon: ``file.py:mine:lr=1e-4``."""
+    """``tango:verifier=frozen,alpha=0.5`` → an Arm. A path recipe keeps its own colon, ``file.py:mine:lr=1e-4``, and so
+    does a value, ``spiral:game=race.py:RACE``."""
     head, *rest = text.split(":")
     if head.endswith(".py") and rest:
         head, rest = f"{head}:{rest[0]}", rest[1:]
-    if len(rest) > 1:
-        raise ConfigError(f"arm {text!r}: expected name:parameter=value,parameter=value")
     if text.count("[") != text.count("]"):
         raise ConfigError(f"arm {text!r}: a bracket is not closed; write lists as in ratio=[2,1]")
     arguments: dict[str, Any] = {}
-    for pair in re.split(r",(?![^\[]*\])", rest[0]) if rest else []:  # no comma within brackets
+    for pair in re.split(r",(?![^\[]*\])", ":".join(rest)) if rest else []:  # no comma within brackets
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise ConfigError(f"arm {text!r}: {pair!r} is not parameter=value")

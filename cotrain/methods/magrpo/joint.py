@@ -32,13 +32,14 @@ def joint_actions(pairing: str, agents: int, answers: int) -> tuple[tuple[int, .
 
 
 def answer_returns(
-    joint: Sequence[tuple[int, ...]], returns: Sequence[float], agents: int, answers: int
-) -> list[list[float]]:
-    """[N][K] from the return of each joint action."""
-    found = [[0.0] * answers for _ in range(agents)]
+    joint: Sequence[tuple[int, ...]], returns: Sequence[float | None], agents: int, answers: int
+) -> list[list[float | None]]:
+    """[N][K] from the return of each joint action; None for an answer in one of unknown return."""
+    found: list[list[float | None]] = [[0.0] * answers for _ in range(agents)]
     for places, value in zip(joint, returns, strict=True):
         for agent, place in enumerate(places):
-            found[agent][place] += value
+            so_far = found[agent][place]
+            found[agent][place] = None if so_far is None or value is None else so_far + value
     return found
 
 

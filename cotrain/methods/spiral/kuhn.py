@@ -72,5 +72,5 @@ KUHN = Game(
     stake=2.0,
     starts=start_states,
     probed=decision_states,
-    perfect=False,
+    covered=True,
 )

@@ -57,4 +57,6 @@ NIM = Game(
     stake=1.0,
     starts=start_states,
     probed=lambda start: (start,),
+    covered=True,
+    perfect=True,
 )

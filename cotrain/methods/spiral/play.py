@@ -2,7 +2,8 @@
 
 A move is one call of a role, which is shown all that it knows (``State.view``), and says its move between answer tags.
 What is no legal move is a forfeit: it loses ``Game.stake``, the other side wins it, and the reason is counted. Every
-move of a player has the reward ``payoff``, what its side won, so that payoffs of the two sides add up to 0.
+move of a player has the reward ``payoff``, what its side won, so that payoffs of the two sides add up to 0. In a game
+that has no result (``game.GameFault``) all moves fail with its reason.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cotrain.core.notes import ANSWER, FAILURE, PROBLEM, Finding, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, ParseFailure, Sampling, Task
-from cotrain.methods.spiral.game import Game, State, exploitability, perfect_moves
-from cotrain.methods.spiral.source import game_grader_of
+from cotrain.methods.spiral.game import Game, GameFault, Position, State, ask_game
+from cotrain.methods.spiral.game import exploitability, perfect_moves, read_position
+from cotrain.methods.spiral.source import GameGrader, game_grader_of
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.role import Role, Turn
@@ -63,10 +66,10 @@ def write_move(move: str) -> str:
     return f"<answer>{move}</answer>"
 
 
-def player_role(policy: str, model: str, *, max_tokens: int | None = None) -> Role:
-    """Makes moves: fields ``view``, ``moves`` and ``rules``."""
-    short = speaks_short(model)
-    sampling = Sampling(max_tokens=max_tokens or (8 if short else 512))
+def player_role(policy: str, model: str, *, own: bool = False) -> Role:
+    """Makes moves: fields ``view``, ``moves`` and ``rules``. ``own``: of a game that no model was taught."""
+    short = speaks_short(model) and not own
+    sampling = Sampling(max_tokens=8 if short else 512)
     return Role(policy=policy, prompt=MOVE if short else MOVE_FULL, parse=parse_move, sampling=sampling)
 
 
@@ -75,10 +78,10 @@ def random_mover(fields: Mapping[str, Any], rng: random.Random) -> str:
     return write_move(rng.choice(fields["moves"].split(", ")))
 
 
-async def ask_move(roles: Roles, seat: str, game: Game, state: State) -> Turn:
+async def ask_move(roles: Roles, seat: str, game: Game, state: State, position: Position) -> Turn:
     """What the role ``seat`` does in a state, shown for ledger and measures."""
-    turn: Turn = await getattr(roles, seat)(view=state.view, moves=", ".join(state.moves), rules=game.rules)
-    turn.show(PROBLEM, state.view)
+    turn: Turn = await getattr(roles, seat)(view=position.view, moves=", ".join(position.moves), rules=game.rules)
+    turn.show(PROBLEM, position.view)
     if not turn.parsed.ok:
         turn.show(FAILURE, turn.parsed.reason)
         return turn
@@ -86,30 +89,43 @@ async def ask_move(roles: Roles, seat: str, game: Game, state: State) -> Turn:
     if turn.text == write_move(turn.parsed.move):
         turn.show(CHANCE, math.exp(math.fsum(turn.completion.logprobs)))
     if game.perfect:
-        turn.note(PERFECT, turn.parsed.move in perfect_moves(state))
+        turn.note(PERFECT, turn.parsed.move in ask_game(lambda: perfect_moves(state)))
     return turn
 
 
 async def play_game(task: Task, roles: Roles, first: str, second: str) -> list[tuple[str, Turn, float]]:
     """One game from the task's start between the roles of two seats: who said what, and what its side won by the
-    end."""
-    judge = game_grader_of(task)
-    seats, state = (first, second), judge.start
+    end; nothing of a game without a result. Raises GameFault for one without a move."""
     moves_made: list[tuple[int, Turn]] = []
-    forfeit_payoff: float | None = None  # by player 0
-    while state.mover is not None and forfeit_payoff is None:
-        mover = state.mover
-        turn = await ask_move(roles, seats[mover], judge.game, state)
-        moves_made.append((mover, turn))
-        if turn.parsed.ok:
-            state = state.after_move(turn.parsed.move)
-        else:
-            forfeit_payoff = judge.game.stake * (-1.0 if mover == 0 else 1.0)
-    payoff = state.payoff if forfeit_payoff is None else forfeit_payoff
+    seats = (first, second)
+    try:
+        payoff = await _play_to_end(game_grader_of(task), roles, seats, moves_made)
+    except GameFault as fault:
+        if not moves_made:
+            raise
+        for _, turn in moves_made:
+            turn.fail(str(fault))
+        return []
     results = [(seats[mover], turn, payoff if mover == 0 else -payoff) for mover, turn in moves_made]
     for _, turn, own_payoff in results:
         turn.note(WON, own_payoff)
     return results
+
+
+async def _play_to_end(
+    judge: GameGrader, roles: Roles, seats: tuple[str, str], moves_made: list[tuple[int, Turn]]
+) -> float:
+    """What player 0 wins, by the end or by a forfeit. Raises GameFault."""
+    game, state = judge.game, judge.start
+    while (position := read_position(game, state)).mover is not None:
+        if len(moves_made) == game.most_moves:
+            raise GameFault(f"game: no end after {game.most_moves} moves")
+        turn = await ask_move(roles, seats[position.mover], game, state, position)
+        moves_made.append((position.mover, turn))
+        if not turn.parsed.ok:
+            return game.stake * (-1.0 if position.mover == 0 else 1.0)
+        state = ask_game(partial(state.after_move, turn.parsed.move))
+    return position.payoff
 
 
 @gives(PAYOFF.to("first"), PAYOFF.to("second"))
@@ -124,8 +140,9 @@ async def probe(task: Task, roles: Roles) -> None:
     """To measure, without any reward: both seats are asked for one move in every state at which the game is measured,
     and each plays a game against the role ``stranger``."""
     judge = game_grader_of(task)
-    for state in judge.game.probed(judge.start):
-        await ask_move(roles, SEATS[state.mover or 0], judge.game, state)
+    for state in ask_game(lambda: judge.game.probed(judge.start)):
+        position = read_position(judge.game, state)
+        await ask_move(roles, SEATS[position.mover or 0], judge.game, state, position)
     await play_game(task, roles, "first", "stranger")
     await play_game(task, roles, "stranger", "second")
 
@@ -149,8 +166,10 @@ def exploiting(game: Game) -> Callable[[Sequence[Episode]], dict[str, Estimate]]
             moves = move_chances.setdefault(view, {})
             if (answer := ANSWER.of(trace)) is not None:
                 moves.setdefault(answer, []).append(CHANCE.of(trace))
+        if not game.covered:
+            return {}
         states = {state.view: state for start in game.starts() for state in game.probed(start)}
-        if not game.covered or not set(states) <= set(move_chances):
+        if not set(states) <= set(move_chances):
             return {}
         strict, filled, mass = {}, {}, []
         for view, state in states.items():

@@ -7,7 +7,9 @@ said in it. The loss is −A log π.
 
 ``pool`` > 0 adds games against earlier selves, in both seats, in turn with games against the present one. The games are
 ``games:kuhn`` (the default), ``games:nim`` and ``games:tictactoe``. How far a player can be beaten is computed exactly
-(``methods/spiral/play.py: exploiting``), and each seat plays against a stranger who moves at random.
+(``methods/spiral/play.py: exploiting``), and each seat plays against a stranger who moves at random. ``game`` is one of
+your own (``methods/spiral/game.py: Game``), of which all models are told the rules, and of which is measured what it
+says can be.
 
 Different from the authors' code: one update of each batch instead of two epochs of PPO; a forfeit loses the stake and
 the other side wins it; a payoff is in chips. ``embedded-games`` was taught legal moves, drawn at random, so that it
@@ -22,8 +24,9 @@ from functools import partial
 from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Settings
 from cotrain import alternate, common_roles, noting, program, recipe, reinforce, snapshot
 from cotrain.learn.policy_gradient import RunningMean
+from cotrain.methods.spiral.game import Game
 from cotrain.methods.spiral.play import PAYOFF, PERFECT, WON, duel, exploiting, player_role, probe, random_mover
-from cotrain.methods.spiral.source import Games
+from cotrain.methods.spiral.source import Games, OwnGame
 
 
 @recipe(model="embedded-games", steps=200, kl=0.0, lr=2e-3, tasks_per_step=6, group_size=16)
@@ -34,22 +37,28 @@ def spiral(
     decay: float = 0.95,  # of that running mean
     pool: int = 0,  # earlier selves that are kept as opponents; 0: only the present one
     pool_every: Positive = 10,  # updates between two of them
+    game: str | Game | None = None,  # a game of your own in the place of --tasks: my_file.py:GAME
 ) -> Recipe:
-    source = Games("kuhn") if run.tasks is None else run.tasks
+    own = game is not None
+    if own and run.tasks is not None:
+        raise ConfigError(f"spiral: game and tasks {run.tasks.name} are both to be played; leave out one")
+    source = OwnGame(game) if own else Games("kuhn") if run.tasks is None else run.tasks
     if not isinstance(source, Games):
         raise ConfigError(
-            f"spiral: {source.name} is no game; expected --tasks games:kuhn, games:nim or games:tictactoe"
+            f"spiral: {source.name} is no game; expected --tasks games:kuhn, games:nim or games:tictactoe, or --game "
+            "my_file.py:GAME"
         )
-    common_roles.check_taught("spiral", run.model)
+    if not own:
+        common_roles.check_taught("spiral", run.model)
     run = replace(run, tasks=source)
-    seat, stranger = player_role("player", run.model), player_role("stranger", run.model)
+    seat, stranger = (player_role(policy, run.model, own=own) for policy in ("player", "stranger"))
     learn = reinforce(rewards={PAYOFF: 1.0}, baseline=RunningMean(decay) if baseline else None, kl=run.pull())
     policies = {"player": run.learner(), "stranger": program(random_mover, tokens_of="player"), **run.start()}
     roles = {"first": seat, "second": seat, "stranger": stranger}
     phases = [Phase(name="player", protocol=duel, objectives=("player",))]
     if pool:
         policies["past"] = snapshot(run.model, of="player", every=pool_every, keep=pool, pick="random")
-        roles |= {"past": player_role("past", run.model)}
+        roles |= {"past": player_role("past", run.model, own=own)}
         for own_role, against in (("first", partial(duel, second="past")), ("second", partial(duel, first="past"))):
             phases.append(Phase(name=f"{own_role}-past", protocol=against, objectives=("player",)))
     low, high = -source.game.stake, source.game.stake

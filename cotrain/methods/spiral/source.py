@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Grade, StepVerdicts, Task
-from cotrain.methods.spiral.game import Game, State
+from cotrain.methods.spiral.game import Game, State, check_game
 from cotrain.methods.spiral.kuhn import KUHN
 from cotrain.methods.spiral.nim import NIM
 from cotrain.methods.spiral.tictactoe import TICTACTOE
@@ -39,13 +39,15 @@ class GameGrader:
 
 
 class Games:
-    """All starts of one game. Raises UnknownName for a game that there is not."""
+    """All starts of one game, by its name. Raises UnknownName for a game that there is not."""
 
     def __init__(self, game: str = "kuhn") -> None:
         if game not in GAMES:
             raise UnknownName("game", game, GAMES)
-        self.game = GAMES[game]
-        self._starts = tuple(self.game.starts())
+        self._take_game(GAMES[game])
+
+    def _take_game(self, game: Game) -> None:
+        self.game, self._starts = game, tuple(game.starts())
 
     @property
     def name(self) -> str:
@@ -73,6 +75,25 @@ class Games:
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "games", "settings": {"game": self.game.name}}
+
+
+class OwnGame(Games):
+    """All starts of a user's own game. Raises ConfigError for one that cannot be played."""
+
+    def __init__(self, game: object) -> None:
+        self._take_game(check_game(game))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not measured, for whoever begins a run."""
+        lacks = {"exploitability (probed, covered)": self.game.covered, "perfect moves (perfect)": self.game.perfect}
+        missing = [name for name, measured in lacks.items() if not measured]
+        said = f"note: {self.game.name} is measured by games against a random player, and not by {' or '.join(missing)}"
+        return (said,) if missing else ()
+
+    def describe(self) -> dict[str, Any]:
+        """To be compared with others: a recipe makes it again from the file that holds the game."""
+        return {"kind": "game", "settings": {"name": self.game.name, "rules": self.game.rules}}
 
 
 def game_grader_of(task: Task) -> GameGrader:

@@ -1,7 +1,7 @@
 """Tic-tac-toe: three in a row on a board of nine. With perfect play it is a draw.
 
 Cells are a1 … c3, columns by letter and rows by number. Games start on the empty board and after every first move. Its
-positions are too many to be asked for one by one, so ``covered`` is False and nothing is said of exploitability.
+positions are too many to be asked for one by one, so it is not ``covered`` and nothing is said of exploitability.
 """
 
 from __future__ import annotations
@@ -71,5 +71,5 @@ TICTACTOE = Game(
     stake=1.0,
     starts=start_states,
     probed=lambda start: (start,),
-    covered=False,
+    perfect=True,
 )
