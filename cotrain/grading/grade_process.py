@@ -35,6 +35,7 @@ _ENVIRONMENT = (
     "LC_ALL",
     "TMPDIR",
     "SYSTEMROOT",
+    "XDG_CONFIG_HOME",
 )  # nothing else of it, such as keys, is passed on
 
 
