@@ -68,10 +68,14 @@ class LineProcess:
             start_new_session=True,
         )
         assert process.stdin is not None and process.stdout is not None
-        self.pid, self._requests = process.pid, process.stdin
+        self._process, self._requests = process, process.stdin
         self.replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the process closed its output
         threading.Thread(target=_forward_lines, args=(process.stdout, self.replies), daemon=True).start()
         self._end = weakref.finalize(self, end or end_group, process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def is_killed(self) -> bool:

@@ -5,15 +5,15 @@
     {"id": 1, "problem": "…", "answer": null, "steps": ["12 * 3 = 36"]}      what it is asked
     {"id": 1, "ok": [true], "reasons": [""], "done": false}                  what it answers
 
-``answer`` is what the solution ends on, null until it does. ``ok`` has a verdict for each step; ``reasons``, which may be
-left out, why one is wrong. ``done`` says that the chain is complete and right. The process is started when first needed
-and asked a question without steps (``id`` 0), for whose answer it has ``START_S``; that is the time to load. Each
-further question has ``LIMIT_S`` by the clock, and the process with all that it has started ``MEMORY_BYTES`` and
+``answer`` is what the solution ends on, null until it does. ``ok`` has a verdict for each step; ``reasons``, which may
+be left out, why one is wrong. ``done`` says that the chain is complete and right. The process is started when first
+needed and asked a question without steps (``id`` 0), for whose answer it has ``START_S``; that is the time to load.
+Each further question has ``LIMIT_S`` by the clock, and the process with all that it has started ``MEMORY_BYTES`` and
 ``PROCESSES``. One that is too slow, too large, dead or not readable is ended, with its children; the next question
 starts it anew.
 
 This guards the run against the program's faults and is no sandbox: the program itself must see to it that steps, which
-a model wrote, do no harm. Left out: several processes; children that leave their parent's tree.
+a model wrote, do no harm. Left out: several processes; children that drop their environment.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ import shutil
 import signal
 import subprocess
 import time
-import weakref
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ MEMORY_BYTES = 16 << 30  # that are present, of all its processes
 PROCESSES = 64
 MAX_QUESTION = 60_000  # characters: what a pipe holds though nobody reads it
 LOOKING_S = 1.0  # between two looks at its size
+MARK, PASSES = "COTRAIN_CHECKER", 20  # a variable of its environment; looks for whatever has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,9 @@ class StepChecker:
             return "checker: question too long"
         try:
             if self._process is None:
-                self._process = LineProcess(self._words, end=end_tree)
+                mark = f"{MARK}={uuid.uuid4().hex}"
+                environment = os.environ | dict([mark.split("=")])
+                self._process = LineProcess(self._words, environment, end=partial(end_marked, mark))
                 self._reply_to({"id": 0, "problem": "", "answer": None, "steps": []}, START_S)
             self._asked += 1
             return read_reply(self._reply_to({"id": self._asked, **question}, LIMIT_S), self._asked, len(steps))
@@ -121,6 +125,8 @@ class StepChecker:
             try:
                 line = self._process.replies.get(timeout=min(limit_s, LOOKING_S))
             except queue.Empty:
+                if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    raise CheckerFailed("died") from None  # while its children keep its output open
                 if time.monotonic() > until:
                     raise CheckerFailed("timeout") from None
                 continue
@@ -155,10 +161,21 @@ def read_reply(reply: Any, number: int, count: int) -> CheckedSteps:
     raise CheckerFailed("unreadable line")
 
 
-def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all that it has started, also what is no longer in its group."""
-    with contextlib.suppress(OSError):
-        os.kill(process.pid, signal.SIGSTOP)  # it starts no more
-        for child in descendants_of(process.pid):
-            os.kill(child.pid, signal.SIGKILL)
+def end_marked(mark: str, process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all others whose environment has its mark: what it has started, whether or not it is alive and
+    wherever they went."""
+    for _ in range(PASSES):
+        found = [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/environ") if _has_mark(file, mark)]
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            break
     end_group(process)
+
+
+def _has_mark(file: Path, mark: str) -> bool:
+    try:
+        return mark.encode() in file.read_bytes()
+    except OSError:  # somebody else's, or gone
+        return False

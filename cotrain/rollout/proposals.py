@@ -21,7 +21,7 @@ from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.protocols import examine
-from cotrain.rollout.readers import Reader, WordReader
+from cotrain.rollout.readers import WORDS, Reader, WordReader
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.search import AskFailed
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
@@ -46,8 +46,8 @@ Begin with counts that are given, end with the question, and keep all counts bet
 for, the problem must have it; where another problem is shown, write a different one.
 
 {hint}"""
-PROPOSE_LIKE = """Write one new problem of the same kind as the one below, about something else. It must have one answer, \
-which follows from its own text. Do not solve it. Write the problem alone, as <problem> ... </problem>
+PROPOSE_LIKE = """Write one new problem of the same kind as the one below, about something else. It must have one
+answer, which follows from its own text. Do not solve it. Write the problem alone, as <problem> ... </problem>
 
 {hint}"""
 
@@ -143,7 +143,7 @@ async def propose_and_solve(
     repeats: float,
     invalid: float,
     reuse: float,
-    reader: Reader = WordReader(),  # noqa: B008
+    reader: Reader = WORDS,
 ) -> None:
     """One proposal and ``samples`` solutions, paid as the variant says. ``gate``: pay only for what ``reader`` reads.
     ``reuse``: of the pool's problems, those that no larger share solved are given to the solvers where the proposal is

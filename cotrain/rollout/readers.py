@@ -101,6 +101,9 @@ class WordReader:
         return is_held_out(text)
 
 
+WORDS = WordReader()
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextReader:
     """Of any other source. Problems are one where their texts are, up to case and space; of one shape where they differ
@@ -134,9 +137,7 @@ class TextReader:
         if not answer:
             return None
         grader = task.grader if type(task.grader) is AnswerGrader else _answer_grader()
-        return Task(
-            id=f"{task.id}/proposed", prompt=text, answer=answer, solution=None, difficulty=0.0, grader=grader
-        )
+        return Task(id=f"{task.id}/proposed", prompt=text, answer=answer, solution=None, difficulty=0.0, grader=grader)
 
     def signature_of(self, text: str) -> str:
         return normal_question(text)
@@ -161,9 +162,7 @@ class TextReader:
 @cache
 def _check_pool(target: str) -> GradingPool:
     """The processes of one check; they start when first needed and end with this one."""
-    return GradingPool(
-        workers=2, deadline_s=LIMIT_S, judging=("cotrain.grading.check_worker:load_check", target)
-    )
+    return GradingPool(workers=2, deadline_s=LIMIT_S, judging=("cotrain.grading.check_worker:load_check", target))
 
 
 @cache
@@ -177,7 +176,7 @@ def reader_of(source: TaskSource, check: Check | None, method: str, seed: int) -
     if isinstance(source, WordProblems):
         if check is not None:
             raise ConfigError(f"gate of {method}: word problems are read by the package's own program; leave it out")
-        return WordReader()
+        return WORDS
     if check is not None and not inspect.iscoroutinefunction(check) and ":" not in function_target(check):
         name = getattr(check, "__qualname__", check)
         raise ConfigError(f"gate of {method}: {name!r} stands in no file; expected path/to/file.py:function")

@@ -7,7 +7,7 @@ import pytest
 
 from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError, DataError
-from cotrain.rollout.search import Library, AskFailed, ask_search
+from cotrain.rollout.search import AskFailed, Library, ask_search
 from cotrain.tasks.sources import task_source
 
 FACTS = ["Mia has 4 apples.", "A pear costs 2 coins.", "There are 12 kites in the shop.", "Kites are red."]

@@ -11,9 +11,9 @@
 
 Which node next: the largest mean of log π over the tokens of its chain, less 1 for each time that it was tried. It ends
 with the first right chain, or when ``budget`` tokens were sampled. The program is the problem's oracle, or one of the
-user's (``grading/step_checker.py``), which may call a chain complete before it has an answer. ``search=False`` is the control at equal tokens:
-whole solutions, ``width`` at once, until one is right in every step. ``verdicts="answer"`` searches blind: every step
-that is one is taken for right until the answer is judged.
+user's (``grading/step_checker.py``), which may call a chain complete before it has an answer. ``search=False`` is the
+control at equal tokens: whole solutions, ``width`` at once, until one is right in every step. ``verdicts="answer"``
+searches blind: every step that is one is taken for right until the answer is judged.
 
 Every turn gets the signal ``on_chain``: 1 on those of the chain that was found, else 0. Left out: a value network (the
 mean of log π stands in for it), a prior over visits, branches that must all be proved (AND nodes): steps of word
@@ -87,11 +87,7 @@ async def prove(
     if verdicts not in get_args(Verdicts):
         raise UnknownName("verdicts", verdicts, get_args(Verdicts))
     root, judge = ChainNode(roles.prover.begin(problem=task.prompt)), ChainJudge(task, roles, verdicts, checker)
-    find = (
-        _search_chain(judge, root, budget, width)
-        if search
-        else _draw_solutions(judge, root, budget, width)
-    )
+    find = _search_chain(judge, root, budget, width) if search else _draw_solutions(judge, root, budget, width)
     chain, all_turns = await find
     chain_ids = {turn.id for turn in chain}
     for turn in all_turns:

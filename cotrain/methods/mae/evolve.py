@@ -29,7 +29,7 @@ from cotrain.rollout.idle_loop import together
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.proposals import answer_proposal, hint_of, read_proposal, text_of
 from cotrain.rollout.protocols import examine
-from cotrain.rollout.readers import Reader, WordReader
+from cotrain.rollout.readers import WORDS, Reader
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.search import AskFailed
@@ -120,7 +120,7 @@ class TextScorer:
     """How scores are asked for and what they pay."""
 
     roles: Roles
-    reader: Reader = WordReader()
+    reader: Reader = WORDS
     votes: int = 1  # scores of one text
     truth: float = 0.0  # share of the truth in a judge's reward
     oracle: bool = False  # scores are the truth, where it is known
@@ -179,7 +179,7 @@ async def evolve(
     shown_share: float = 0.5,
     truth: float = 0.0,
     oracle: bool = False,
-    reader: Reader = WordReader(),  # noqa: B008
+    reader: Reader = WORDS,
 ) -> None:
     """One question, with ``samples`` trial answers for its difficulty, and ``samples`` answers to a question of the
     pool. The proposer is shown a problem of the pool with probability ``shown_share``."""
@@ -264,7 +264,7 @@ async def examine_all(
     roles: Roles,
     *,
     votes: Positive = 1,
-    reader: Reader = WordReader(),  # noqa: B008
+    reader: Reader = WORDS,
 ) -> None:
     """To measure: the solver and the judge of its answer on the task, one proposal and the rater of it."""
     scorer = TextScorer(roles=roles, reader=reader, votes=votes)
