@@ -17,8 +17,9 @@ from cotrain.core.notes import CORRECT
 from cotrain.core.types import ParseFailure, Task
 from cotrain.rollout.common_roles import solver
 from cotrain.rollout.executor import Executor, Roles
-from cotrain.rollout.proposals import PROPOSE, is_held_out
+from cotrain.rollout.proposals import PROPOSE
 from cotrain.rollout.protocols import examine
+from cotrain.rollout.readers import is_held_out
 from cotrain.rollout.role import Role
 from cotrain.tasks.words.reader import problem_signature, read_problem, task_of
 from cotrain.train.policy_store import PolicyStore

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, nearest_name
-from cotrain.core.flags import Parser
+from cotrain.core.flags import Parser, SwitchOrText
 
 RECIPE = "recipe"
 NEVER = ("help", "config", "dry_run", "json", "log_level", "smoke", "view")  # they say nothing of the run
@@ -60,7 +60,7 @@ def config_words(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str
 def _flag_words(where: str, action: argparse.Action, value: Any) -> list[str]:
     flag = action.option_strings[0]
     many = isinstance(action, argparse._AppendAction)
-    if action.nargs == 0:
+    if action.nargs == 0 or (isinstance(action, SwitchOrText) and isinstance(value, bool)):
         if not isinstance(value, bool):
             raise ConfigError(f"{where}: expected true or false, found {value!r}")
         no = [one for one in action.option_strings if one.startswith("--no-")]

@@ -92,6 +92,22 @@ class Parser(argparse.ArgumentParser):
         return values
 
 
+class SwitchOrText(argparse.BooleanOptionalAction):
+    """``--gate``, ``--no-gate`` and ``--gate my_file.py:check``: of ``bool | str``."""
+
+    def __init__(self, *args: Any, **rules: Any) -> None:
+        super().__init__(*args, **rules)
+        self.nargs, self.metavar = "?", "TEXT"
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        switch = not (option or "").startswith("--no-")
+        if value is not None and not switch:
+            parser.error(f"argument {option}: expected no value, found {value!r}")
+        setattr(space, self.dest, switch if value is None else value)
+
+
 def add_trust_flag(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--trust-code",
@@ -193,6 +209,8 @@ def add_parameters(
             rules |= {"metavar": "{" + ",".join(map(str, inner)) + "}"}
         elif kind is bool:
             rules |= {"action": argparse.BooleanOptionalAction}
+        elif bool in typing.get_args(hints.get(name)):
+            rules |= {"action": SwitchOrText}
         elif typing.get_origin(kind) is tuple and inner and Ellipsis not in inner:
             rules |= {"type": TYPES[inner[0]], "nargs": len(inner), "metavar": METAVARS[inner[0]]}
         elif kind in TYPES:

@@ -15,9 +15,10 @@ import hashlib
 import json
 import os
 import pwd
+import shlex
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.machinery import PathFinder
@@ -92,6 +93,13 @@ def admit_model(model: str) -> None:
     folder = Path(model).expanduser()
     files = sorted(folder.glob("*.py")) if folder.is_dir() else []
     _admit_code(hash_of(files, f"code of {model}"), model, f"Python files of the model {model} (trust_remote_code)")
+
+
+def admit_command(words: Sequence[str]) -> None:
+    """The same of a command that a run starts, with the files that it names."""
+    command = shlex.join(words)
+    files = [file for word in words[1:] if (file := Path(word)).is_file()]
+    _admit_code(hash_of(files, f"command {command}"), command, f"the command {command}")
 
 
 def _admit_code(key: str, where: str, what: str) -> None:

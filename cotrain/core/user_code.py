@@ -12,7 +12,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -165,7 +165,7 @@ def first_user_line(places: Iterable[tuple[str, int | None]]) -> str:
     return ""
 
 
-def function_target(function: FunctionType) -> str:
+def function_target(function: Callable[..., Any]) -> str:
     """How to find a function of the user's again: ``/path/to/file.py:name``; of one that no file has its name alone."""
     try:
         file = Path(inspect.getfile(function)).resolve()

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +36,7 @@ _ENVIRONMENT = (
     "LC_ALL",
     "TMPDIR",
     "SYSTEMROOT",
+    "XDG_CONFIG_HOME",
 )  # nothing else of it, such as keys, is passed on
 
 
@@ -46,9 +48,50 @@ class NotLoaded(UserError):
         super().__init__(f"answers are graded with {what}, which cannot be loaded: {why}")
 
 
-class Worker:
-    """One process and a thread that reads its replies. ``cell``: the kind of cell that it runs answers in, where they
-    are programs."""
+class LineProcess:
+    """One process that answers lines with lines, and a thread that reads these. ``end`` kills it with all that it
+    started; forgotten ones end with this process."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        errors: int | None = None,
+        end: Callable[[subprocess.Popen[bytes]], None] | None = None,
+    ) -> None:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,
+        )
+        assert process.stdin is not None and process.stdout is not None
+        self._process, self._requests = process, process.stdin
+        self.replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the process closed its output
+        threading.Thread(target=_forward_lines, args=(process.stdout, self.replies), daemon=True).start()
+        self._end = weakref.finalize(self, end or end_group, process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_killed(self) -> bool:
+        return not self._end.alive
+
+    def kill(self) -> None:
+        self._end()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a process that has gone away shows in the reply
+            self._requests.write((json.dumps(message) + "\n").encode("ascii"))
+            self._requests.flush()
+
+
+class Worker(LineProcess):
+    """A process that grades. ``cell``: the kind of cell that it runs answers in, where they are programs."""
 
     def __init__(self, memory: int, judging: tuple[str, ...], cell: Kind | None = None) -> None:
         root = str(Path(__file__).resolve().parents[2])
@@ -57,31 +100,11 @@ class Worker:
         environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p and p != root)])
         server = ["grade_worker", str(memory)] if cell is None else ["program_server", str(memory), cell]
         command = [sys.executable, "-P", "-m", f"cotrain.grading.{server[0]}", *server[1:], *judging]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._requests: IO[bytes] = self._process.stdin
-        self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the process closed its output
-        reader = threading.Thread(target=_forward_lines, args=(self._process.stdout, self._replies), daemon=True)
-        reader.start()
-        self._end = weakref.finalize(self, _end_group, self._process)
+        super().__init__(command, environment, subprocess.DEVNULL)
         self._what = "math-verify" if judging[0] == MATHEMATICS else " ".join(judging)
         self._least_patience_s = LEAST_PATIENCE_S if cell is None else 0.0
         self._ready = False
         self._asked = 0
-
-    @property
-    def is_killed(self) -> bool:
-        return not self._end.alive
-
-    def kill(self) -> None:
-        self._end()
 
     def request_grade(self, gold: str, answer: str, deadline_s: float) -> Grade:
         """Grade one answer; the process is killed when it does not reply as it should."""
@@ -94,10 +117,7 @@ class Worker:
                 raise NotLoaded(self._what, str(greeting.get("error")))
             self._ready = True
         self._asked += 1
-        request = json.dumps({"id": self._asked, "gold": gold, "answer": answer, "deadline_s": deadline_s}) + "\n"
-        with contextlib.suppress(OSError):  # a process that has gone away shows in the reply
-            self._requests.write(request.encode("ascii"))
-            self._requests.flush()
+        self.send({"id": self._asked, "gold": gold, "answer": answer, "deadline_s": deadline_s})
         reply = self._next_reply(max(PATIENCE * deadline_s, self._least_patience_s) + GRACE_S)
         if isinstance(reply, str):
             return Grade(value=None, reason=reply)
@@ -109,7 +129,7 @@ class Worker:
     def _next_reply(self, timeout_s: float) -> dict[str, Any] | str:
         """The next reply, or why there is none; then the process is killed."""
         try:
-            line = self._replies.get(timeout=timeout_s)
+            line = self.replies.get(timeout=timeout_s)
         except queue.Empty:
             self.kill()
             return "timeout"
@@ -126,7 +146,7 @@ def _forward_lines(stream: IO[bytes], replies: queue.SimpleQueue[bytes | None]) 
     replies.put(None)
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process with all that it started. Runs once, before anybody has waited for it: the id is still its own."""
     if sys.platform == "win32":
         process.kill()

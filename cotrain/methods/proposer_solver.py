@@ -7,10 +7,10 @@
             is the solvers' majority; the proposer is paid min(s, 1 − s) for its share s, minus the share of recent
             problems of the same shape; the solver learns where 0.3 ≤ s ≤ 0.8
 
-p is the share of ``group_size`` solvers that are right. Problems are word problems, read by a program
-(``tasks/words/reader.py``), which is the gate: it fails closed, and each reason is counted. A new problem enters the
-pool; where a proposal is none, the solvers get one of the pool again. The reader also judges in silence where it is no
-gate: ``proposer/truth/valid``, ``label_right``.
+p is the share of ``group_size`` solvers that are right. Word problems are read by a program of the package, which is
+the gate: it fails closed, and each reason is counted. For any other problems ``gate`` names a program of the user's
+(``rollout/readers.py``); rzero needs none. A new problem enters the pool; where a proposal is none, the solvers get one
+of the pool again. The program also judges in silence where it is no gate: ``proposer/truth/valid``, ``label_right``.
 
 Controls: ``proposer="frozen"`` writes as it was taught, "uniform" draws from the generator of problems, with ``fixed``
 all of one length; ``gate=False`` pays for whatever is written; ``invalid=-0.1`` is a penalty for what is none (``ssp``
@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from cotrain import OUTCOME, ConfigError, Objective, Phase, Positive, Recipe, Role, Sampling, Settings, Share
+from cotrain import OUTCOME, ConfigError, Objective, Phase, Positive, Recipe, Settings, Share
 from cotrain import alternate, frozen, grpo, common_roles, program, recipe, reinforce_pp, solve, solving
-from cotrain.rollout.proposals import LEARNABLE, Pay, Shown, of_length, propose_and_solve, write_problem
+from cotrain.rollout.proposals import LEARNABLE, Pay, Shown, of_length, propose_and_solve, proposer_role, write_problem
+from cotrain.rollout.readers import Check, reader_of
 from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems
-from cotrain.rollout.proposals import PROPOSE, PROPOSE_FULL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,31 +61,34 @@ def proposer_solver(
     pay: Pay | None = None,  # for how hard a problem is; by default as the variant has it
     target: Share = 0.5,  # share of right answers that pay="target" wants
     fixed: int | None = None,  # with proposer="uniform": operations of every problem
-    gate: bool | None = None,  # only pay for what the program reads as a problem
+    gate: bool | str | Check | None = None,  # only pay for what a program reads: my_file.py:function, of a problem
     band: tuple[float, float] | None = None,  # solvers learn where their share of right answers lies in it
     invalid: float = 0.0,  # reward of what is none
     reuse: Share = 1.0,  # problems of the pool are used again that at most this share solved
     cap: int = 16384,  # problems that the pool holds
     ratio: tuple[int, int] = (5, 15),  # of rzero: steps of the proposer and of the solver
 ) -> Recipe:
+    assert not isinstance(gate, str)  # the recipe has loaded it
     how, source = VARIANTS[variant], run.problems
-    how = replace(how, pay=pay or how.pay, gate=how.gate if gate is None else gate, band=band or how.band)
-    if not isinstance(source, WordProblems):
-        raise ConfigError(f"proposer_solver: no program reads problems of {source.name}; expected --tasks words")
+    how = replace(how, pay=pay or how.pay, gate=how.gate if gate is None else bool(gate), band=band or how.band)
+    reader = reader_of(source, None if isinstance(gate, bool) else gate, "proposer_solver", run.seed)
+    if how.gate and not reader.works_out:
+        raise ConfigError(
+            f"proposer_solver: no program works out problems of {source.name}; give --gate my_file.py:function, "
+            "--variant rzero without a gate, or --tasks words"
+        )
     if not how.gate:
         how = replace(how, labels="vote")  # nobody else knows an answer
+    if fixed is not None and not isinstance(source, WordProblems):
+        raise ConfigError(f"proposer_solver: fixed is for --tasks words, not for {source.name}; leave it out")
     if fixed is not None and (proposer != "uniform" or fixed < 1):
         raise ConfigError(f"proposer_solver: fixed is {fixed}; expected at least 1 operation, with proposer=uniform")
     learns, two = proposer == "trained", variant == "rzero" or proposer == "frozen"
     writer = "author" if proposer == "uniform" else "proposer" if two else "generator"
     if proposer != "uniform":
         common_roles.check_taught("proposer_solver", run.model)
-    proposer_role = Role(
-        policy=writer,
-        prompt=PROPOSE if common_roles.speaks_short(run.model) else PROPOSE_FULL,
-        sampling=Sampling(max_tokens=192 if common_roles.speaks_short(run.model) else 512),
-    )
-    roles = {"solver": common_roles.solver("generator", run.model), "proposer": proposer_role}
+    roles = {"solver": common_roles.solver("generator", run.model)}
+    roles["proposer"] = proposer_role(writer, run.model, reader)
     policies = {"generator": run.learner(), **run.start()}
     if writer == "proposer":
         policies["proposer"] = run.learner(lr=proposer_lr) if learns else frozen(run.model)
@@ -107,6 +110,7 @@ def proposer_solver(
         target=target,
         invalid=invalid,
         reuse=reuse,
+        reader=reader,
     )
 
     def make_phase(name: str, *due: str, group_size: int = 1) -> Phase:
@@ -121,7 +125,7 @@ def proposer_solver(
     else:
         phases, steps = [make_phase("solve", *(name for name in objectives))], (1,)
     if writer == "author":
-        write = write_problem if fixed is None else of_length(source, fixed)
+        write = of_length(source, fixed) if isinstance(source, WordProblems) and fixed else write_problem
         policies["author"] = program(write, tokens_of="generator")
     return run.recipe(
         f"proposer_solver-{variant}" if learns else f"proposer_solver-{variant}-{proposer}",

@@ -1,15 +1,15 @@
-"""A proposer writes word problems, solvers solve them, and each is paid by what the others make of it.
+"""A proposer writes problems, solvers solve them, and each is paid by what the others make of it.
 
 ``proposer_solver`` says which methods pay how. p is the share of solvers that are right by the label. The gate is a
-program that reads the problem and works it out (``tasks/words/reader.py``); it fails closed, with a reason that is
-counted. A text that held-out problems could have (``is_held_out``) is never learned from, with a gate or without.
+program that reads the problem and works it out (``readers.py``): the package's own of word problems, a user's of any
+others. A text that held-out problems could have is never learned from, with a gate or without; neither is one that the
+program fails on. The turn of such a proposal is masked, with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from random import Random
 from typing import Any, Literal
 
@@ -17,14 +17,18 @@ from cotrain.core.address import rng_of
 from cotrain.core.arguments import Positive
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, LABEL_RIGHT, Note
 from cotrain.core.signals import OUTCOME, Signal, gives
-from cotrain.core.types import ParseFailure, Task
-from cotrain.rollout.executor import Roles
-from cotrain.rollout.protocols import examine, plurality_answer
-from cotrain.rollout.role import Turn
+from cotrain.core.types import ParseFailure, Sampling, Task
+from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.executor import RoleHandle, Roles
+from cotrain.rollout.protocols import examine
+from cotrain.rollout.readers import WORDS, Reader, WordReader
+from cotrain.rollout.role import Role, Turn
+from cotrain.rollout.search import AskFailed
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
-from cotrain.tasks.words.problem import Problem
-from cotrain.tasks.words.reader import operation_string, problem_signature, read_problem, task_of
-from cotrain.tasks.words.source import BUCKETS, WordProblems, text_bucket
+from cotrain.rollout.votes import agrees_with, elected_turn, is_right
+from cotrain.tasks.words.source import WordProblems
+from cotrain.text.parsers import MAX_CHARS, UNFINISHED, behind_thoughts
+from cotrain.text.role_parsers import Query
 
 # Of proposers.
 PROPOSE = "{hint}\nWrite a problem:"
@@ -40,6 +44,10 @@ How many cakes are there?
 
 Begin with counts that are given, end with the question, and keep all counts between 1 and 99. Where an answer is asked
 for, the problem must have it; where another problem is shown, write a different one.
+
+{hint}"""
+PROPOSE_LIKE = """Write one new problem of the same kind as the one below, about something else. It must have one
+answer, which follows from its own text. Do not solve it. Write the problem alone, as <problem> ... </problem>
 
 {hint}"""
 
@@ -66,20 +74,57 @@ def proposer_pay(pay: str, p: float, target: float = 0.5) -> float:
     return 1.0 - abs(p - target) / max(target, 1.0 - target)
 
 
-@lru_cache(maxsize=4096)
-def shape_of(text: str) -> str:
-    read = read_problem(text)
-    return text if isinstance(read, ParseFailure) else operation_string(read)
+def proposer_role(policy: str, model: str, reader: Reader) -> Role:
+    """Writes a problem: field ``hint``, another problem or nothing. A word problem is all that it writes, any other one
+    stands in tags."""
+    short = speaks_short(model)
+    sampling = Sampling(max_tokens=192 if short else 512)
+    if isinstance(reader, WordReader):
+        return Role(policy=policy, prompt=PROPOSE if short else PROPOSE_FULL, sampling=sampling)
+    return Role(policy=policy, prompt=PROPOSE_LIKE, parse=parse_proposal, sampling=sampling)
 
 
-def is_held_out(text: str) -> bool:
-    """Whether a problem may be one of those that runs are tested on."""
-    return text_bucket(text) not in BUCKETS["train"]
+def parse_proposal(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
+    """The last ``<problem>…</problem>`` behind any thought; all that is said there where it has no such tag. Reasons of
+    failure: "too long", "unclosed think", "no problem"."""
+    if len(text) > MAX_CHARS:
+        return ParseFailure(reason="too long")
+    if (inside := behind_thoughts(text)) is None:
+        return ParseFailure(reason=UNFINISHED)
+    if "problem>" in inside:
+        _, opened, inside = inside.rpartition("</problem>")[0].rpartition("<problem>")
+        inside = inside if opened else ""
+    return Query(text=inside.strip()) if inside.strip() else ParseFailure(reason="no problem")
 
 
-def hint_of(task: Task, pool: TaskPool, shown: str) -> str:
+def hint_of(task: Task, pool: TaskPool, shown: str, reader: Reader) -> str:
+    """What a proposer is shown: a problem of the pool, where it is to see one. Where problems are not word problems, it
+    sees at least the task's, to know what they are like."""
     other = pool.draw_problem(rng_of("reference", task.id, len(pool.items))) if shown == "problem" else None
-    return "" if other is None else other.problem
+    return other.problem if other else "" if isinstance(reader, WordReader) else task.prompt
+
+
+def text_of(proposal: Turn) -> str:
+    """The problem that was written, "" for none."""
+    parsed = proposal.parsed
+    return proposal.text.strip() if parsed is None else str(parsed.text) if parsed.ok else ""
+
+
+async def read_proposal(
+    proposal: Turn, task: Task, reader: Reader, pool: TaskPool | None
+) -> tuple[str, Task | ParseFailure | None]:
+    """The text of the problem, "" where it has none, and what the reader says of it, with notes of what a program
+    knows. Raises AskFailed where the program fails."""
+    parsed, text = proposal.parsed, text_of(proposal)
+    found = parsed if isinstance(parsed, ParseFailure) else await reader.read(text, task)
+    if found is not None and reader.works_out:
+        proposal.note(VALID, isinstance(found, Task))
+    if isinstance(found, Task):
+        if found.difficulty:
+            proposal.note(DEPTH, found.difficulty)
+        if pool is not None:
+            proposal.note(NEW, reader.signature_of(text) not in pool.signatures)
+    return text, found
 
 
 @gives(LEARNABLE.to("proposer"), OUTCOME.to("solver"))
@@ -98,33 +143,40 @@ async def propose_and_solve(
     repeats: float,
     invalid: float,
     reuse: float,
+    reader: Reader = WORDS,
 ) -> None:
-    """One proposal and ``samples`` solutions, paid as the variant says. ``reuse``: of the pool's problems, those that
-    no larger share solved are given to the solvers where the proposal is not valid."""
-    proposal = await roles.proposer(hint=hint_of(task, pool, shown), problem=task.prompt)
-    text = proposal.text.strip()
-    parsed = read_problem(text)
-    problem = None if isinstance(parsed, ParseFailure) else parsed
-    proposal.note(VALID, problem is not None)
-    if problem is not None:
-        proposal.note(DEPTH, float(len(problem.needed)))
-        proposal.note(NEW, problem_signature(problem) not in pool.signatures)
-    held_out = is_held_out(text)
-    if isinstance(parsed, ParseFailure) or held_out:
-        proposal.show(FAILURE, parsed.reason if isinstance(parsed, ParseFailure) else "held out")
-    if (problem is None and gate) or held_out or not text:
-        proposal.reward(LEARNABLE, invalid)
+    """One proposal and ``samples`` solutions, paid as the variant says. ``gate``: pay only for what ``reader`` reads.
+    ``reuse``: of the pool's problems, those that no larger share solved are given to the solvers where the proposal is
+    not valid."""
+    proposal = await roles.proposer(hint=hint_of(task, pool, shown, reader), problem=task.prompt)
+    refused = True
+    try:
+        text, found = await read_proposal(proposal, task, reader, pool)
+        held_out = reader.is_held_out(text)
+        if isinstance(found, ParseFailure) or held_out:
+            proposal.show(FAILURE, found.reason if isinstance(found, ParseFailure) else "held out")
+        refused = (gate and not isinstance(found, Task)) or held_out or not text
+        if refused:
+            proposal.reward(LEARNABLE, invalid)
+    except AskFailed as error:
+        proposal.show(FAILURE, str(error))
+        proposal.fail(str(error))
+    if refused:
         if (old := pool.draw_problem(rng_of("replay", proposal.id, task.id), below=reuse)) is not None:
-            old_parsed = read_problem(old.problem)
-            old_problem = None if isinstance(old_parsed, ParseFailure) else old_parsed
-            share = await solve_proposal(task, roles, old.problem, old_problem, proposal, samples, labels, band)
-            proposal.show(REPLAYED, (old.signature, share))
+            known = reader.recall(old.problem, old.answer, task)
+            share = await solve_proposal(task, roles, old.problem, known, proposal, samples, labels, band)
+            if share is not None:
+                proposal.show(REPLAYED, (old.signature, share))
         return
-    share = await solve_proposal(task, roles, text, problem, proposal, samples, labels, band)
-    name = text if problem is None else problem_signature(problem)
+    known = found if isinstance(found, Task) else None
+    share = await solve_proposal(task, roles, text, known, proposal, samples, labels, band)
+    if share is None:
+        proposal.fail("ungraded")
+        return
     proposal.note(SOLVED, share)
-    proposal.show(MINTED, (text, "" if problem is None else str(problem.answer), name, share))
-    alike = [shape_of(item.problem) == shape_of(text) for item in pool.items[-RECENT:]] if repeats else []
+    proposal.show(MINTED, (text, str(known.answer) if known else "", reader.signature_of(text), share))
+    shape = reader.shape_of(text)
+    alike = [reader.shape_of(item.problem) == shape for item in pool.items[-RECENT:]] if repeats else []
     proposal.reward(LEARNABLE, proposer_pay(pay, share, target) - repeats * sum(alike) / max(1, len(alike)))
 
 
@@ -132,32 +184,39 @@ async def solve_proposal(
     task: Task,
     roles: Roles,
     text: str,
-    problem: Problem | None,
+    known: Task | None,
     proposal: Turn,
     samples: int,
     labels: str,
     band: tuple[float, float],
-) -> float:
-    """Solve it ``samples`` times; returns the share that is right by the label. Outside of ``band`` nobody is paid. The
-    truth is noted where the program knows it."""
-    turns = await roles.solver.many(samples, group=proposal.id, problem=text)
-    if problem is not None:
-        minted = task_of(problem, f"{task.id}/proposed")
-        turns = [t for t in turns if await examine(minted, roles, t) is not None]
-    else:
-        for turn in turns:
-            turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
-    label = plurality_answer(turns) if labels == "vote" else None if problem is None else str(problem.answer)
-    right_by_label = [label is not None and t.parsed.ok and t.parsed.answer == label for t in turns]
-    if labels == "program":
-        right_by_label = [bool(CORRECT.of(t)) for t in turns]
-    share = sum(right_by_label) / max(1, len(right_by_label))
+) -> float | None:
+    """Solve it ``samples`` times; returns the share that is right by the label, None where no answer could be graded.
+    Outside of ``band`` nobody is paid. The truth is noted where a program knows it."""
+    turns = await answer_proposal(roles.solver, samples, text, known, roles, group=proposal.id)
+    if not turns:
+        return None
+    elected = elected_turn(turns) if labels == "vote" else None
+    right_by_label = [agrees_with(t, elected) if labels == "vote" else bool(CORRECT.of(t)) for t in turns]
+    share = sum(right_by_label) / len(right_by_label)
     for turn, right in zip(turns, right_by_label, strict=True):
         if band[0] <= share <= band[1]:
             turn.reward(OUTCOME, float(right))
-        if problem is not None and label is not None:
-            turn.note(LABEL_RIGHT, label == str(problem.answer))
+        if known is not None and (elected is not None or labels == "program"):
+            turn.note(LABEL_RIGHT, elected is None or is_right(elected))
     return share
+
+
+async def answer_proposal(
+    solver: RoleHandle, samples: int, text: str, known: Task | None, roles: Roles, group: str | None
+) -> list[Turn]:
+    """Solutions of a proposed problem, with the truth noted where a program knows it; those whose grading failed are
+    left out."""
+    turns = await solver.many(samples, group=group, problem=text)
+    if known is not None:
+        return [turn for turn in turns if await examine(known, roles, turn) is not None]
+    for turn in turns:
+        turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
+    return turns
 
 
 def write_problem(fields: Mapping[str, Any], rng: Random) -> str:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -81,17 +82,25 @@ def check_search(search: object, where: str) -> None:
         raise ConfigError(f"search of {where}: {name!r} is no async function; expected `async def {name}(query)`")
 
 
-class SearchFailed(Exception):
-    """Why a search gave nothing that can be read: a short fixed phrase, a metric's key."""
+class AskFailed(Exception):
+    """Why a function of the user's gave nothing that can be read: a short fixed phrase, a metric's key."""
+
+
+async def ask_function(function: Callable[[str], Any], text: str, name: str, limit_s: float | None = None) -> Any:
+    """What an async function of the user's makes of a text; the engine goes on meanwhile. Raises AskFailed for whatever
+    it raises and, after ``limit_s``, "timeout", each behind the ``name``."""
+    limit = asyncio.timeout(limit_s)
+    try:
+        with awaiting_server():
+            async with limit:
+                return await function(text)
+    except Exception as error:  # a user's code
+        raise AskFailed(f"{name}: {'timeout' if limit.expired() else type(error).__name__}") from error
 
 
 async def ask_search(search: Search, query: str) -> tuple[str, ...]:
-    """What a search finds; the engine goes on meanwhile. Raises SearchFailed."""
-    try:
-        with awaiting_server():
-            found = await search(query)
-    except Exception as error:  # a user's code
-        raise SearchFailed(f"search: {type(error).__name__}") from error
+    """What a search finds. Raises AskFailed."""
+    found = await ask_function(search, query, "search")
     if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(one, str) for one in found):
-        raise SearchFailed("search: no list of texts")
+        raise AskFailed("search: no list of texts")
     return tuple(found)

@@ -129,8 +129,11 @@ class CoTrainer:
         self._stoppable.stopping = stopping
 
     def close(self) -> None:
-        """Let go of what the backend holds: processes, connections."""
+        """Let go of what the backend and the options of protocols hold: processes, connections."""
         self.plays.close()
+        for option in (one for phase in self.recipe.schedule.phases for one in phase.options.values()):
+            if callable(close := getattr(option, "close", None)):
+                close()
         self._loop.run_to_end(self.backend.close())
         self._loop.close()
 

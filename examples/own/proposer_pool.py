@@ -26,7 +26,7 @@ from cotrain import (
     solving,
     together,
 )
-from cotrain.rollout.proposals import is_held_out
+from cotrain.rollout.readers import is_held_out
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.tasks.words.reader import problem_signature, read_problem, task_of
 

@@ -25,7 +25,7 @@ from cotrain.core.types import ParseFailure
 from cotrain.methods.mae.evolve import parse_score
 from cotrain.models.load import describe_model
 from cotrain.rollout.common_roles import FORMAT_MARK, check_taught, speaks_short
-from cotrain.rollout.proposals import is_held_out
+from cotrain.rollout.readers import is_held_out
 from cotrain.tasks.words.reader import read_problem
 from cotrain.tasks.words.source import study_problems
 from tests.helpers import TINY

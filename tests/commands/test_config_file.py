@@ -91,3 +91,12 @@ def test_values_of_another_kind_are_refused(keys):
     parser, _ = parser_of("tango", find_recipe("tango"))
     with pytest.raises(ConfigError, match="expected"):
         config_words("f", keys, parser)
+
+
+def test_a_switch_that_may_name_a_function_is_given_in_all_three_ways():
+    parser, _ = parser_of("proposer_solver", find_recipe("proposer_solver"))
+    for given, words in ((True, ["--gate"]), (False, ["--no-gate"]), ("mine.py:check", ["--gate", "mine.py:check"])):
+        assert config_words("f", {"gate": given}, parser) == words
+        assert parser.parse_strictly(words).gate == given
+    with pytest.raises(ConfigError, match="--no-gate: expected no value"):
+        parser.parse_strictly(["--no-gate", "mine.py:check"])

@@ -1,15 +1,23 @@
 """Search over checked steps: which node is next, what passes, what is learned, and practice on one target."""
 
+import asyncio
+import json
 import math
 import random
+import shutil
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from cotrain import api
+from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Sampling
+from cotrain.grading.step_checker import CheckedSteps, StepChecker
 from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.methods.alphaproof.recipe import alphaproof
@@ -18,7 +26,7 @@ from cotrain.methods.alphaproof.variants import Variants, draw_variant, facts_ne
 from cotrain.methods.magrpo.halves import Halves
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
-from cotrain.tasks.sources import from_description
+from cotrain.tasks.sources import from_description, task_source
 from cotrain.tasks.words.problem import Fact
 from cotrain.tasks.words.reader import problem_signature, read_problem, task_of
 from cotrain.tasks.words.source import WordProblems
@@ -184,3 +192,101 @@ def test_what_it_refuses():
         alphaproof(budget=0, **SMALL)
     with pytest.raises(ConfigError, match="target is -1"):
         alphaproof(target=-1, **SMALL)
+
+
+WORDS = """import json, sys
+from cotrain.core.types import ParseFailure
+from cotrain.tasks.words.oracle import grade_steps, parse_integer
+from cotrain.tasks.words.reader import read_problem
+for line in sys.stdin:
+    asked = json.loads(line)
+    problem, steps = read_problem(asked["problem"]), tuple(asked["steps"])
+    if isinstance(problem, ParseFailure):
+        print(json.dumps({"id": asked["id"], "ok": [False] * len(steps)}), flush=True)
+        continue
+    judged = grade_steps(problem, steps)
+    right = asked["answer"] is not None and parse_integer(asked["answer"]) == problem.answer
+    said = {"ok": judged.ok, "reasons": judged.reasons, "done": right and all(judged.ok)}
+    print(json.dumps({"id": asked["id"], **said}), flush=True)
+"""
+
+
+@pytest.fixture
+def words_checker(tmp_path):
+    (tmp_path / "words.py").write_text(WORDS, encoding="utf-8")
+    checker = StepChecker(f"{sys.executable} {tmp_path / 'words.py'}")
+    yield checker
+    checker.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [
+        ([A, FALSE, FALSE, B, A, A, B, "no step</step>", "<answer>9</answer>", END], {}),
+        ([A + B + "<answer>9</answer>", FALSE + B + END, A + A + END, "", A + B + END, ""], {"search": False}),
+        ([A, A, B, B, "<answer>9</answer>", END], {"verdicts": "answer"}),
+    ],
+)
+def test_a_checker_that_is_a_process_gives_the_verdicts_of_the_one_that_is_built_in(said, options, words_checker):
+    plain, checked = proved(*said, **options), proved(*said, checker=words_checker, **options)
+    assert [(t.text, t.truth, t.parsed, t.signals) for t in checked] == [
+        (t.text, t.truth, t.parsed, t.signals) for t in plain
+    ]
+    assert chain(plain)
+
+
+class Fixed:
+    """A checker that says this of every chain."""
+
+    def __init__(self, said):
+        self.said = said
+
+    async def check(self, problem, steps, answer):
+        return self.said
+
+
+def test_a_chain_that_is_done_needs_no_answer_and_a_checker_that_fails_is_counted():
+    done = CheckedSteps(ok=(True,), reasons=("",), done=True)
+    traces = proved(A, FALSE, checker=Fixed(done))
+    assert chain(traces) == [A] and passed(traces) == [True, None]
+    traces = proved(*[A] * 4, budget=3 * len(A), checker=Fixed("checker: died"))
+    assert chain(traces) == [] and passed(traces) == [None] * 4
+    assert {t.parsed["failure"] for t in traces} == {"checker: died"}
+
+
+@pytest.mark.whole
+def test_a_run_takes_any_problems_with_a_checker_and_leaves_no_process(tmp_path):
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(60)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "check.py").write_text(
+        "import json, os, sys\n"
+        f"print(os.getpid(), file=open({str(tmp_path / 'pid')!r}, 'w'), flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    asked = json.loads(line)\n"
+        "    if asked['id'] % 5 == 4:\n        os._exit(1)\n"
+        "    print(json.dumps({'id': asked['id'], 'ok': [True] * len(asked['steps'])}), flush=True)\n",
+        encoding="utf-8",
+    )
+    tasks, settings = task_source("jsonl", str(tmp_path / "mine.jsonl")), {**SMALL, "evaluation_tasks": 1}
+    made = alphaproof(
+        **{**settings, "tasks": tasks}, steps=2, budget=200, checker=f"{sys.executable} {tmp_path / 'check.py'}"
+    )
+    api.run(override(made, ["evaluation.group_size=1", "evaluation.greedy=false"]), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 2 and any("prover/parse_failure/checker: died" in row for row in rows)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    with pytest.raises(ConfigError, match="jsonl has no variants of a target"):
+        alphaproof(**{**settings, "tasks": tasks}, checker="true", target=0)
+    with pytest.raises(ConfigError, match=r"give --checker 'python my_checker\.py'"):
+        alphaproof(**{**settings, "tasks": tasks})
+
+
+@pytest.mark.skipif(shutil.which("lean") is None, reason="lean is not installed")
+def test_lean_speaks_the_protocol(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/methods/alphaproof.md").read_text(encoding="utf-8")
+    (tmp_path / "lean.py").write_text(page.partition("```py\n")[2].partition("```")[0], encoding="utf-8")
+    checker, theorem = StepChecker(f"{sys.executable} {tmp_path / 'lean.py'}"), "theorem t (p : Prop) : p → p := by"
+    found = [asyncio.run(checker.check(theorem, steps, None)) for steps in (("intro h",), ("intro h", "exact h"))]
+    wrong = asyncio.run(checker.check(theorem, ("exact nothing",), None))
+    checker.close()
+    assert [one.done for one in found] == [False, True] and found[0].ok == (True,) and wrong.ok == (False,)

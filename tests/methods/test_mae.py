@@ -159,8 +159,8 @@ def test_controls_and_refusals():
     assert made.roles["judge"].policy == made.roles["rater"].policy == "judge" and "judge" not in made.objectives
     assert mae(judge="oracle", **SMALL).schedule.phases[0].options["oracle"] is True
     assert [o.policy for o in mae(**SMALL).objectives.values()] == ["generator"] * 3
-    with pytest.raises(ConfigError, match="no program reads problems of games:kuhn"):
-        mae(tasks=Games())
+    with pytest.raises(ConfigError, match=r"no program works out problems of games:kuhn.*--gate my_file\.py:function"):
+        mae(tasks=Games(), judge="oracle")
     with pytest.raises(ConfigError, match=r"mae: the model 'embedded' was not taught .*; expected 'embedded-proposer'"):
         mae(model="embedded")
     with pytest.raises(ConfigError, match=r"quality is 1\.5"):

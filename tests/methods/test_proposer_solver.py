@@ -175,7 +175,7 @@ def test_variants_and_controls():
     with pytest.raises(ConfigError, match="proposer_solver: the model 'embedded' was not taught"):
         proposer_solver(model="embedded")
     assert proposer_solver().policies["generator"].model == "embedded-proposer"
-    with pytest.raises(ConfigError, match="no program reads problems of games:kuhn"):
+    with pytest.raises(ConfigError, match="no program works out problems of games:kuhn"):
         proposer_solver(tasks=Games())
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError, DataError
-from cotrain.rollout.search import Library, SearchFailed, ask_search
+from cotrain.rollout.search import AskFailed, Library, ask_search
 from cotrain.tasks.sources import task_source
 
 FACTS = ["Mia has 4 apples.", "A pear costs 2 coins.", "There are 12 kites in the shop.", "Kites are red."]
@@ -67,7 +67,7 @@ async def numbers(query):
     [(raises, "search: TimeoutError"), (one_text, "search: no list of texts"), (numbers, "search: no list of texts")],
 )
 def test_a_search_that_fails_has_a_reason(search, reason):
-    with pytest.raises(SearchFailed, match=reason):
+    with pytest.raises(AskFailed, match=reason):
         asyncio.run(ask_search(search, "kites"))
 
 

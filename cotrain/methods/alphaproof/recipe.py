@@ -8,6 +8,8 @@ chain are learned by cross-entropy, as in AlphaZero's loop. Nobody but the progr
 variants of it: other numbers, and questions from the middle of its chain (``methods/alphaproof/variants.py``). The test
 split is the target, so the figures at the end are about it alone; it is not among its variants.
 
+``checker`` starts a program of the user's that checks the steps of any problems (``grading/step_checker.py``).
+
 Controls: ``search=False`` samples whole solutions with the same budget of tokens, and learns those that are right in
 every step; ``verdicts="answer"`` searches without a verdict on steps; ``practice=False`` spends the tokens of test-time
 RL on the target itself: with ``search=False`` that is plain sampling, as nothing is learned before it is solved.
@@ -23,6 +25,7 @@ from functools import partial
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Sampling, Settings, Share, Sft
 from cotrain import alternate, common_roles, recipe, solve, solving
+from cotrain.core.types import TaskSource
 from cotrain.methods.alphaproof.step_search import ON_CHAIN, Verdicts, prove
 from cotrain.tasks.words.source import WordProblems, study_problems
 from cotrain.methods.alphaproof.variants import Variants
@@ -40,17 +43,24 @@ def alphaproof(
     among: str = "ood_length",  # split of the target
     practice: bool = True,  # on variants of the target; else on itself
     beginnings: Share = 0.5,  # share of the variants that ask for the middle of its chain
+    checker: str | None = None,  # command of a program that checks steps: "python my_checker.py"
 ) -> Recipe:
     source = study_problems() if run.tasks is None else run.tasks
-    if not isinstance(source, WordProblems) or source.modulus is not None:
-        raise ConfigError(f"alphaproof: no program checks the steps of {source.name}; expected --tasks words")
+    is_words = isinstance(source, WordProblems) and source.modulus is None
+    if not is_words and checker is None:
+        raise ConfigError(
+            f"alphaproof: no program checks the steps of {source.name}; give --checker 'python my_checker.py', or "
+            "--tasks words"
+        )
+    if target is not None and not is_words:
+        raise ConfigError(f"alphaproof: {source.name} has no variants of a target; expected --tasks words")
     if budget < 1 or width < 1:
         raise ConfigError(f"alphaproof: budget is {budget} and width {width}; expected at least 1")
     if target is None and not practice:
         raise ConfigError("alphaproof: practice=False is about a target; add target=0")
     if target is not None and target < 0:
         raise ConfigError(f"alphaproof: target is {target}; expected the place of a problem, counted from 0")
-    tasks: WordProblems | Variants = source
+    tasks: TaskSource = source
     if target is not None:
         of = source.describe()["settings"]
         tasks = Variants(of=of, split=among, index=target, practice=practice, beginnings=beginnings)
@@ -59,6 +69,10 @@ def alphaproof(
     most = solver.sampling.max_tokens if not search else 64 if short else 256  # of a solution, or of a step
     prover = replace(solver, parse=None, sampling=Sampling(max_tokens=most))
     play = partial(prove, budget=budget, width=width, search=search, verdicts=verdicts)
+    if checker is not None:
+        from cotrain.grading.step_checker import StepChecker
+
+        play = partial(play, checker=StepChecker(checker))
     phase = Phase(name="prove", protocol=play, objectives=("generator",), group_size=1)
     return run.recipe(
         "alphaproof" + ("" if search else "-samples") + ("" if target is None else "-target"),

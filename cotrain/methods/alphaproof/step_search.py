@@ -10,9 +10,10 @@
       └─ <step> b=…</step>        wrong   ✗
 
 Which node next: the largest mean of log π over the tokens of its chain, less 1 for each time that it was tried. It ends
-with the first right chain, or when ``budget`` tokens were sampled. ``search=False`` is the control at equal tokens:
-whole solutions, ``width`` at once, until one is right in every step. ``verdicts="answer"`` searches blind: every step
-that is one is taken for right until the answer is judged.
+with the first right chain, or when ``budget`` tokens were sampled. The program is the problem's oracle, or one of the
+user's (``grading/step_checker.py``), which may call a chain complete before it has an answer. ``search=False`` is the
+control at equal tokens: whole solutions, ``width`` at once, until one is right in every step. ``verdicts="answer"``
+searches blind: every step that is one is taken for right until the answer is judged.
 
 Every turn gets the signal ``on_chain``: 1 on those of the chain that was found, else 0. Left out: a value network (the
 mean of log π stands in for it), a prior over visits, branches that must all be proved (AND nodes): steps of word
@@ -23,11 +24,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
-from cotrain.core.notes import PROBLEM, Finding, Note
+from cotrain.core.notes import FAILURE, PROBLEM, Finding, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import ParseFailure, Task
 from cotrain.rollout.conversation import Conversation
@@ -35,6 +36,9 @@ from cotrain.rollout.executor import Roles
 from cotrain.rollout.protocols import CLOSING
 from cotrain.rollout.role import Turn
 from cotrain.text.parsers import tagged_solution
+
+if TYPE_CHECKING:
+    from cotrain.grading.step_checker import CheckedSteps, StepChecker
 
 ON_CHAIN = Signal("on_chain", meaning="1 on a step of the chain that was found right, else 0")
 PROVED = Note[bool]("proved", bool, "was a chain found of which every step and the answer are right")
@@ -76,17 +80,14 @@ async def prove(
     width: Positive = 4,
     search: bool = True,
     verdicts: Verdicts = "steps",
+    checker: StepChecker | None = None,
 ) -> None:
     """One problem, see above. The first turn notes whether a chain was found, and what was spent of the budget, which
     the last expansion may overdraw. Raises UnknownName for ``verdicts``."""
     if verdicts not in get_args(Verdicts):
         raise UnknownName("verdicts", verdicts, get_args(Verdicts))
-    root = ChainNode(roles.prover.begin(problem=task.prompt))
-    find = (
-        _search_chain(task, roles, root, budget, width, verdicts)
-        if search
-        else _draw_solutions(task, roles, root, budget, width)
-    )
+    root, judge = ChainNode(roles.prover.begin(problem=task.prompt)), ChainJudge(task, roles, verdicts, checker)
+    find = _search_chain(judge, root, budget, width) if search else _draw_solutions(judge, root, budget, width)
     chain, all_turns = await find
     chain_ids = {turn.id for turn in chain}
     for turn in all_turns:
@@ -96,8 +97,66 @@ async def prove(
     all_turns[0].note(SPENT, sum(map(tokens_of, all_turns)) / budget)
 
 
+@dataclass(frozen=True, slots=True)
+class ChainJudge:
+    """What the program says of chains of one problem: the oracle of its source, or ``checker``."""
+
+    task: Task
+    roles: Roles
+    verdicts: str
+    checker: StepChecker | None
+
+    async def judge_step(self, turn: Turn, steps: tuple[str, ...], count: int) -> tuple[bool, bool]:
+        """Whether the last of ``count`` steps passes, and whether the chain is a proof as it stands."""
+        found: CheckedSteps | str | None = None
+        if self.checker is not None and self.verdicts == "steps" and len(steps) == count:
+            async with self.roles.busy():
+                found = await self.checker.check(self.task.prompt, steps, None)
+        if isinstance(found, str):
+            note_failure(turn, found)
+            return False, False
+        if found is None:
+            reason = wrong_reason(self.task, steps, count, self.verdicts if self.checker is None else "answer")
+        else:
+            wrong = (reason or "wrong" for reason, ok in zip(found.reasons, found.ok, strict=True) if not ok)
+            reason = next(wrong, None)
+        turn.note(STEP_PASSED, reason is None)
+        turn.show(STRUCK, reason or "")
+        return reason is None, reason is None and found is not None and found.done
+
+    async def judge_end(self, turn: Turn, text: str, struck: str) -> bool:
+        """Whether all steps of a whole solution and its answer are right. ``struck``: why not, as it is shown."""
+        right = await self._is_right(text)
+        if isinstance(right, str):
+            note_failure(turn, right)
+            return False
+        turn.note(STEP_PASSED, right)
+        turn.show(STRUCK, "" if right else struck)
+        return right
+
+    async def _is_right(self, text: str) -> bool | str:
+        task, parsed = self.task, tagged_solution(text)
+        if isinstance(parsed, ParseFailure):
+            return False
+        if (task.gradable or self.checker is None) and (await self.roles.grade(task, text)).value is not True:
+            return False
+        steps = tuple(step.text for step in parsed.steps)
+        if self.checker is None:
+            judged = task.grade_steps(steps)
+            return judged is None or all(judged.ok)
+        async with self.roles.busy():
+            found = await self.checker.check(task.prompt, steps, parsed.answer)
+        return found if isinstance(found, str) else found.done and all(found.ok)
+
+
+def note_failure(turn: Turn, reason: str) -> None:
+    """The program said nothing of a turn: it is not gone on from, and counted."""
+    turn.show(FAILURE, reason)
+    turn.show(STRUCK, reason)
+
+
 async def _search_chain(
-    task: Task, roles: Roles, root: ChainNode, budget: int, width: int, verdicts: str
+    judge: ChainJudge, root: ChainNode, budget: int, width: int
 ) -> tuple[tuple[Turn, ...], list[Turn]]:
     """The chain that was found, () for none, and all turns."""
     nodes, all_turns, seen_states = [root], list[Turn](), set[frozenset[str]]()
@@ -108,17 +167,14 @@ async def _search_chain(
         all_turns += turns
         for turn in turns:
             if turn.text.endswith(END):
-                right = await _ends_right(task, roles, node.chain_text + turn.text)
-                turn.note(STEP_PASSED, right)
-                turn.show(STRUCK, "" if right else "wrong end")
-                if right:
+                if await judge.judge_end(turn, node.chain_text + turn.text, "wrong end"):
                     return (*node.turns, turn), all_turns
                 continue
             steps = steps_in(node.chain_text + turn.text)
-            reason = wrong_reason(task, steps, len(node.steps) + 1, verdicts)
-            turn.note(STEP_PASSED, reason is None)
-            turn.show(STRUCK, reason or "")
-            if reason is None and (state := frozenset(steps)) not in seen_states:
+            passes, is_proof = await judge.judge_step(turn, steps, len(node.steps) + 1)
+            if is_proof:
+                return (*node.turns, turn), all_turns
+            if passes and (state := frozenset(steps)) not in seen_states:
                 seen_states.add(state)
                 nodes.append(ChainNode(turn.chat, (*node.turns, turn), steps))
     return (), all_turns
@@ -130,7 +186,7 @@ def steps_in(text: str) -> tuple[str, ...]:
 
 
 def wrong_reason(task: Task, steps: tuple[str, ...], count: int, verdicts: str) -> str | None:
-    """Why the program does not let the last of ``count`` steps pass; None where it does."""
+    """Why the oracle does not let the last of ``count`` steps pass; None where it does."""
     if len(steps) != count:
         return "no step"
     if verdicts == "answer":
@@ -139,17 +195,8 @@ def wrong_reason(task: Task, steps: tuple[str, ...], count: int, verdicts: str) 
     return "nobody knows" if judged is None else judged.reasons[-1] or None
 
 
-async def _ends_right(task: Task, roles: Roles, text: str) -> bool:
-    """Are all steps of a whole solution and its answer right?"""
-    parsed = tagged_solution(text)
-    if isinstance(parsed, ParseFailure) or (await roles.grade(task, text)).value is not True:
-        return False
-    judged = task.grade_steps(tuple(step.text for step in parsed.steps))
-    return judged is None or all(judged.ok)
-
-
 async def _draw_solutions(
-    task: Task, roles: Roles, root: ChainNode, budget: int, width: int
+    judge: ChainJudge, root: ChainNode, budget: int, width: int
 ) -> tuple[tuple[Turn, ...], list[Turn]]:
     """The control: whole solutions of the same policy."""
     all_turns: list[Turn] = []
@@ -157,10 +204,7 @@ async def _draw_solutions(
         turns = await root.chat.many(width)
         all_turns += turns
         for turn in turns:
-            right = await _ends_right(task, roles, turn.text)
-            turn.note(STEP_PASSED, right)
-            turn.show(STRUCK, "" if right else "wrong somewhere")
-            if right:
+            if await judge.judge_end(turn, turn.text, "wrong somewhere"):
                 return (turn,), all_turns
     return (), all_turns
 

@@ -8,8 +8,8 @@ mean score of a question, D = 1 − the mean score of the answers to it, and F w
     judge      F alone: one pair of score tags 1, several ½, none 0
 
 No truth is in any of these. What a program knows of it is noted: is the question a problem that it can read, and is the
-answer the one that it works out. ``truth`` mixes it into the judge's reward, ``paid="oracle"`` into the place of all
-scores; both are controls.
+answer the one that it works out (``rollout/readers.py``; nothing, where there is no such program). ``truth`` mixes it
+into the judge's reward, ``oracle`` puts it into the place of all scores; both are controls.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any
 
 from cotrain.core.arguments import Positive
 from cotrain.core.address import rng_of
-from cotrain.core.notes import ANSWER, CORRECT, FAILURE, Note
+from cotrain.core.notes import CORRECT, FAILURE, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.judges import guarded_fields
-from cotrain.rollout.proposals import DEPTH, NEW, VALID, hint_of, is_held_out
+from cotrain.rollout.proposals import answer_proposal, hint_of, read_proposal, text_of
 from cotrain.rollout.protocols import examine
+from cotrain.rollout.readers import WORDS, Reader
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role, Turn
+from cotrain.rollout.search import AskFailed
 from cotrain.rollout.stores import MINTED, PoolProblem, TaskPool
-from cotrain.tasks.words.problem import Problem
-from cotrain.tasks.words.reader import read_problem, problem_signature, task_of
 from cotrain.text.parsers import MAX_CHARS
 
 EARNED = Signal("earned", meaning="what a proposer, solver or judge earns, in [0, 1]")
@@ -120,18 +120,19 @@ class TextScorer:
     """How scores are asked for and what they pay."""
 
     roles: Roles
+    reader: Reader = WORDS
     votes: int = 1  # scores of one text
     truth: float = 0.0  # share of the truth in a judge's reward
     oracle: bool = False  # scores are the truth, where it is known
 
-    async def score_question(self, turn: Turn, problem: Problem | None) -> float:
-        """Q of a question."""
+    async def score_question(self, turn: Turn, text: str, valid: bool | None) -> float:
+        """Q of the question ``text`` of a turn."""
         guarded = "nonce" in self.roles.rater.fields
-        fields: dict[str, Any] = {"problem": turn.text.strip()}
+        fields: dict[str, Any] = {"problem": text}
         if guarded:
             fields = guarded_fields(self.roles.nonce(turn), **fields)
         said = await self.roles.rater.many(self.votes, group=f"{turn.id}/rated", parent=turn, **fields)
-        return self._pay_and_average(said, problem is not None)
+        return self._pay_and_average(said, valid)
 
     async def score_answer(self, turn: Turn, text: str) -> float:
         """The score of an answer to ``text``."""
@@ -178,10 +179,11 @@ async def evolve(
     shown_share: float = 0.5,
     truth: float = 0.0,
     oracle: bool = False,
+    reader: Reader = WORDS,
 ) -> None:
     """One question, with ``samples`` trial answers for its difficulty, and ``samples`` answers to a question of the
     pool. The proposer is shown a problem of the pool with probability ``shown_share``."""
-    scorer = TextScorer(roles=roles, votes=votes, truth=truth, oracle=oracle)
+    scorer = TextScorer(roles=roles, reader=reader, votes=votes, truth=truth, oracle=oracle)
     await _play_proposer(
         task, scorer, pool, samples, quality, shown_share
     )  # first: both ask the judge, whose calls count
@@ -192,22 +194,23 @@ async def _play_proposer(
     task: Task, scorer: TextScorer, pool: TaskPool, samples: int, quality: float, shown_share: float
 ) -> None:
     sees = rng_of("reference?", task.id, len(pool.items)).random() < shown_share
-    proposal = await scorer.roles.proposer(hint=hint_of(task, pool, "problem" if sees else ""), problem=task.prompt)
-    text = proposal.text.strip()
-    problem = note_proposal(proposal, pool)
-    if not is_question(text):
+    reader = scorer.reader
+    hint = hint_of(task, pool, "problem" if sees else "", reader)
+    proposal = await scorer.roles.proposer(hint=hint, problem=task.prompt)
+    text, known, valid = await note_proposal(proposal, task, reader, pool)
+    if not text or (proposal.parsed is None and not is_question(text)):
         proposal.reward(EARNED, 0.0)
         return
-    question_score = await scorer.score_question(proposal, problem)
+    question_score = await scorer.score_question(proposal, text, valid)
     proposal.note(QUALITY, question_score)
     if question_score < quality:
         proposal.reward(EARNED, (question_score + 1.0) / 3)
         return
-    name = text if problem is None else problem_signature(problem)
-    scores = await _solve_and_score(task, scorer, "trial", text, problem, samples, str(proposal.address))
+    scores = await _solve_and_score(task, scorer, "trial", text, known, samples, str(proposal.address))
     share = sum(scores) / max(1, len(scores))
-    if not is_held_out(text):
-        proposal.show(MINTED, (text, "" if problem is None else str(problem.answer), name, share))
+    if not reader.is_held_out(text):
+        answer = str(known.answer) if known else ""
+        proposal.show(MINTED, (text, answer, reader.signature_of(text), share))
     proposal.reward(EARNED, (question_score + 1.0 - share + 1.0) / 3)
 
 
@@ -215,9 +218,8 @@ async def _play_solver(task: Task, scorer: TextScorer, pool: TaskPool, samples: 
     drawn: PoolProblem | None = pool.draw_problem(rng_of("from the pool", task.id, len(pool.items)))
     if drawn is None:
         return
-    read = read_problem(drawn.problem)
-    problem = None if isinstance(read, ParseFailure) else read
-    await _solve_and_score(task, scorer, "solver", drawn.problem, problem, samples, None, paid=True)
+    known = scorer.reader.recall(drawn.problem, drawn.answer, task)
+    await _solve_and_score(task, scorer, "solver", drawn.problem, known, samples, None, paid=True)
 
 
 async def _solve_and_score(
@@ -225,20 +227,14 @@ async def _solve_and_score(
     scorer: TextScorer,
     role: str,
     text: str,
-    problem: Problem | None,
+    known: Task | None,
     samples: int,
     group: str | None,
     *,
     paid: bool = False,
 ) -> list[float]:
-    """Answers to a question and their scores; what the program knows of them is noted."""
-    turns = await getattr(scorer.roles, role).many(samples, group=group, problem=text)
-    if problem is not None:
-        proposed_task = task_of(problem, f"{task.id}/proposed")
-        turns = [turn for turn in turns if await examine(proposed_task, scorer.roles, turn) is not None]
-    else:
-        for turn in turns:
-            turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
+    """Answers to a question and their scores; what a program knows of them is noted."""
+    turns = await answer_proposal(getattr(scorer.roles, role), samples, text, known, scorer.roles, group)
     scores: list[float] = await together([scorer.score_answer(turn, text) for turn in turns])
     for turn, score in zip(turns, scores, strict=True):
         if paid:
@@ -246,28 +242,36 @@ async def _solve_and_score(
     return scores
 
 
-def note_proposal(proposal: Turn, pool: TaskPool | None) -> Problem | None:
-    """What the program knows of a proposal."""
-    read = read_problem(proposal.text.strip())
-    problem = None if isinstance(read, ParseFailure) else read
-    proposal.note(VALID, problem is not None)
-    if isinstance(read, ParseFailure):
-        proposal.show(FAILURE, read.reason)
-    else:
-        proposal.note(DEPTH, float(len(read.needed)))
-        if pool is not None:
-            proposal.note(NEW, problem_signature(read) not in pool.signatures)
-    return problem
+async def note_proposal(
+    proposal: Turn, task: Task, reader: Reader, pool: TaskPool | None
+) -> tuple[str, Task | None, bool | None]:
+    """The text of a proposal, "" for none, the problem that it is, and whether it is one, as far as a program knows;
+    why it is none is shown."""
+    try:
+        text, found = await read_proposal(proposal, task, reader, pool)
+    except AskFailed as error:
+        proposal.show(FAILURE, str(error))
+        return text_of(proposal), None, None
+    if isinstance(found, ParseFailure):
+        proposal.show(FAILURE, found.reason)
+    valid = None if found is None else isinstance(found, Task)
+    return text, found if isinstance(found, Task) else None, valid
 
 
 @gives(EARNED.to("judge"), EARNED.to("rater"))
-async def examine_all(task: Task, roles: Roles, *, votes: Positive = 1) -> None:
+async def examine_all(
+    task: Task,
+    roles: Roles,
+    *,
+    votes: Positive = 1,
+    reader: Reader = WORDS,
+) -> None:
     """To measure: the solver and the judge of its answer on the task, one proposal and the rater of it."""
-    scorer = TextScorer(roles=roles, votes=votes)
+    scorer = TextScorer(roles=roles, reader=reader, votes=votes)
     solution = await roles.solver(problem=task.prompt)
     if await examine(task, roles, solution) is not None:
         await scorer.score_answer(solution, task.prompt)
     proposal = await roles.proposer(hint="", problem=task.prompt)
-    problem = note_proposal(proposal, None)
-    if proposal.text.strip():
-        await scorer.score_question(proposal, problem)
+    text, _, valid = await note_proposal(proposal, task, reader, None)
+    if text:
+        await scorer.score_question(proposal, text, valid)

@@ -21,14 +21,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings, Weight
+from cotrain import ConfigError, Objective, Phase, Recipe, Settings, Weight
 from cotrain import alternate, common_roles, frozen, noting, recipe, reinforce_pp, solving, verifying
 from cotrain.methods.mae.evolve import EARNED, evolve, examine_all, answer_judge as answer_judge
 from cotrain.methods.mae.evolve import question_rater
-from cotrain.rollout.proposals import VALID
+from cotrain.rollout.idle_loop import print_note
+from cotrain.rollout.proposals import VALID, proposer_role
+from cotrain.rollout.readers import Check, reader_of
 from cotrain.rollout.stores import TaskPool
-from cotrain.tasks.words.source import WordProblems
-from cotrain.rollout.proposals import PROPOSE, PROPOSE_FULL
 
 
 @recipe(model="embedded-proposer", kl=0.0, group_size=4)
@@ -42,23 +42,23 @@ def mae(
     shown: float = 0.5,  # how often the proposer sees a problem of the pool
     entropy: Weight = 0.001,  # weight of the entropy bonus of each role
     cap: int = 16384,  # problems that the pool holds
+    gate: str | Check | None = None,  # works a question out, to measure: my_file.py:function, of a problem
 ) -> Recipe:
-    source, short = run.problems, common_roles.speaks_short(run.model)
-    if not isinstance(source, WordProblems):
-        raise ConfigError(f"mae: no program reads problems of {source.name}; expected --tasks words")
+    assert not isinstance(gate, str)  # the recipe has loaded it
+    reader = reader_of(run.problems, gate, "mae", run.seed)
+    if not reader.works_out:
+        what = f"no program works out problems of {run.problems.name}"
+        if judge == "oracle" or truth:
+            raise ConfigError(f"mae: {what}, which judge=oracle and truth need; give --gate my_file.py:function")
+        print_note(f"mae: {what}: whether questions are valid, and answers to them right, is not measured")
     common_roles.check_taught("mae", run.model)
     shares = {"truth": truth, "quality": quality, "shown": shown}
     for name, share in shares.items():
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"mae: {name} is {share}, expected a share from 0 to 1")
     scorer = "judge" if judge == "frozen" else "generator"
-    writes = Role(
-        policy="generator",
-        prompt=PROPOSE if short else PROPOSE_FULL,
-        sampling=Sampling(max_tokens=192 if short else 512),
-    )
     solver = common_roles.solver("generator", run.model)
-    roles = {"solver": solver, "trial": solver, "proposer": writes}
+    roles = {"solver": solver, "trial": solver, "proposer": proposer_role("generator", run.model, reader)}
     roles |= {"judge": answer_judge(scorer, run.model), "rater": question_rater(scorer, run.model)}
     policies = {"generator": run.learner(), **run.start()}
 
@@ -79,6 +79,7 @@ def mae(
         shown_share=shown,
         truth=truth,
         oracle=judge == "oracle",
+        reader=reader,
     )
     phase = Phase(name="play", protocol=play, objectives=tuple(objectives), group_size=1, stores=("pool",))
     return run.recipe(
@@ -87,11 +88,10 @@ def mae(
         roles=roles,
         objectives=objectives,
         schedule=alternate(phase, ratio=(1,)),
-        evaluate=partial(examine_all, votes=votes),
+        evaluate=partial(examine_all, votes=votes, reader=reader),
         measures=(
             solving("solver", 8),
-            noting("proposer", VALID),
-            verifying("rater", gap="rater/gap"),
+            *((noting("proposer", VALID), verifying("rater", gap="rater/gap")) if reader.works_out else ()),
             verifying("judge"),
         ),
         stores={"pool": TaskPool(cap=cap)},

@@ -28,7 +28,7 @@ from cotrain import After, ConfigError, Finding, Note, Objective, Recipe, Roles,
 from cotrain import drop_flat_groups, examine, frozen, gives, grpo, common_roles, recipe, rng_of, single, together
 from cotrain.methods.mars.bins import first_fit_decreasing
 from cotrain.methods.mars.subsample import Subsample
-from cotrain.rollout.search import Search, SearchFailed, ask_search, check_search
+from cotrain.rollout.search import Search, AskFailed, ask_search, check_search
 from cotrain.tasks.words import search_corpus
 from cotrain.tasks.words.source import WordProblems
 
@@ -96,7 +96,7 @@ async def search_documents(
     if search is not None:
         try:
             return await ask_search(search, query) if query else ()
-        except SearchFailed as error:
+        except AskFailed as error:
             plan.show(FAILURE, str(error))
             return ()
     found = search_corpus.search_documents(task.prompt, query, rng_of("documents", task.id, query), noise=noise)

@@ -31,7 +31,7 @@ from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Turn
-from cotrain.rollout.search import Search, SearchFailed, ask_search
+from cotrain.rollout.search import Search, AskFailed, ask_search
 from cotrain.text.parsers import Solution
 from cotrain.text.role_parsers import FOUND, searched_solution, without_searches
 
@@ -92,7 +92,7 @@ async def play_answer(
             return world_grader_of(task).look_up(query)
         try:
             return " ".join(await ask_search(search, query.strip())) or UNKNOWN
-        except SearchFailed as error:
+        except AskFailed as error:
             raise ToolError(str(error)) from error
 
     turn = await (use_tools(chat, {"search": look_up}, form=SEARCHES, most=turns) if searches == "real" else chat.say())

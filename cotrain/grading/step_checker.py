@@ -1,0 +1,181 @@
+"""A program of the user's that checks the steps of solutions, in a process that answers lines with lines.
+
+::
+
+    {"id": 1, "problem": "…", "answer": null, "steps": ["12 * 3 = 36"]}      what it is asked
+    {"id": 1, "ok": [true], "reasons": [""], "done": false}                  what it answers
+
+``answer`` is what the solution ends on, null until it does. ``ok`` has a verdict for each step; ``reasons``, which may
+be left out, why one is wrong. ``done`` says that the chain is complete and right. The process is started when first
+needed and asked a question without steps (``id`` 0), for whose answer it has ``START_S``; that is the time to load.
+Each further question has ``LIMIT_S`` by the clock, and the process with all that it has started ``MEMORY_BYTES`` and
+``PROCESSES``. One that is too slow, too large, dead or not readable is ended, with its children; the next question
+starts it anew.
+
+This guards the run against the program's faults and is no sandbox: the program itself must see to it that steps, which
+a model wrote, do no harm. Left out: several processes; children that drop their environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cotrain.core.errors import ConfigError
+from cotrain.core.trust import admit_command
+from cotrain.grading.cells.watch import descendants_of, process_list
+from cotrain.grading.grade_process import LineProcess, end_group
+
+START_S = 120.0  # for the first answer of a process
+LIMIT_S = 10.0  # for each further one
+MEMORY_BYTES = 16 << 30  # that are present, of all its processes
+PROCESSES = 64
+MAX_QUESTION = 60_000  # characters: what a pipe holds though nobody reads it
+LOOKING_S = 1.0  # between two looks at its size
+MARK, PASSES = "COTRAIN_CHECKER", 20  # a variable of its environment; looks for whatever has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedSteps:
+    """What the program says of a chain of steps."""
+
+    ok: tuple[bool, ...]  # [K] one per step
+    reasons: tuple[str, ...]  # [K] "" where there is none
+    done: bool  # is the chain complete and right
+
+
+class StepChecker:
+    """The program that ``command`` starts. Raises ConfigError for one that is not there, RunDirectoryError for one that
+    a run directory names and nobody trusts."""
+
+    def __init__(self, command: str) -> None:
+        try:
+            self._words = shlex.split(command)
+        except ValueError as error:
+            raise ConfigError(f"checker {command!r}: {error}") from error
+        if not self._words or shutil.which(self._words[0]) is None:
+            raise ConfigError(f"checker {command!r}: no such program; expected a command such as 'python checker.py'")
+        for word in self._words[1:]:
+            if word.endswith(".py") and not Path(word).is_file():
+                raise ConfigError(f"checker {command!r}: there is no file {word}")
+        admit_command(self._words)
+        self._command, self._asked = command, 0
+        self._process: LineProcess | None = None
+        self._looked = 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checker")  # one question at a time
+
+    def describe(self) -> dict[str, Any]:
+        """For recipe.json."""
+        return {"command": self._command}
+
+    async def check(self, problem: str, steps: tuple[str, ...], answer: str | None) -> CheckedSteps | str:
+        """What the program says; or why it says nothing: "checker: " and "timeout", "died", "memory", "processes" or
+        "unreadable line", or "question too long"."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, problem, steps, answer)
+
+    def close(self) -> None:
+        """End the process and its children; a further question starts it anew."""
+        if self._process is not None:
+            self._process.kill()  # whoever waits for its answer gets none
+        self._thread.submit(self._end).result()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+        self._process = None
+
+    def _ask(self, problem: str, steps: tuple[str, ...], answer: str | None) -> CheckedSteps | str:
+        question = {"problem": problem, "answer": answer, "steps": list(steps)}
+        if len(json.dumps(question)) > MAX_QUESTION:
+            return "checker: question too long"
+        try:
+            if self._process is None:
+                mark = f"{MARK}={uuid.uuid4().hex}"
+                environment = os.environ | dict([mark.split("=")])
+                self._process = LineProcess(self._words, environment, end=partial(end_marked, mark))
+                self._reply_to({"id": 0, "problem": "", "answer": None, "steps": []}, START_S)
+            self._asked += 1
+            return read_reply(self._reply_to({"id": self._asked, **question}, LIMIT_S), self._asked, len(steps))
+        except (CheckerFailed, OSError) as error:
+            self._end()
+            return f"checker: {error if isinstance(error, CheckerFailed) else 'died'}"
+
+    def _reply_to(self, question: Mapping[str, Any], limit_s: float) -> Any:
+        assert self._process is not None
+        self._process.send(question)
+        until = time.monotonic() + limit_s
+        while True:
+            if time.monotonic() - self._looked > LOOKING_S:
+                self._check_size(self._process.pid)
+            try:
+                line = self._process.replies.get(timeout=min(limit_s, LOOKING_S))
+            except queue.Empty:
+                if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    raise CheckerFailed("died") from None  # while its children keep its output open
+                if time.monotonic() > until:
+                    raise CheckerFailed("timeout") from None
+                continue
+            if line is None:
+                raise CheckerFailed("died")
+            try:
+                return json.loads(line)
+            except (ValueError, RecursionError):
+                raise CheckerFailed("unreadable line") from None
+
+    def _check_size(self, pid: int) -> None:
+        self._looked = time.monotonic()
+        family = [process for process in process_list() if process.pid == pid] + descendants_of(pid)
+        if sum(process.memory for process in family) > MEMORY_BYTES:
+            raise CheckerFailed("memory")
+        if len(family) > PROCESSES:
+            raise CheckerFailed("processes")
+
+
+class CheckerFailed(Exception):
+    """Why there is no answer: a short fixed phrase."""
+
+
+def read_reply(reply: Any, number: int, count: int) -> CheckedSteps:
+    """The answer to question ``number`` about ``count`` steps. Raises CheckerFailed."""
+    if isinstance(reply, dict) and reply.get("id") == number:
+        ok, reasons, done = reply.get("ok"), reply.get("reasons", [""] * count), reply.get("done", False)
+        verdicts = isinstance(ok, list) and len(ok) == count and all(isinstance(one, bool) for one in ok)
+        said = isinstance(reasons, list) and len(reasons) == count and all(isinstance(one, str) for one in reasons)
+        if verdicts and said and isinstance(done, bool):
+            return CheckedSteps(ok=tuple(ok or ()), reasons=tuple(reasons), done=done)
+    raise CheckerFailed("unreadable line")
+
+
+def end_marked(mark: str, process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all others whose environment has its mark: what it has started, whether or not it is alive and
+    wherever they went."""
+    for _ in range(PASSES):
+        found = [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/environ") if _has_mark(file, mark)]
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            break
+    end_group(process)
+
+
+def _has_mark(file: Path, mark: str) -> bool:
+    try:
+        return mark.encode() in file.read_bytes()
+    except OSError:  # somebody else's, or gone
+        return False
