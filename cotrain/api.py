@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cotrain.backend.contract import Backend
-from cotrain.config.override import override, restore_settings
 from cotrain.config.recipe import Recipe
-from cotrain.config.registry import make_recipe, recipe_names
-from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
+from cotrain.config.registry import recipe_names
+from cotrain.core.errors import ConfigError, CotrainError
 from cotrain.pages.run_report import write_report
 from cotrain.runs import run as loop
 from cotrain.runs import seal
-from cotrain.runs.directory import STOPPED, RunDirectory, refuse_other, setting_differences
+from cotrain.runs.directory import STOPPED, RunDirectory
 from cotrain.runs.figures import latest_costs
 from cotrain.runs.log import Observer
 from cotrain.runs.run import Interrupted, Outcome
@@ -60,7 +58,7 @@ def resume(
     observer: Observer | None = None,
 ) -> Outcome:
     """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
-    from cotrain.runs.changes import refuse_lost
+    from cotrain.runs.changes import rebuild_recipe, refuse_lost
 
     try:
         run_recipe = recipe or rebuild_recipe(directory)
@@ -114,82 +112,14 @@ def _report_stopped(directory: Path, error: Exception) -> None:
             write_report(directory)
 
 
-def rebuild_recipe(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
-    """The recipe of a run directory: the function that made it, called again with the arguments it was given. Plain
-    settings whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises
-    RunDirectoryError where more has changed, a file of the run is not as the run wrote it, or the recipe is Python that
-    no run of this user was begun with (``core/trust.py``)."""
-    from cotrain.core.trust import trusted_code_only
-
-    folder = RunDirectory.open(directory)
-    seal.verify_files(folder)
-    saved: Any = folder.read("recipe.json")  # ``open`` has seen it
-    with trusted_code_only(directory):
-        return _rebuild_saved(directory, saved, say)
-
-
-def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None] | None) -> Recipe:
-    from cotrain.runs.changes import admit_models
-
-    origin = saved["origin"]
-    if origin is None:
-        raise RunDirectoryError(
-            f"{directory} was started from a bare Recipe; resume it from Python with "
-            f"cotrain.resume({str(directory)!r}, recipe=…)"
-        )
-    try:
-        arguments = {name: _parse_argument(value) for name, value in origin["arguments"].items()}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise RunDirectoryError(
-            f"the problems of {directory} cannot be built again: {error if isinstance(error, UserError) else why}"
-        ) from error
-    try:
-        rebuilt = override(make_recipe(origin["target"], arguments, again=True), origin["settings"])
-    except RunDirectoryError:
-        raise
-    except UserError as error:
-        raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}") from error
-    changed = setting_differences(saved, rebuilt)
-    rebuilt = restore_settings(rebuilt, [(name, saved_value) for name, saved_value, _ in changed])
-    if say is not None:
-        for name, was, now in changed:
-            say(f"note: {name} stays {json.dumps(was)}, as this run was begun; a new one would have {json.dumps(now)}")
-    refuse_other(Path(directory), saved, rebuilt)
-    admit_models(rebuilt.policies)
-    return rebuilt
-
-
-def refuse_foreign_code(directory: Path | str) -> None:
-    """Raise RunDirectoryError where building the recipe of a run directory would run Python that is not trusted."""
-    from cotrain.core.trust import trusted_code_only
-    from cotrain.runs.changes import admit_code
-
-    folder = RunDirectory.open(directory)
-    seal.verify_files(folder)
-    saved: Any = folder.read("recipe.json")
-    with trusted_code_only(directory):
-        if saved["origin"] is not None:
-            admit_code(saved["origin"]["target"], saved["origin"]["arguments"])
-
-
 def trust_code(directory: Path | str) -> None:
     """Consent to the Python that a run directory names, now and as long as it stays the same: it is run with all that
     you may do."""
     from cotrain.core.trust import with_consent
+    from cotrain.runs.changes import rebuild_recipe
 
     with with_consent():
         rebuild_recipe(directory)
-
-
-def _parse_argument(value: Any) -> Any:
-    if isinstance(value, Mapping) and (named := value.get("function") or value.get("object")):
-        return str(named)  # which the recipe loads
-    if isinstance(value, Mapping) and "tasks" in value:
-        from cotrain.tasks.sources import from_description
-
-        return from_description(value["tasks"], value.get("class"))
-    return tuple(value) if isinstance(value, list) else value
 
 
 def report(directory: Path | str) -> Path:

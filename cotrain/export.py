@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotrain import __version__, api, opening
+from cotrain import __version__, opening
 from cotrain.backend.handles import ModelHandle, PolicyHandle
 from cotrain.backend.local import LocalBackend
 from cotrain.config.names import policy_named
@@ -30,7 +30,7 @@ from cotrain.disk.watching import MegabytePace, Say, WatchedFiles, directory_byt
 from cotrain.models.names import hub_name_of
 from cotrain.rollout.common_roles import FORMAT_MARK, speaks_short
 from cotrain.runs import seal
-from cotrain.runs.changes import refuse_lost, update_model_path
+from cotrain.runs.changes import refuse_foreign_code, refuse_lost, update_model_path
 from cotrain.runs.directory import RunDirectory
 from cotrain.train.trainer import STATE_FIELDS
 
@@ -75,7 +75,7 @@ def export_policy(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
     if model is not None:
-        api.refuse_foreign_code(directory)  # before anything of the run is changed
+        refuse_foreign_code(directory)  # before anything of the run is changed
         update_model_path(directory, model)
     recipe = opening.recipe_of(directory)
     policy = policy_named(recipe, role)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cotrain.api import rebuild_recipe
 from cotrain.backend.local import LocalBackend
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
@@ -19,6 +18,7 @@ from cotrain.models.load import EMBEDDED_RATER
 from cotrain.preflight.fitting import with_packing
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.runs import seal
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.train.trainer import CoTrainer
 

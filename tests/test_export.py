@@ -18,6 +18,7 @@ from cotrain.methods.cooper import cooper
 from cotrain.methods.tango import tango
 from cotrain.models.heads import ValueModel, reward_model
 from cotrain.models.load import load_model, resolve_model
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
 from tests.helpers import EASY, TINY, cast_of
 
@@ -60,7 +61,7 @@ def test_only_the_policy_asked_for_is_loaded(tmp_path):
     assert f"| verifier | trainable | `{other}` | " in (out / "README.md").read_text()
     with pytest.raises(ModelError):
         export_policy(tmp_path / "run", "verifier", tmp_path / "verifier")
-    exported = load_policy(tmp_path / "run", api.rebuild_recipe(tmp_path / "run"), "generator")
+    exported = load_policy(tmp_path / "run", rebuild_recipe(tmp_path / "run"), "generator")
     assert exported.handle.name == "generator" and set(exported.updates) == {"generator", "verifier"}
 
 
@@ -141,7 +142,7 @@ def test_refusals(run, tmp_path, capsys):
 def test_the_card_of_an_unfinished_run_claims_nothing(run, tmp_path):
     unfinished = shutil.copytree(run, tmp_path / "unfinished")
     (unfinished / "summary.json").unlink()
-    exported = load_policy(unfinished, api.rebuild_recipe(unfinished), "verifier")
+    exported = load_policy(unfinished, rebuild_recipe(unfinished), "verifier")
     gone = replace(exported.recipe.policies["verifier"], model="/gone/model")  # a path, and no name on the Hub
     recipe = replace(exported.recipe, policies={**exported.recipe.policies, "verifier": gone})
     text = model_card(replace(exported, recipe=recipe), "verifier", RunDirectory.open(unfinished))

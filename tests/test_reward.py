@@ -13,6 +13,7 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from cotrain.disk.ledger import Ledger
 from cotrain.recipes import grpo
+from cotrain.runs.changes import rebuild_recipe
 from tests.helpers import EASY, TINY
 
 PAGE = Path(__file__).parents[1] / "docs" / "method-from-scratch.md"
@@ -64,7 +65,7 @@ def test_a_function_of_no_file_runs_and_says_what_a_resumed_run_needs(tmp_path):
     api.run(recipe, tmp_path / "run")
     assert all(trace.signals for trace in turns(tmp_path / "run"))
     with pytest.raises(cotrain.core.errors.RunDirectoryError, match=r"longer.*expected path/to/file.py:function"):
-        api.rebuild_recipe(tmp_path / "run")
+        rebuild_recipe(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

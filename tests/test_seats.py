@@ -19,6 +19,7 @@ from cotrain.lab.attack.xplay import points_of
 from cotrain.methods.debate.recipe import debate, debate_solve
 from cotrain.methods.grpo import grpo
 from cotrain.runs import seal
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
 from tests.helpers import EASY, TINY
 
@@ -138,7 +139,7 @@ def test_one_pair_of_a_small_run(tmp_path, capsys):
     found = json.loads((run / "seats.json").read_text())
     assert [(cell["row"], cell["column"]) for cell in found["cells"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(0.0 <= cell["won"]["value"] <= 1.0 for cell in found["cells"])
-    start, end = points_of(str(run), recipe := api.rebuild_recipe(run), 1)
+    start, end = points_of(str(run), recipe := rebuild_recipe(run), 1)
     learned = seal.checkpoint_at(RunDirectory.open(run), 1).load()[0]["debater"]
     opened, loaded = set(), []
     for trainer in seat_trainers(end, [end, start, end], {str(run): recipe}, "bob", "cpu"):

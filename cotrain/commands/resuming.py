@@ -25,6 +25,7 @@ from cotrain.core.flags import (
     add_trust_flag,
     whole_number,
 )
+from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
 
 
 def resume(argv: Sequence[str]) -> int:
@@ -50,7 +51,7 @@ def resume(argv: Sequence[str]) -> int:
     quiet_libraries()
     from cotrain import api
 
-    api.refuse_foreign_code(arguments.directory)  # before anything of the run is changed
+    refuse_foreign_code(arguments.directory)  # before anything of the run is changed
     refuse_other_lag(arguments.directory, arguments.lag)
     if arguments.model is not None:
         from cotrain.runs.changes import update_model_path
@@ -64,7 +65,7 @@ def resume(argv: Sequence[str]) -> int:
 
     notes: list[str] = []
     backend = backend_of(arguments)
-    recipe = api.rebuild_recipe(arguments.directory, say=notes.append)
+    recipe = rebuild_recipe(arguments.directory, say=notes.append)
     provenance: Any = RunDirectory.open(arguments.directory).read("provenance.json")
     set_threads(arguments.threads or provenance["threads"])
     old_backend = provenance.get("backend") or {}
@@ -106,7 +107,7 @@ def demo(argv: Sequence[str]) -> int:
 
     if (Path(arguments.out) / "recipe.json").is_file():
         directory = RunDirectory.open(arguments.out)
-        recipe = api.rebuild_recipe(directory.path)
+        recipe = rebuild_recipe(directory.path)
         if recipe.origin is None or recipe.origin.target != "demo":
             raise ConfigError(
                 f"{arguments.out} holds a run of recipe {recipe.name!r}, not of the demo; choose another --out"

@@ -306,21 +306,6 @@ def describe_argument(name: str, value: Any) -> Any:
         return value
     if isinstance(value, tuple | list):
         return [describe_argument(name, v) for v in value]
-    if inspect.isfunction(value):
-        from cotrain.core.user_code import function_target
+    from cotrain.core.user_code import describe_object
 
-        return {"function": function_target(value)}
-    describe = getattr(value, "describe", None)
-    if describe is None and dataclasses.is_dataclass(value):
-        from cotrain.core.user_code import object_target
-
-        return {"object": object_target(value)}
-    if describe is None:
-        raise ConfigError(
-            f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value, a function, a "
-            "dataclass or a task source"
-        )
-    from cotrain.core.user_code import class_target
-
-    target = class_target(type(value))
-    return {"tasks": describe()} | ({"class": target} if target else {})
+    return describe_object(name, value)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -15,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from cotrain.core.errors import SHOWN, ConfigError, CotrainError, error_text, nearest_name, unknown_message
@@ -184,6 +185,21 @@ def object_target(value: object) -> str:
             if held is value and isinstance(file, str) and file.endswith(".py"):
                 return f"{Path(file).resolve()}:{name}"
     return f"a {type(value).__name__} of no file"
+
+
+def describe_object(name: str, value: Any) -> dict[str, Any]:
+    """The argument ``name`` of a recipe as JSON, for which ``settings.describe_argument`` says what stands for it."""
+    if inspect.isfunction(value):
+        return {"function": function_target(value)}
+    if (describe := getattr(value, "describe", None)) is not None:
+        target = class_target(type(value))
+        return {"tasks": describe()} | ({"class": target} if target else {})
+    if dataclasses.is_dataclass(value):
+        return {"object": object_target(value)}
+    raise ConfigError(
+        f"argument {name!r} of a recipe is a {type(value).__name__}; expected a plain value, a function, a dataclass "
+        "or a task source"
+    )
 
 
 def load_object(target: str, where: str, kind: type) -> Any:

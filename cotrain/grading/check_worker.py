@@ -8,8 +8,10 @@ reason why nothing is known.
 
 from __future__ import annotations
 
+from types import FunctionType
+
 from cotrain.core.errors import ConfigError
-from cotrain.core.user_code import load_function
+from cotrain.core.user_code import load_object
 from cotrain.grading.exam import Verdict
 from cotrain.grading.grade_worker import Judging
 
@@ -19,7 +21,7 @@ MAX_ANSWER = 500  # characters
 def load_check(target: str) -> Judging:
     """``target``: ``path/to/file.py:function``. Raises ImportError where it cannot be loaded."""
     try:
-        check = load_function(target, "gate")
+        check = load_object(target, "gate", FunctionType)
     except ConfigError as error:
         raise ImportError(str(error)) from error
 

@@ -1,4 +1,5 @@
-"""What may change of a run that goes on: how long it lasts, and where its models are; and whose Python it may run.
+"""Building the recipe of a run directory again, what may change of a run that goes on (how long it lasts, and where its
+models are), and whose Python it may run.
 
 ``cotrain resume DIR --steps N`` lets it go on as if it had been begun with ``--steps N --set horizon=OLD``, OLD being
 the steps that it had: decays and other schedules that run over all steps end where they would have ended, and stay
@@ -14,18 +15,20 @@ budgets of tokens, operations or seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cotrain.config.override import restore_settings
+from cotrain.config.override import override, restore_settings
 from cotrain.config.policies import Policy, Weights
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.core.trust import admit_file, admit_model, admit_module
+from cotrain.config.registry import make_recipe
+from cotrain.core.errors import ConfigError, RunDirectoryError, UserError
+from cotrain.core.trust import admit_file, admit_model, admit_module, trusted_code_only
 from cotrain.disk.lock import RunLock
 from cotrain.runs import seal
-from cotrain.runs.directory import RunDirectory, weights_hash
+from cotrain.runs.directory import RunDirectory, refuse_other, setting_differences, weights_hash
 from cotrain.runs.model_paths import model_names
 from cotrain.runs.renaming import rename_origin, saved_names
 
@@ -169,3 +172,65 @@ def with_recorded_packing(recipe: Recipe, saved: Mapping[str, Any]) -> Recipe:
     choices = {name: one["pack_weights"] for name, one in policies if one.get("pack_weights") is not None}
     recorded = [(f"policies.{name}.pack_weights", chosen) for name, chosen in choices.items()]
     return restore_settings(recipe, recorded)
+
+
+def rebuild_recipe(directory: Path | str, *, say: Callable[[str], None] | None = None) -> Recipe:
+    """The recipe of a run directory: the function that made it, called again with the arguments it was given. Plain
+    settings whose defaults have changed since stay as the run was begun with them, which ``say`` is told. Raises
+    RunDirectoryError where more has changed, a file of the run is not as the run wrote it, or the recipe is Python that
+    no run of this user was begun with (``core/trust.py``)."""
+    folder = RunDirectory.open(directory)
+    seal.verify_files(folder)
+    saved: Any = folder.read("recipe.json")  # ``open`` has seen it
+    with trusted_code_only(directory):
+        return _rebuild_saved(directory, saved, say)
+
+
+def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None] | None) -> Recipe:
+    origin = saved["origin"]
+    if origin is None:
+        raise RunDirectoryError(
+            f"{directory} was started from a bare Recipe; resume it from Python with "
+            f"cotrain.resume({str(directory)!r}, recipe=…)"
+        )
+    try:
+        arguments = {name: _parse_argument(value) for name, value in origin["arguments"].items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise RunDirectoryError(
+            f"the problems of {directory} cannot be built again: {error if isinstance(error, UserError) else why}"
+        ) from error
+    try:
+        rebuilt = override(make_recipe(origin["target"], arguments, again=True), origin["settings"])
+    except RunDirectoryError:
+        raise
+    except UserError as error:
+        raise RunDirectoryError(f"the recipe of {directory} cannot be built again: {error}") from error
+    changed = setting_differences(saved, rebuilt)
+    rebuilt = restore_settings(rebuilt, [(name, saved_value) for name, saved_value, _ in changed])
+    if say is not None:
+        for name, was, now in changed:
+            say(f"note: {name} stays {json.dumps(was)}, as this run was begun; a new one would have {json.dumps(now)}")
+    refuse_other(Path(directory), saved, rebuilt)
+    admit_models(rebuilt.policies)
+    return rebuilt
+
+
+def refuse_foreign_code(directory: Path | str) -> None:
+    """Raise RunDirectoryError where building the recipe of a run directory would run Python that is not trusted."""
+    folder = RunDirectory.open(directory)
+    seal.verify_files(folder)
+    saved: Any = folder.read("recipe.json")
+    with trusted_code_only(directory):
+        if saved["origin"] is not None:
+            admit_code(saved["origin"]["target"], saved["origin"]["arguments"])
+
+
+def _parse_argument(value: Any) -> Any:
+    if isinstance(value, Mapping) and (named := value.get("function") or value.get("object")):
+        return str(named)  # which the recipe loads
+    if isinstance(value, Mapping) and "tasks" in value:
+        from cotrain.tasks.sources import from_description
+
+        return from_description(value["tasks"], value.get("class"))
+    return tuple(value) if isinstance(value, list) else value

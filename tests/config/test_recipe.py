@@ -6,7 +6,6 @@ from typing import Literal
 
 import pytest
 
-from cotrain import api
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, critic, ema, frozen, program, trainable
 from cotrain.config.recipe import Objective, check_due
@@ -23,6 +22,7 @@ from cotrain.methods.tango import tango
 from cotrain.metrics.heldout import noting, selecting, solving, verifying
 from cotrain.rollout.reviews import solve_then_verify
 from cotrain.rollout.stores import TaskPool
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory, recipe_json, refuse_other, resolved_json
 from tests.helpers import EASY
 
@@ -140,7 +140,7 @@ def test_a_recipe_is_rebuilt_from_its_saved_form(tmp_path):
     recipe = override(tango(steps=7, ratio=(2, 1), balance=False), ["policies.verifier.lr=0.5"])
     saved = recipe_json(recipe, checkpoint_every=5)
     RunDirectory(tmp_path).write_sealed({"recipe.json": saved})
-    again = api.rebuild_recipe(tmp_path)
+    again = rebuild_recipe(tmp_path)
     assert recipe_json(again, checkpoint_every=5) == saved
     assert again.policies["verifier"].lr == 0.5 and again.steps == 7
 

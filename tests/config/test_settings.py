@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 import cotrain
-from cotrain import api
 from cotrain.config.policies import Adapter, Learning
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe
@@ -19,6 +18,7 @@ from cotrain.methods.grpo import grpo
 from cotrain.methods.magrpo.halves import Halves
 from cotrain.methods.spiral.source import Games
 from cotrain.methods.ssrl.world import World
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory, recipe_json
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
@@ -201,7 +201,7 @@ def saved(tmp_path):
 def test_a_source_of_ones_own_is_made_again_by_its_class(saved):
     made, place = saved
     assert made.origin.arguments["tasks"]["class"] == f"{place / 'mine.py'}:Mine"
-    again = api.rebuild_recipe(place / "run")
+    again = rebuild_recipe(place / "run")
     assert again.tasks.describe() == made.tasks.describe() and again.tasks.get("train", 3).prompt
     assert "class" not in grpo(tasks=EASY).origin.arguments["tasks"]
 
@@ -221,5 +221,5 @@ def test_a_source_that_changed_is_refused_in_one_line(saved, change, words):
     _, place = saved
     change(place / "mine.py")
     with pytest.raises(Exception, match=words) as error:
-        api.rebuild_recipe(place / "run")
+        rebuild_recipe(place / "run")
     assert isinstance(error.value, cotrain.core.errors.CotrainError) and "\n" not in str(error.value)

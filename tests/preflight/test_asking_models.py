@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain import api, opening
+from cotrain import opening
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
@@ -26,6 +26,7 @@ from cotrain.preflight.formats import (
     read_texts,
 )
 from cotrain.rollout.common_roles import solver
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.text.prompts import SOLVE, SOLVE_FULL
 from cotrain.text.role_prompts import SOLVE_OWN
 from tests.helpers import EASY, TINY
@@ -212,7 +213,7 @@ def test_a_run_earns_reward_in_free_words_and_is_resumed_alike(other, tmp_path, 
     assert main([*words, "--answer", "tags", "--out", tags]) == 0
     rows = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0]) for name in ("run", "tags")]
     assert rows[0]["solver/accuracy"] == rows[1]["solver/accuracy"]
-    assert api.rebuild_recipe(out).roles["solver"].answer == "<answer>(.*)</answer>"
+    assert rebuild_recipe(out).roles["solver"].answer == "<answer>(.*)</answer>"
     assert main(["resume", out, "--steps", "3"]) == 0
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["step"], last["solver/parse_failures"], last["solver/steps"]) == (2, 0.0, 1.0)  # in tags 2 steps

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from cotrain import api
 from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError, UnknownName
@@ -27,6 +26,7 @@ from cotrain.preflight.formats import (
     reviews_refusal,
 )
 from cotrain.rollout.common_roles import verifier
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.text.free_verdicts import free_review
 from cotrain.text.parsers import Solution
 from cotrain.text.prompts import SOLVE, fields_of
@@ -198,7 +198,7 @@ def test_a_run_learns_from_reviews_in_words_of_their_own_and_is_resumed_alike(ot
     assert "reads" in capsys.readouterr().out
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert any(row.get("verifier/parse_failures", 1.0) < 0.5 for row in rows)
-    role = api.rebuild_recipe(out).roles["verifier"]
+    role = rebuild_recipe(out).roles["verifier"]
     assert (role.verdict, role.prompt) == (FINAL, REVIEW)
     assert main(["resume", out, "--steps", "3", "--device", "cpu"]) == 0
     capsys.readouterr()

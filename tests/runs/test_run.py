@@ -54,6 +54,7 @@ from cotrain.methods.tango import tango
 from cotrain.methods.two_agents_split import two_agents_split
 from cotrain.rollout.protocols import solve
 from cotrain.runs import run as loop
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.run import Interrupted
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, TINY_PROGRAMS, RandomLatency, is_documented
@@ -390,7 +391,7 @@ def test_a_directory_in_use_is_refused(tmp_path):
     with pytest.raises(RunDirectoryError, match="cotrain resume"):
         loop.start_run(CASTS["grpo"](EASY), out)
     with pytest.raises(RunDirectoryError, match="no such directory"):
-        api.rebuild_recipe(tmp_path / "nowhere")
+        rebuild_recipe(tmp_path / "nowhere")
 
 
 def test_a_run_goes_on_with_its_own_recipe_only(whole):
@@ -401,10 +402,10 @@ def test_a_run_goes_on_with_its_own_recipe_only(whole):
         other = CASTS["grpo"](EASY)
         loop.resume_run(replace(other, evaluation=replace(other.evaluation, group_size=3)), folder)
     assert (
-        api.rebuild_recipe(whole("grpo-oracle")[0]).evaluation.greedy is False
+        rebuild_recipe(whole("grpo-oracle")[0]).evaluation.greedy is False
     )  # a plain setting, changed by ``briefly``, stays
     with pytest.raises(RunDirectoryError, match=r"policies\.critic was .* when"):
-        api.rebuild_recipe(whole("ppo")[0])
+        rebuild_recipe(whole("ppo")[0])
 
 
 def test_a_budget_of_tokens_ends_a_run():

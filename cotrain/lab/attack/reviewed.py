@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain import api
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, GOLD, PROBLEM
@@ -27,6 +26,7 @@ from cotrain.lab.attack.matrix import MatrixCells, matrix_lines, write_figures
 from cotrain.lab.attack.play import judging_role
 from cotrain.lab.attack.tables import Attempt
 from cotrain.lab.attack.xplay import DrawnSolutions, RunPoint, Say, judged_cells, points_of, solved_share
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.text.parsers import Solution, tagged_solution
 
 FILE, FORMAT = "reviewed.json", 1
@@ -49,7 +49,7 @@ def review_rollouts(
     Raises ConfigError where there is no stored checkpoint or no rollout whose truth is known, UnknownName for a role
     there is not, RunDirectoryError for what is no run.
     """
-    recipe = api.rebuild_recipe(directory)
+    recipe = rebuild_recipe(directory)
     role, _ = judging_role(recipe, role)
     points = points_of(str(directory), recipe, every)
     if len(points) == 1:

@@ -23,7 +23,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cotrain import api
 from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import Policy
@@ -36,6 +35,7 @@ from cotrain.lab.attack.xplay import RunPoint, Say, points_of, refuse_other_prob
 from cotrain.metrics.clusters import Array, Bounded, Figure, Sums, make_figure, ratio
 from cotrain.metrics.heldout import traces_by_task, verifying
 from cotrain.runs import seal
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.train.refusals import refuse_unmeasured
@@ -64,7 +64,7 @@ def play_seats(
     Raises ConfigError for runs that play other games or other problems, UnknownName for a role or signal there is not,
     RunDirectoryError for what is no run.
     """
-    recipes = {str(directory): api.rebuild_recipe(directory) for directory in directories}
+    recipes = {str(directory): rebuild_recipe(directory) for directory in directories}
     first = next(iter(recipes.values()))
     for run, recipe in recipes.items():
         for role in roles:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotrain import api, opening
+from cotrain import opening
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
@@ -36,6 +36,7 @@ from cotrain.metrics.clusters import Share, Statistic, make_figure
 from cotrain.metrics.verdicts import MCC, best_is_right, confusion_counts, rate_statistics
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.protocols import examine
+from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
 from cotrain.text.parsers import Solution
 from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
@@ -86,7 +87,7 @@ def xplay(
     Raises ConfigError for runs on different problems, UnknownName for a role there is not, RunDirectoryError for what
     is no run.
     """
-    recipes = {str(directory): api.rebuild_recipe(directory) for directory in directories}
+    recipes = {str(directory): rebuild_recipe(directory) for directory in directories}
     first = next(iter(recipes.values()))
     named = {judging_role(recipe, role)[0] for recipe in recipes.values()}
     if len(named) > 1:

@@ -80,7 +80,7 @@ class Interaction:
         import verifiers.v1 as vf
         from verifiers.v1.agent import Segment
 
-        asked = self._task.data.prompt_text if message is None else text_of(message)
+        asked = self._task.data.prompt_text if message is None else message_text(message)
         if self._over or self.trace.num_turns >= self._seat.turns:
             self._over = True
             self.trace.stop("max_turns")
@@ -117,7 +117,7 @@ class Interaction:
         return any(await invoke_all(stops, {"task": self._task.data, "trace": self.trace})) if stops else False
 
 
-def text_of(message: Any) -> str:
+def message_text(message: Any) -> str:
     """The words of a message, or of several."""
     if isinstance(message, str):
         return message
