@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from cotrain import api, opening
-from cotrain.core.errors import RunDirectoryError
+from cotrain import opening
+from cotrain.core.errors import RunDirectoryError, UserError
 from cotrain.disk.lock import RunLock
 from cotrain.methods.grpo import grpo
 from cotrain.runs import run as loop
@@ -27,7 +27,7 @@ def test_the_second_run_is_refused_before_it_does_anything(tmp_path):
 
 
 def test_a_run_that_is_refused_leaves_no_directory(tmp_path):
-    with pytest.raises(api.UserError):
+    with pytest.raises(UserError):
         loop.start_run(grpo(tasks=EASY, **{**SMALL, "model": str(tmp_path / "nothing")}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
