@@ -124,12 +124,15 @@ def trust_code(directory: Path | str) -> None:
 
 def report(directory: Path | str) -> Path:
     """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its
-    path."""
+    path; of a folder of stages, such as pretraining, tuning and a run, ``report.md``."""
     from cotrain.pages.comparison_report import rewrite_page
+    from cotrain.pages.stages_report import write_stages_page
 
     together = rewrite_page(Path(directory))
     if together is not None:
         return together
+    if (page := write_stages_page(Path(directory))) is not None:
+        return page
     folder = RunDirectory.open(directory)
     seal.verify_files(folder)
     seal.newest_checkpoint(folder)

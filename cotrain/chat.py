@@ -1,4 +1,5 @@
-"""``cotrain chat``: type a problem, see the generator's steps and the verifier's verdict on each.
+"""``cotrain chat``: type a problem, see the generator's steps and the verifier's verdict on each; or talk with a model
+that no run has and that was not taught to solve.
 
 Control characters of model text are made visible before they reach the terminal.
 """
@@ -8,19 +9,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
 
 from cotrain import opening
-from cotrain.core.errors import ConfigError, UserError
+from cotrain.core.errors import ConfigError, TooLong, UserError
 from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
 from cotrain.functional.aggregate import majority, mean
+from cotrain.models.load import load_model
 from cotrain.pages.page import escape_terminal as visible
 from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat
+from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Executor
+from cotrain.stages.trainer import read_result
+from cotrain.text.chat_template import Message
+from cotrain.text.render import Renderer
 from cotrain.train.trainer import CoTrainer
 
 CHAT_STEP = -2  # the step in the addresses of chat episodes
+REPLY_TOKENS = 256  # of one reply in a conversation
 EXAMPLE = 0  # index of the validation problem that is shown as an example
 
 
@@ -44,9 +56,18 @@ def run_chat(
     device: str = "cpu",
 ) -> int:
     """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
-    ``answer_format``: the solver and the verifier are asked and read so."""
+    ``answer_format``: the solver and the verifier are asked and read so. A model that was taught to solve by
+    ``cotrain sft --role solver`` is asked as it was taught; any other model holds a conversation, unless
+    ``answer_format`` says something."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
+    taught = read_result(directory) if opening.is_model(directory) else {}
+    if answer_format == DEFAULT_FORMAT and taught.get("role") == "solver":
+        answer_format = AnswerFormat(**{name: taught[name] for name in ("answer", "steps_as", "prompt")})
+    if answer_format == DEFAULT_FORMAT and opening.is_model(directory) and not speaks_short(str(directory)):
+        talk = Conversation(directory, temperature, device)
+        hold_chat(talk.reply_lines, f"{directory}. Type something; Ctrl-D to leave.", read_line, once)
+        return 0
     trainer = opening.open_trainer(directory, answer_format, device=device)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
@@ -58,27 +79,79 @@ def run_chat(
         for name, role in recipe.roles.items()
     }
     executor = trainer.make_executor(recipe.seed, roles=roles)
-    if once is not None:
-        print("\n".join(problem_lines(trainer, executor, once.strip(), 0)))
-        return 0
+    heading = (
+        f"{recipe.name} after step {trainer.finished}. Type a problem; empty line for an example, Ctrl-D to leave."
+    )
     example = recipe.tasks.get("validation", EXAMPLE).prompt
-    print(f"{recipe.name} after step {trainer.finished}. Type a problem; empty line for an example, Ctrl-D to leave.")
+    hold_chat(partial(problem_lines, trainer, executor), heading, read_line, once, example)
+    return 0
+
+
+def hold_chat(
+    answer_lines: Callable[[str, int], list[str]],
+    heading: str,
+    read_line: Callable[[str], str],
+    once: str | None,
+    example: str = "",
+) -> None:
+    """Print ``answer_lines(text, turn)`` of each line that is read; ``once``: of this text alone."""
+    if once is not None:
+        print("\n".join(answer_lines(once.strip(), 0)))
+        return
+    print(heading)
     turn = 0
     while True:
         try:
-            problem = read_line("\n> ").strip()
+            text = read_line("\n> ").strip()
         except (EOFError, KeyboardInterrupt):
             print()
-            return 0
-        if not problem:
-            problem = example
-            print(visible(problem))
+            return
+        if not text:
+            text = example
+            print(visible(text))
         try:
-            print("\n".join(problem_lines(trainer, executor, problem, turn)))
+            print("\n".join(answer_lines(text, turn) if text else []))
         except UserError as error:  # such as a problem that is too long; the next one may do
             print(f"({error})")
         sys.stdout.flush()
         turn += 1
+
+
+class Conversation:
+    """A conversation with a model in its own chat template, without a role of a run."""
+
+    def __init__(self, model: Path | str, temperature: float, device: str) -> None:
+        self.model, tokenizer = load_model(model)
+        nn.Module.to(self.model, device)
+        self.renderer = Renderer(tokenizer, self.model.generation_config)
+        self.temperature = temperature
+        self.messages: list[Message] = []
+
+    def reply_lines(self, text: str, turn: int) -> list[str]:
+        """What the model says to ``text``, line by line. Raises TooLong where the conversation fills the context; the
+        message is then left out of it."""
+        messages = [*self.messages, Message("user", text)]
+        prompt = self.renderer.render(messages)
+        context = getattr(self.model.config, "max_position_embeddings", None) or len(prompt) + REPLY_TOKENS
+        if len(prompt) >= context:
+            raise TooLong(
+                f"the conversation has {len(prompt)} tokens, and the context of the model {context}; start anew"
+            )
+        ids = torch.tensor([prompt], device=self.model.device)
+        sampling: dict[str, Any] = {"do_sample": self.temperature > 0, "temperature": self.temperature or None}
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(turn)
+            found = self.model.generate(  # type: ignore[operator]
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=min(REPLY_TOKENS, context - len(prompt)),
+                eos_token_id=list(self.renderer.stop_ids),
+                pad_token_id=self.renderer.stop_ids[0],
+                **sampling,
+            )
+        reply = self.renderer.decode(found[0, len(prompt) :].tolist())
+        self.messages = [*messages, Message("assistant", reply)]
+        return [visible(line) for line in reply.splitlines() or [""]]
 
 
 def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:

@@ -1,15 +1,73 @@
 """What ``cotrain chat`` shows for one problem: each step with its verdict, and what the reviews come to."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from cotrain import chat
 from cotrain.cli import main
+from cotrain.core.errors import TooLong
 from cotrain.methods.tango import tango
+from cotrain.models.load import load_tokenizer
+from cotrain.preflight.formats import AnswerFormat
 from cotrain.tasks.words.source import study_problems
 from cotrain.train.trainer import CoTrainer
+from tests.helpers import TINY
+
+
+class Parrot:
+    """A model that says the tokens of ``said``, and is asked with all of the conversation so far."""
+
+    config = SimpleNamespace(max_position_embeddings=60)
+    generation_config, device = None, "cpu"
+
+    def __init__(self, said):
+        self.said, self.asked = said, []
+
+    def generate(self, ids, **how):
+        self.asked.append(ids[0].tolist())
+        return torch.cat([ids, torch.tensor([self.said])], dim=1)
+
+
+def test_a_chat_model_holds_a_conversation_in_its_own_template(monkeypatch, capsys):
+    tokenizer = load_tokenizer(TINY)
+    said = tokenizer("yes\x1b[31m<|end|>")["input_ids"]
+    parrot = Parrot(said)
+    monkeypatch.setattr(chat, "load_model", lambda model: (parrot, tokenizer))
+    monkeypatch.setattr(chat, "nn", SimpleNamespace(Module=SimpleNamespace(to=lambda model, device: model)))
+    talk = chat.Conversation("any", 0.0, "cpu")
+    assert talk.reply_lines("Hello", 0) == ["yes<U+001B>[31m"]
+    talk.reply_lines("And now", 1)
+    shown = tokenizer.decode(parrot.asked[1])
+    assert shown.endswith("<|user|>And now<|end|><|assistant|>") and "<|assistant|>yes" in shown
+    with pytest.raises(TooLong, match="the context of the model 60; start anew"):
+        talk.reply_lines("on and on " * 30, 2)
+    assert len(talk.messages) == 4
+
+
+def test_who_converses_and_who_solves(monkeypatch, tmp_path):
+    """A model converses; one that was taught to solve is asked as it was taught; a flag, or a run, solves too."""
+    asked, model = [], tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    monkeypatch.setattr(chat, "Conversation", lambda *given: SimpleNamespace(reply_lines=lambda text, turn: ["said"]))
+
+    def open_trainer(directory, answer_format, **more):
+        asked.append(answer_format)
+        raise LookupError
+
+    monkeypatch.setattr(chat.opening, "open_trainer", open_trainer)
+    assert chat.run_chat(model, once="Hello") == 0 and not asked
+    with pytest.raises(LookupError):
+        chat.run_chat(model, once="2 + 2", answer_format=AnswerFormat(answer="boxed"))
+    taught = {"role": "solver", "answer": "phrase", "steps_as": "lines", "prompt": None}
+    (model / "result.json").write_text(json.dumps(taught))
+    with pytest.raises(LookupError):
+        chat.run_chat(model, once="2 + 2")
+    assert asked == [AnswerFormat(answer="boxed"), AnswerFormat(answer="phrase", steps_as="lines")]
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 from cotrain.commands.common import (
     add_answer_flags,
@@ -79,7 +80,20 @@ def _wrap_words(words: Sequence[str], width: int) -> str:
 
 OF_SUITES = (
     *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens"),
-    *("answer", "prompt", "steps_as", "verdict", "verifier_prompt"),
+    *("answer", "prompt", "steps_as", "verdict", "verifier_prompt", "shots"),
+)
+OF_CORE = (
+    "directory",
+    "suite",
+    "data",
+    "problems",
+    "shots",
+    "device",
+    "threads",
+    "lenient",
+    "out",
+    "json",
+    "log_level",
 )
 
 
@@ -120,10 +134,51 @@ def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
     for name in ("split", "step"):
         if getattr(arguments, name) is not None:
             parser.error(f"--{name} does not go with --suite; leave out one of the two")
+    if arguments.suite.strip() == "core":
+        return _on_core(parser, arguments)
+    if arguments.shots is not None:
+        parser.error("--shots goes with --suite core; leave it out")
     defaults = {"samples": 8, "reviews": 1} | {role: role for role in ("solver", "verifier", "comparer")}
     for name, default in defaults.items():
         setattr(arguments, name, default if getattr(arguments, name) is None else getattr(arguments, name))
     return run_suites(arguments, answer_format_of(arguments))
+
+
+def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
+    """``--suite core``: a base model on its own log-probabilities, without a role or an answer."""
+    from cotrain import opening
+    from cotrain.runs.directory import RunDirectory
+    from cotrain.stages.core_tasks import measure_core
+    from cotrain.tasks.reading import Quarantine
+
+    alien = [name for name, value in vars(arguments).items() if name not in OF_CORE and value not in (None, [], False)]
+    if alien:
+        parser.error(f"--{alien[0].replace('_', '-')} does not go with --suite core; leave it out")
+    if not arguments.data:
+        parser.error("--suite core needs its tasks, a file each; add --data FILE …")
+    if not opening.is_model(arguments.directory):
+        parser.error(
+            f"--suite core measures a model; first `cotrain export {arguments.directory} --role ROLE --out MODEL`"
+        )
+    found = measure_core(
+        arguments.directory,
+        arguments.data,
+        problems=arguments.problems,
+        shots=arguments.shots or 0,
+        device=arguments.device,
+        aside=Quarantine() if arguments.lenient else None,
+        say=(lambda text: None) if arguments.json else say,
+    )
+    folder = RunDirectory(arguments.out or Path("evals") / Path(arguments.directory).name)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.write("suite-core.json", found)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    for key, value in found["figures"].items():
+        print(f"{key:30s} {figure_text(value):>22s}  n={value['n']}")
+    print(f"core: {found['core']:.3f}, the mean of the centred accuracies")
+    return 0
 
 
 def _eval_parser() -> Parser:
@@ -139,7 +194,9 @@ def _eval_parser() -> Parser:
     add_threads_flag(parser)
     add_answer_flags(parser)
     add_trust_flag(parser)
-    parser.add_argument("--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …")
+    parser.add_argument(
+        "--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …; core"
+    )
     parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="of the suites: PATH or NAME=PATH each")
     parser.add_argument(
         "--samples",
@@ -155,6 +212,9 @@ def _eval_parser() -> Parser:
     )
     parser.add_argument(
         "--max-tokens", type=whole_number(1), metavar="N", help="of an answer (default: as the role has it)"
+    )
+    parser.add_argument(
+        "--shots", type=whole_number(0), metavar="N", help="of --suite core: solved rows before each (default: 0)"
     )
     parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
     parser.add_argument("--verifier", metavar="ROLE", help="who judges (default: verifier)")
@@ -172,8 +232,11 @@ def check(argv: Sequence[str]) -> int:
 
 
 def report(argv: Sequence[str]) -> int:
-    parser = Parser(prog="cotrain report", description="Write report.html of a run, comparison or study anew.")
-    parser.add_argument("directory", metavar="DIR", help="a run, comparison or study")
+    parser = Parser(
+        prog="cotrain report",
+        description="Write report.html of a run, comparison or study anew, or report.md of a folder of stages.",
+    )
+    parser.add_argument("directory", metavar="DIR", help="a run, comparison or study, or a folder of stages")
     arguments = parser.parse_strictly(argv)
     from cotrain import api
 

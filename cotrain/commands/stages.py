@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from cotrain.commands.common import add_device_flag, add_json_flag, add_threads_flag, device_of, prompt_of, set_threads
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, real_number, whole_number
-from cotrain.core.verbosity import print_progress
+from cotrain.core.verbosity import print_progress, tell_result
 from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.jsonl import encode_row
 from cotrain.disk.run_files import QUARANTINE
-from cotrain.stages.progress import progress_printer, report_outcome
+from cotrain.pages.page import escape_terminal
+from cotrain.stages.progress import progress_printer
 from cotrain.tasks.reading import Quarantine
 
 SFT_LR = " (default: 1e-3 for the package's own models, else 2e-5)"
@@ -38,9 +42,42 @@ def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
         "--save-every", type=whole_number(0), default=500, metavar="N", help="steps between checkpoints"
     )
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    parser.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
     add_json_flag(parser)
     add_device_flag(parser)
     add_threads_flag(parser)
+
+
+@contextmanager
+def _report_to(arguments: Any, stage: str) -> Iterator[Callable[[Any], None]]:
+    """Who hears the rows of a training: the terminal, and the trackers of ``--tracker``."""
+    from cotrain.pages.trackers import TrackingObserver, check_trackers
+    from cotrain.stages.pretrain import step_count
+
+    steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
+    show = progress_printer(steps)
+    about: dict[str, str | int] = {"recipe": stage, "seed": arguments.seed, "steps": steps}
+    terminal = SimpleNamespace(message=print_progress, update=show)
+    with TrackingObserver(terminal, arguments.out, check_trackers(arguments.tracker), about=about) as watch:
+        yield watch.update
+
+
+def _report_outcome(outcome: Any, out: str) -> int:
+    """Print what became of a training; returns the exit code."""
+    loss = None if math.isnan(outcome.loss) else outcome.loss  # done before: JSON has no NaN
+    found = {name: getattr(outcome, name) for name in ("step", "finished", "seconds", "sample")} | {"loss": loss}
+    found |= {name: dict(getattr(outcome, name)) for name in ("validation", "bits_per_byte")}
+    tell_result({"model": out, **found})
+    if outcome.finished:
+        held_out = ", ".join(f"{name} {value:.3f}" for name, value in outcome.validation.items())
+        losses = "finished before" if math.isnan(outcome.loss) else f"loss {outcome.loss:.3f}; held out: {held_out}"
+        losses += "".join(f"; {bits:.3f} bits per byte" for bits in outcome.bits_per_byte.values())
+        if outcome.sample:
+            print(f"a sample: {escape_terminal(outcome.sample)}")
+        print(f"model: {out}  ({losses})")
+        return 0
+    print(f"stopped at step {outcome.step}; nothing is lost. Go on with the same command and --resume")
+    return 130
 
 
 def _add_data_flags(parser: Parser, what: str) -> None:
@@ -142,7 +179,6 @@ def pretrain(argv: Sequence[str]) -> int:
     _set_up_machine(arguments)
     from cotrain.models.load import load_tokenizer
     from cotrain.stages import pretrain as stage
-    from cotrain.stages.pretrain import step_count
     from cotrain.stages.tokenizer import train_tokenizer
 
     quarantine = _quarantine_of(arguments)
@@ -159,25 +195,26 @@ def pretrain(argv: Sequence[str]) -> int:
             )
         )
         config = stage.config_for(chosen, depth=arguments.depth, width=arguments.width, kind=arguments.kind)
-    outcome = stage.pretrain(
-        arguments.out,
-        corpus=corpus,
-        tokens=arguments.tokens,
-        model=arguments.model,
-        config=config,
-        tokenizer=chosen,
-        batch_tokens=arguments.batch_tokens,
-        length=arguments.length,
-        lr=arguments.lr,
-        optimizer=arguments.optimizer,
-        seed=arguments.seed,
-        resume=arguments.resume,
-        report=progress_printer(step_count(arguments.tokens, arguments.batch_tokens, arguments.length)),
-        plan={"save_every": arguments.save_every},
-        device=arguments.device,
-    )
+    with _report_to(arguments, "pretrain") as report:
+        outcome = stage.pretrain(
+            arguments.out,
+            corpus=corpus,
+            tokens=arguments.tokens,
+            model=arguments.model,
+            config=config,
+            tokenizer=chosen,
+            batch_tokens=arguments.batch_tokens,
+            length=arguments.length,
+            lr=arguments.lr,
+            optimizer=arguments.optimizer,
+            seed=arguments.seed,
+            resume=arguments.resume,
+            report=report,
+            plan={"save_every": arguments.save_every},
+            device=arguments.device,
+        )
     _write_quarantine(quarantine, arguments.out)
-    return report_outcome(outcome, arguments.out)
+    return _report_outcome(outcome, arguments.out)
 
 
 def sft(argv: Sequence[str]) -> int:
@@ -230,39 +267,40 @@ def sft(argv: Sequence[str]) -> int:
     from cotrain.rollout.common_roles import mark_short_prompts, speaks_short
     from cotrain.stages import sft as stage
     from cotrain.stages.corpora import corpus_file, practice_of
-    from cotrain.stages.pretrain import step_count
     from cotrain.tasks.words.source import study_problems
 
-    quarantine, samples = _quarantine_of(arguments), list[dict[str, Any]]()
+    quarantine, samples, taught = _quarantine_of(arguments), list[dict[str, Any]](), dict[str, Any]()
     if arguments.role is not None:
-        parts, samples = _role_conversations(arguments, quarantine)
+        parts, samples, taught = _role_conversations(arguments, quarantine)
         _note_quarantine(quarantine, arguments.out)
     elif arguments.data is not None:
         parts = [(corpus_file(arguments.data, quarantine), 1)]
         _note_quarantine(quarantine, arguments.out)
     else:
         parts = practice_of(study_problems((1, 9)), arguments.seed, "settle")
-    outcome = stage.sft(
-        arguments.model,
-        arguments.out,
-        conversations=parts,
-        tokens=arguments.tokens,
-        batch_tokens=arguments.batch_tokens,
-        length=arguments.length,
-        lr=arguments.lr or (1e-3 if speaks_short(arguments.model) else 2e-5),
-        optimizer=arguments.optimizer,
-        seed=arguments.seed,
-        resume=arguments.resume,
-        report=progress_printer(step_count(arguments.tokens, arguments.batch_tokens, arguments.length)),
-        plan={"save_every": arguments.save_every},
-        device=arguments.device,
-    )
+    with _report_to(arguments, "sft") as report:
+        outcome = stage.sft(
+            arguments.model,
+            arguments.out,
+            conversations=parts,
+            tokens=arguments.tokens,
+            batch_tokens=arguments.batch_tokens,
+            length=arguments.length,
+            lr=arguments.lr or (1e-3 if speaks_short(arguments.model) else 2e-5),
+            optimizer=arguments.optimizer,
+            seed=arguments.seed,
+            resume=arguments.resume,
+            report=report,
+            plan={"save_every": arguments.save_every},
+            device=arguments.device,
+            taught=taught,
+        )
     if outcome.finished and arguments.data is None:
         mark_short_prompts(Path(arguments.out))
     if outcome.finished and samples:
         replace_file(Path(arguments.out) / "samples.jsonl", b"".join(map(encode_row, samples)))
     _write_quarantine(quarantine, arguments.out)
-    return report_outcome(outcome, arguments.out)
+    return _report_outcome(outcome, arguments.out)
 
 
 def _check_role(parser: Parser, arguments: Any) -> None:
@@ -290,26 +328,37 @@ def _check_role(parser: Parser, arguments: Any) -> None:
         )
 
 
-def _role_conversations(arguments: Any, quarantine: Quarantine | None) -> tuple[Any, list[dict[str, Any]]]:
-    """The conversations of ``--role``, and those of them that the model made itself."""
+def _role_conversations(
+    arguments: Any, quarantine: Quarantine | None
+) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
+    """The conversations of ``--role``, those of them that the model made itself, and how the role is asked and read."""
     from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
     from cotrain.stages.solutions import choose_step_format, gold_solutions, own_solutions, solver_of
 
     form: Any = arguments.judge or "steps"
     judging = {"verdict": arguments.verdict, "prompt": prompt_of(arguments.verifier_prompt, "--verifier-prompt")}
     if arguments.role == "verifier" and not arguments.from_samples:
-        return [
-            (
-                gold_reviews(
-                    arguments.data, verifier_of(arguments.model, form, **judging), form, quarantine, say=print_progress
-                ),
-                1,
-            )
-        ], []
+        return (
+            [
+                (
+                    gold_reviews(
+                        arguments.data,
+                        verifier_of(arguments.model, form, **judging),
+                        form,
+                        quarantine,
+                        say=print_progress,
+                    ),
+                    1,
+                )
+            ],
+            [],
+            {"role": "verifier"},
+        )
     prompt = prompt_of(arguments.prompt)
     role = solver_of(arguments.model, arguments.answer, prompt, arguments.max_tokens, arguments.steps_as)
+    answers = {"answer": role.answer, "steps_as": role.steps, "prompt": prompt}
     if not arguments.from_samples:
-        return [(gold_solutions(arguments.data, role, quarantine), 1)], []
+        return [(gold_solutions(arguments.data, role, quarantine), 1)], [], {"role": "solver", **answers}
     sampling_options: dict[str, Any] = {
         "samples": arguments.samples,
         "seed": arguments.seed,
@@ -333,7 +382,7 @@ def _role_conversations(arguments: Any, quarantine: Quarantine | None) -> tuple[
         )
     else:
         corpus, rows = own_solutions(arguments.model, arguments.data, role, **sampling_options)
-    return [(corpus, 1)], rows
+    return [(corpus, 1)], rows, {"role": arguments.role} | (answers if arguments.role == "solver" else {})
 
 
 def dpo(argv: Sequence[str]) -> int:

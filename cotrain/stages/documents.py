@@ -76,7 +76,7 @@ def refuse_overlong(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, length: 
 def tokenize(items: Sequence[Item], renderer: Renderer, replies_only: bool = False, longest: int = 0) -> list[Document]:
     """Tokens of each item; running texts go through the tokenizer in one call, conversations through the renderer."""
     texts = [item for item in items if isinstance(item, str)]
-    running = iter(_running_documents(texts, renderer.tokenizer) if texts else ())
+    running = iter(running_documents(texts, renderer.tokenizer) if texts else ())
     tokenized = []
     for item in items:
         if isinstance(item, str):
@@ -96,7 +96,7 @@ def _renderer_at(tokenizer: PreTrainedTokenizerBase, begun: datetime | None) -> 
     return renderer
 
 
-def _running_documents(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Document]:
+def running_documents(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Document]:
     """BOS text END, as far as the tokenizer has those; what a text says never becomes a control token."""
     begin = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)

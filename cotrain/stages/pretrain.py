@@ -7,6 +7,7 @@ The result is a plain model directory. Defaults fit the embedded base: 0.9 milli
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +22,18 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from cotrain.backend.local import check_device
 from cotrain.core.errors import ConfigError
+from cotrain.disk.files import replace_file
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import load_model, save_model
 from cotrain.stages.corpora import Corpus, Item, interleave, split_corpus
-from cotrain.stages.documents import all_documents, document_reader, refuse_overlong
+from cotrain.stages.documents import all_documents, document_reader, refuse_overlong, running_documents
+from cotrain.stages.packing import Document
 from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.stages.trainer import TrainingOutcome, TrainingPlan, begin_time, train
+from cotrain.stages.trainer import RESULT, TrainingOutcome, TrainingPlan, begin_time, read_result, train
 from cotrain.text.render import Renderer
 
 Parts = Sequence[tuple[Corpus, int]]  # corpora with integer weights
+SAMPLE_BEGINS, SAMPLE_TOKENS = 8, 96  # of the text that is shown at the end
 TOKENIZER_SAMPLE = 5_000  # items that a new tokenizer learns from
 
 
@@ -141,8 +145,10 @@ def train_and_save(
     resume: bool,
     save_dtype: torch.dtype | None,
     report: Callable[[dict[str, Any]], None] | None,
+    taught: Mapping[str, Any] | None = None,
 ) -> TrainingOutcome:
-    """Hold out, tokenize, train, write: what pretraining and supervised training have in common."""
+    """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
+    into ``result.json`` beside the figures."""
     longest = plan.length if replies_only else 0
     if replies_only:
         for corpus, _ in parts:
@@ -154,22 +160,75 @@ def train_and_save(
         begun = datetime.fromisoformat(about["begun"])
     divided = [(*split_corpus(corpus, validation, plan.seed), weight) for corpus, weight in parts]
     mixed = divided[0][0] if len(divided) == 1 else interleave([(kept, weight) for kept, _, weight in divided])
-    return train(
+    held_out = {
+        corpus.name: all_documents(held, tokenizer, replies_only, longest, begun)
+        for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)
+        if validation
+    }
+    outcome = train(
         network,
         document_reader(mixed, tokenizer, plan.seed, replies_only, longest, begun),
         out,
         plan,
         pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
-        validation={
-            corpus.name: all_documents(held, tokenizer, replies_only, longest, begun)
-            for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)
-            if validation
-        },
+        validation=held_out,
         about={**about, "corpus": mixed.name},
         resume=resume,
         finish=lambda: save_model(network, tokenizer, out, save_dtype),
         report=report,
     )
+    if not outcome.finished:
+        return outcome
+    if math.isnan(outcome.loss):  # it was finished before
+        written = read_result(out)
+        return replace(outcome, **{name: written[name] for name in ("bits_per_byte", "sample") if name in written})
+    if not replies_only:
+        texts = {corpus.name: held for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)}
+        bits = {
+            name: bits_per_byte(texts[name], held_out[name], nats)
+            for name, nats in outcome.validation.items()
+            if isinstance(texts[name].get(0), str)
+        }
+        outcome = replace(outcome, bits_per_byte=bits, sample=sample_text(network, tokenizer, texts))
+    result = {
+        "stage": "sft" if replies_only else "pretrain", "start": start, **(taught or {}),
+        "parameters": sum(parameter.numel() for parameter in network.parameters()), "steps": plan.steps,
+        "tokens": plan.steps * plan.rows * plan.length, "resumed": resume, "seconds": outcome.seconds,
+        "loss": outcome.loss, "validation": dict(outcome.validation),
+        "bits_per_byte": dict(outcome.bits_per_byte), "sample": outcome.sample,
+    }  # fmt: skip
+    replace_file(Path(out) / RESULT, json.dumps(result, indent=2, ensure_ascii=False).encode())
+    return outcome
+
+
+def bits_per_byte(texts: Corpus, documents: Sequence[Document], nats: float) -> float:
+    """``nats`` per learned token as bits per byte of UTF-8, which models with different tokenizers have in common. The
+    end of each text counts as a token and has no byte."""
+    size = sum(len(str(texts.get(index)).encode()) for index in range(texts.size or 0))
+    learned = sum(sum(document.learn[1:]) for document in documents)
+    return nats * learned / math.log(2) / max(1, size)
+
+
+@torch.no_grad()
+def sample_text(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Mapping[str, Corpus]) -> str:
+    """The first tokens of a held-out text, and how the model goes on, at temperature 1 and from one seed."""
+    first = next((item for held in texts.values() if isinstance(item := held.get(0), str)), None)
+    if first is None:
+        return ""
+    (document,) = running_documents([first], tokenizer)
+    ids = torch.tensor([document.ids[:SAMPLE_BEGINS]], device=network.device)
+    limit = getattr(network.config, "max_position_embeddings", None) or SAMPLE_TOKENS
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found = network.generate(  # type: ignore[operator]
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=min(SAMPLE_TOKENS, max(1, limit - SAMPLE_BEGINS)),
+            do_sample=True,
+            temperature=1.0,
+            pad_token_id=tokenizer.pad_token_id or 0,
+        )
+    return str(tokenizer.decode(found[0], skip_special_tokens=True))
 
 
 def sample_texts(parts: Parts) -> list[str]:

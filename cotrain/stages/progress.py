@@ -1,13 +1,10 @@
-"""Progress lines of ``pretrain``, ``sft`` and ``tokenizer``, and their last line."""
+"""Progress lines of ``pretrain`` and ``sft``."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any
-
-from cotrain.core.verbosity import tell_result
 
 
 def progress_printer(steps: int) -> Callable[[dict[str, Any]], None]:
@@ -39,17 +36,3 @@ def _duration_text(seconds: float) -> str:
         if minutes
         else f"{seconds:.0f} s"
     )
-
-
-def report_outcome(outcome: Any, out: str) -> int:
-    loss = None if math.isnan(outcome.loss) else outcome.loss  # done before: JSON has no NaN
-    names = ("step", "finished", "seconds")
-    found = {name: getattr(outcome, name) for name in names} | {"loss": loss, "validation": dict(outcome.validation)}
-    tell_result({"model": out, **found})
-    if outcome.finished:
-        held_out = ", ".join(f"{name} {value:.3f}" for name, value in outcome.validation.items())
-        losses = "finished before" if math.isnan(outcome.loss) else f"loss {outcome.loss:.3f}; held out: {held_out}"
-        print(f"model: {out}  ({losses})")
-        return 0
-    print(f"stopped at step {outcome.step}; nothing is lost. Go on with the same command and --resume")
-    return 130

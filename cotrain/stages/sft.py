@@ -41,10 +41,12 @@ def sft(
     report: Callable[[dict[str, Any]], None] | None = None,
     plan: Mapping[str, Any] | None = None,
     device: str = "cpu",
+    taught: Mapping[str, Any] | None = None,
 ) -> TrainingOutcome:
     """Fine-tune ``model`` on ``tokens`` tokens of conversations (prompts and padding counted) and write it to ``out``.
 
     ``conversations`` is one corpus or several with integer weights. Running text in a corpus is learned whole.
+    ``taught`` says what for, in JSON, and is written beside the figures into ``result.json``.
     A conversation longer than ``length`` loses its end; more than a tenth of such is a DataError. Other arguments and
     errors as in ``pretrain``; the default rate is for the embedded base, larger models want 1e-5 to 1e-4.
     """
@@ -57,4 +59,5 @@ def sft(
     return train_and_save(
         network, tokenizer, weighted_parts(conversations), out, full, replies_only=True, validation=validation,
         start=str(model), resume=resume, save_dtype=save_dtype, report=report,
+        taught=taught,
     )  # fmt: skip

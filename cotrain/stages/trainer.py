@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -51,6 +51,7 @@ from cotrain.stages.packing import PADDING, Document, PackedBatch, block_mask, s
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
 METRICS, SETTINGS, CHECKPOINTS = "metrics.jsonl", "training.json", "checkpoints"  # in the run's directory
+RESULT = "result.json"  # there too, when all is done
 CHANGEABLE_FIELDS = {"log_every", "save_every", "keep"}  # fields of a plan that may differ when a run is resumed
 
 
@@ -92,6 +93,8 @@ class TrainingOutcome:
     loss: float  # training loss of the last step, nats per token; NaN when no step was done
     validation: Mapping[str, float]  # by name, nats per token; empty when none was computed in this call
     seconds: float  # of this call
+    bits_per_byte: Mapping[str, float] = field(default_factory=dict)  # of the held-out running text, by name
+    sample: str = ""  # how the model goes on from the beginning of a held-out text
 
 
 def train(
@@ -282,6 +285,15 @@ def _catch_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def read_result(directory: str | Path) -> dict[str, Any]:
+    """What a finished ``pretrain`` or ``sft`` wrote beside its model; empty where there is nothing to be read."""
+    try:
+        found = json.loads((Path(directory) / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def begin_time(out: str | Path) -> str | None:

@@ -1,11 +1,16 @@
+import json
+import math
+
 import pytest
 import torch
 
 from cotrain.core.errors import ConfigError, DataError, RunDirectoryError
 from cotrain.models.load import describe_model, load_model
 from cotrain.stages.corpora import from_items, procedural_corpus
-from cotrain.stages.pretrain import config_for, make_plan, pretrain, step_count
+from cotrain.stages.packing import Document
+from cotrain.stages.pretrain import bits_per_byte, config_for, make_plan, pretrain, step_count
 from cotrain.stages.sft import sft
+from cotrain.stages.trainer import read_result
 
 SMALL = {"tokens": 64 * 4 * 6, "batch_tokens": 64 * 4, "length": 64, "validation": 3}
 
@@ -30,11 +35,31 @@ def test_from_text_to_a_tuned_model(base, sentences, conversations, tokenizer, t
     assert describe_model(tmp_path / "tuned")["bytes"] < 0.7 * describe_model(base)["bytes"]
 
 
+def test_what_a_training_came_to_stands_beside_its_model(base, conversations, tokenizer, tmp_path):
+    result = read_result(base)
+    assert (result["stage"], result["start"], result["steps"]) == ("pretrain", "new", 6)
+    assert result["parameters"] == sum(p.numel() for p in load_model(base)[0].parameters())
+    assert set(result["bits_per_byte"]) == {"sentences"} and 0 < result["bits_per_byte"]["sentences"] < 16
+    assert len(tokenizer(result["sample"])["input_ids"]) > 8
+    sft(base, tmp_path / "tuned", conversations=conversations, taught={"role": "solver"}, **SMALL)
+    tuned = read_result(tmp_path / "tuned")
+    assert (tuned["stage"], tuned["start"], tuned["role"]) == ("sft", str(base), "solver")
+    assert tuned["bits_per_byte"] == {} and tuned["sample"] == ""  # it learned replies, not text
+    assert read_result(tmp_path) == {}
+
+
+def test_bits_per_byte_by_hand():
+    texts = from_items("two", ["abcd", "é"])  # six bytes
+    documents = [Document(ids=(0, 1, 2, 3), learn=(True,) * 4), Document(ids=(0, 4, 3), learn=(True,) * 3)]
+    assert bits_per_byte(texts, documents, 2 * math.log(2)) == pytest.approx(5 * 2 / 6)
+
+
 def test_a_finished_run_is_not_done_again(base, sentences, tokenizer):
     config = config_for(tokenizer, depth=1, width=16, heads=2, kv_heads=1, feed_forward=24)
     before = describe_model(base)
     outcome = pretrain(base, corpus=sentences, tokenizer=tokenizer, config=config, resume=True, **SMALL)
     assert outcome.finished and describe_model(base) == before
+    assert outcome.sample == json.loads((base / "result.json").read_text())["sample"] != ""
     with pytest.raises(RunDirectoryError, match="holds a training run"):
         pretrain(base, corpus=sentences, tokenizer=tokenizer, config=config, **SMALL)
 

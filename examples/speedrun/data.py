@@ -1,0 +1,163 @@
+"""Write the files that ``make speedrun`` learns from when you bring none: ``python examples/speedrun/data.py DIR``.
+
+    text.txt              worked problems, sums and a small world of animals, for the tokenizer and for pretraining
+    chat.jsonl            conversations: greetings, questions about the animals, sums
+    questions/train.jsonl problems with worked solutions, and test.jsonl
+    core/*.jsonl          three tasks for a base model, in the layouts of DCLM's CORE
+
+Everything is made by a program from a seed, so the files are the same on every machine. Problems of the tests and of
+``core`` occur in no text that is learned: they come from other buckets of the problem source.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from cotrain.tasks.words.problem import Problem
+from cotrain.tasks.words.source import WordProblems
+
+PROBLEMS = WordProblems(operations=(1, 2), distractors=(0, 0))
+TEXTS, CHATS, QUESTIONS, TESTS, CORE = 12_000, 4_000, 6_000, 400, 200  # rows of each file
+WORLD = {  # animal → kind, colour, what it does, what it eats
+    "robin": ("bird", "red", "fly", "worms"),
+    "crow": ("bird", "black", "fly", "seeds"),
+    "swan": ("bird", "white", "swim", "grass"),
+    "trout": ("fish", "brown", "swim", "flies"),
+    "carp": ("fish", "gold", "swim", "weeds"),
+    "hare": ("mammal", "grey", "run", "grass"),
+    "fox": ("mammal", "red", "run", "hares"),
+    "mole": ("mammal", "black", "dig", "worms"),
+    "frog": ("amphibian", "green", "jump", "flies"),
+    "newt": ("amphibian", "orange", "swim", "worms"),
+}
+NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "June")
+SENTENCES: tuple[Callable[[str], str], ...] = (
+    lambda animal: f"A {animal} is a kind of {WORLD[animal][0]}.",
+    lambda animal: f"The {animal} is {WORLD[animal][1]}.",
+    lambda animal: f"A {animal} likes to {WORLD[animal][2]}.",
+    lambda animal: f"It eats {WORLD[animal][3]}, as every {animal} does.",
+)
+ASKED: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("What kind of animal is a {}?", lambda animal: f"A {animal} is a kind of {WORLD[animal][0]}."),
+    ("What colour is the {}?", lambda animal: f"The {animal} is {WORLD[animal][1]}."),
+    ("What does a {} like to do?", lambda animal: f"A {animal} likes to {WORLD[animal][2]}."),
+    ("What does a {} eat?", lambda animal: f"A {animal} eats {WORLD[animal][3]}."),
+)
+
+
+def worked_lines(problem: Problem) -> list[str]:
+    """One line a step, such as ``- plums= horses*4=14*4=56``."""
+    return ["- " + step.removesuffix(f" {step.split('=')[0].strip()}").strip() for step in problem.steps]
+
+
+def write_story(rng: random.Random) -> str:
+    """A few facts about an animal, in any order, told by somebody."""
+    animal = rng.choice(sorted(WORLD))
+    facts = [write(animal) for write in rng.sample(SENTENCES[:3], 3)]
+    return f"{rng.choice(NAMES)} saw a {animal}. " + " ".join([*facts, SENTENCES[3](animal)])
+
+
+def write_sum(rng: random.Random) -> tuple[str, int]:
+    """A sum and its value."""
+    left, right, kind = rng.randrange(60), rng.randrange(40), rng.random()
+    if kind < 0.4:
+        return f"{left}+{right}", left + right
+    if kind < 0.8:
+        return f"{left + right}-{right}", left
+    return f"{left % 20}*{2 + right % 3}", left % 20 * (2 + right % 3)
+
+
+def training_text(rng: random.Random) -> str:
+    """One paragraph: a worked problem, a line of sums, or a story."""
+    kind = rng.random()
+    if kind < 0.6:
+        problem = PROBLEMS.training_problem(rng, rng.randint(1, 2))
+        return "\n".join([problem.text, *worked_lines(problem), f"The answer is {problem.answer}."])
+    if kind < 0.85:
+        return " ".join(f"{text}={value}." for text, value in (write_sum(rng) for _ in range(12)))
+    return write_story(rng)
+
+
+def conversation(rng: random.Random) -> list[tuple[str, str]]:
+    """Turns of user and assistant: a greeting at times, questions, thanks at times."""
+    name, turns = rng.choice(NAMES), list[tuple[str, str]]()
+    if rng.random() < 0.5:
+        hello = rng.choice(("Hello", "Hi", "Good morning"))
+        turns.append((f"{hello}, I am {name}.", f"{hello}, {name}! Ask me about animals, or give me a sum."))
+    if rng.random() < 0.2:
+        turns.append(("Who are you?", "I am a small model that was trained on two processor cores."))
+    for _ in range(rng.randint(1, 2)):
+        if rng.random() < 0.6:
+            question, reply = rng.choice(ASKED)
+            animal = rng.choice(sorted(WORLD))
+            turns.append((question.format(animal), reply(animal)))
+        else:
+            text, value = write_sum(rng)
+            turns.append((f"What is {text}?", f"{text}={value}."))
+    if rng.random() < 0.3:
+        turns.append(("Thank you.", "You are welcome."))
+    return turns
+
+
+def core_tasks(rng: random.Random) -> dict[str, list[dict[str, object]]]:
+    """Rows of a task of choices (sums), one of contexts (colours) and one of continuations (the last step)."""
+    sums, colours, steps = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, object]]()
+    for index in range(CORE):
+        text, value = write_sum(rng)
+        wrong = rng.sample([n for n in range(max(0, value - 12), value + 13) if n != value], 3)
+        gold = rng.randrange(4)
+        choices = [f"{n}." for n in (*wrong[:gold], value, *wrong[gold:])]
+        sums.append({"query": f"{text}=", "choices": choices, "gold": gold, "delimiter": ""})
+        animal = rng.choice(sorted(WORLD))
+        other = rng.choice([one for one in sorted(WORLD) if WORLD[one][1] != WORLD[animal][1]])
+        gold, options = rng.randrange(2), [f"{rng.choice(NAMES)} saw a {one}. The {one}" for one in (animal, other)]
+        row = {"context_options": options[::-1] if gold else options, "continuation": f" is {WORLD[animal][1]}."}
+        colours.append({**row, "gold": gold})
+        problem = PROBLEMS.problem("test", TESTS + index)
+        *before, last = worked_lines(problem)
+        target, _, worked = last.partition("=")
+        steps.append(
+            {"context": "\n".join([problem.text, *before, f"{target}="]), "continuation": worked, "delimiter": ""}
+        )
+    return {"sums": sums, "colours": colours, "steps": steps}
+
+
+def write_rows(path: Path, rows: Iterable[object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def question_row(problem: Problem) -> dict[str, str]:
+    return {"question": problem.text, "answer": "\n".join([*worked_lines(problem), f"#### {problem.answer}"])}
+
+
+def write_files(folder: Path, seed: int = 0) -> None:
+    rng = random.Random(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "text.txt").write_text("\n\n".join(training_text(rng) for _ in range(TEXTS)) + "\n", encoding="utf-8")
+    roles = ("user", "assistant")
+    write_rows(
+        folder / "chat.jsonl",
+        (
+            {
+                "messages": [
+                    {"role": r, "content": c} for turn in conversation(rng) for r, c in zip(roles, turn, strict=True)
+                ]
+            }
+            for _ in range(CHATS)
+        ),
+    )
+    train = [PROBLEMS.training_problem(rng, rng.randint(1, 2)) for _ in range(QUESTIONS)]
+    write_rows(folder / "questions" / "train.jsonl", map(question_row, train))
+    tests = [PROBLEMS.problem("test", index) for index in range(TESTS)]
+    write_rows(folder / "questions" / "test.jsonl", map(question_row, tests))
+    for name, rows in core_tasks(rng).items():
+        write_rows(folder / "core" / f"{name}.jsonl", rows)
+
+
+if __name__ == "__main__":
+    write_files(Path(sys.argv[1]))
