@@ -11,7 +11,7 @@ VLLM_PYTHON ?=
 # Byte code is kept, so that workers and the processes that tests start compile nothing anew.
 TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo docs test test-whole test-device test-cluster test-vllm mutants torture check setup setup-dev clean
+.PHONY: demo speedrun docs test test-whole test-device test-cluster test-vllm mutants torture check setup setup-dev clean
 
 setup: $(VENV)/.ready
 setup-dev: $(VENV)/.ready-dev
@@ -28,6 +28,10 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 
 demo: setup
 	$(BIN)/cotrain demo --out $(DEMO)
+
+# From a text file and a chat file to two models that were trained together: TEXT=, CHAT=, QUESTIONS=, CORE=, OUT=.
+speedrun: setup
+	PATH="$(abspath $(BIN)):$$PATH" TEXT='$(TEXT)' CHAT='$(CHAT)' QUESTIONS='$(QUESTIONS)' CORE='$(CORE)' OUT='$(OUT)' sh examples/speedrun/speedrun.sh
 
 test: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"

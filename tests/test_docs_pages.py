@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -317,3 +320,44 @@ def test_files_and_functions_that_are_named_exist():
     sources = [ROOT / source for source in SOURCES if source.startswith(("cotrain", "bases"))]
     readers = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages, *sources]
     assert not sorted(missing for path in readers for missing in missing_files(path))
+
+
+@pytest.mark.whole
+def test_the_speedrun_goes_from_text_to_a_run_and_goes_on_where_it_stopped(parse, tmp_path):
+    """Its commands parse, each stage begins from what one before it wrote, and a run that is there is resumed."""
+    stub = tmp_path / "bin" / "cotrain"
+    stub.parent.mkdir()
+    log = tmp_path / "log.jsonl"
+    stub.write_text(
+        f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]), file=open({str(log)!r}, 'a'))"
+    )
+    stub.chmod(0o755)
+    python = stub.with_name("python")
+    python.symlink_to(sys.executable)
+    environment = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+    def walk() -> list[list[str]]:
+        log.unlink(missing_ok=True)
+        script = ["sh", str(ROOT / "examples/speedrun/speedrun.sh")]
+        subprocess.run(script, env=environment | {"OUT": "out"}, cwd=tmp_path, check=True, timeout=120)
+        return [json.loads(line) for line in log.read_text().splitlines()]
+
+    commands = walk()
+    names = [words[0] for words in commands]
+    assert names == [
+        *("tokenizer", "pretrain", "eval", "sft", "sft", "eval", "sft", "run", "eval", "chat", "chat", "report")
+    ]
+    written = {"out"}
+    for words in commands:
+        parse(words)
+        needed = [word for word in words[1:] if word.startswith("out") and words[words.index(word) - 1] != "--out"]
+        assert all(word in written or (tmp_path / word).exists() for word in needed), words
+        written |= {words[words.index("--out") + 1]} if "--out" in words else set()
+    (tmp_path / "out/tokenizer").mkdir()
+    (tmp_path / "out/run").mkdir()
+    (tmp_path / "out/run/recipe.json").write_text("{}")
+    assert [words[0] for words in walk() if words[0] in ("tokenizer", "run", "resume")] == ["resume"]
+    data = tmp_path / "out/data"
+    tests = {json.loads(line)["question"] for line in (data / "questions/test.jsonl").read_text().splitlines()}
+    learned = (data / "text.txt").read_text() + (data / "questions/train.jsonl").read_text()
+    assert len(tests) > 350 and not any(question in learned for question in tests)

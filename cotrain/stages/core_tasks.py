@@ -125,7 +125,9 @@ def _item_of_row(row: dict[str, Any], where: str) -> CoreItem:
     pairs = tuple(_join(head, tail, row.get("delimiter")) for head in heads for tail in tails)
     gold = row.get("gold", 0)
     if type(gold) is not int or not 0 <= gold < len(pairs) or (len(pairs) > 1 and "gold" not in row):
-        raise DataError(f"{where}: gold is {row.get('gold')!r}; expected the place of the right one, 0 to {len(pairs) - 1}")
+        raise DataError(
+            f"{where}: gold is {row.get('gold')!r}; expected the place of the right one, 0 to {len(pairs) - 1}"
+        )
     return CoreItem(pairs=pairs, gold=gold)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.source import WordProblems
 
-PROBLEMS = WordProblems(operations=(1, 2), distractors=(0, 0))
+PROBLEMS = WordProblems(operations=(1, 3), distractors=(0, 0))
 TEXTS, CHATS, QUESTIONS, TESTS, CORE = 12_000, 4_000, 6_000, 400, 200  # rows of each file
 WORLD = {  # animal → kind, colour, what it does, what it eats
     "robin": ("bird", "red", "fly", "worms"),
@@ -50,8 +50,8 @@ ASKED: tuple[tuple[str, Callable[[str], str]], ...] = (
 
 
 def worked_lines(problem: Problem) -> list[str]:
-    """One line a step, such as ``- plums= horses*4=14*4=56``."""
-    return ["- " + step.removesuffix(f" {step.split('=')[0].strip()}").strip() for step in problem.steps]
+    """One line a step, such as ``- 14*4=56``."""
+    return [f"- {'='.join(step.split('=')[2:]).split(' ')[0]}" for step in problem.steps]
 
 
 def write_story(rng: random.Random) -> str:
@@ -75,7 +75,7 @@ def training_text(rng: random.Random) -> str:
     """One paragraph: a worked problem, a line of sums, or a story."""
     kind = rng.random()
     if kind < 0.6:
-        problem = PROBLEMS.training_problem(rng, rng.randint(1, 2))
+        problem = PROBLEMS.training_problem(rng, rng.randint(1, 3))
         return "\n".join([problem.text, *worked_lines(problem), f"The answer is {problem.answer}."])
     if kind < 0.85:
         return " ".join(f"{text}={value}." for text, value in (write_sum(rng) for _ in range(12)))
@@ -90,7 +90,7 @@ def conversation(rng: random.Random) -> list[tuple[str, str]]:
         turns.append((f"{hello}, I am {name}.", f"{hello}, {name}! Ask me about animals, or give me a sum."))
     if rng.random() < 0.2:
         turns.append(("Who are you?", "I am a small model that was trained on two processor cores."))
-    for _ in range(rng.randint(1, 2)):
+    for _ in range(rng.randint(1, 3)):
         if rng.random() < 0.6:
             question, reply = rng.choice(ASKED)
             animal = rng.choice(sorted(WORLD))
@@ -119,10 +119,7 @@ def core_tasks(rng: random.Random) -> dict[str, list[dict[str, object]]]:
         colours.append({**row, "gold": gold})
         problem = PROBLEMS.problem("test", TESTS + index)
         *before, last = worked_lines(problem)
-        target, _, worked = last.partition("=")
-        steps.append(
-            {"context": "\n".join([problem.text, *before, f"{target}="]), "continuation": worked, "delimiter": ""}
-        )
+        steps.append({"context": "\n".join([problem.text, *before, "-"]), "continuation": last[1:]})
     return {"sums": sums, "colours": colours, "steps": steps}
 
 
@@ -151,7 +148,7 @@ def write_files(folder: Path, seed: int = 0) -> None:
             for _ in range(CHATS)
         ),
     )
-    train = [PROBLEMS.training_problem(rng, rng.randint(1, 2)) for _ in range(QUESTIONS)]
+    train = [PROBLEMS.training_problem(rng, rng.randint(1, 3)) for _ in range(QUESTIONS)]
     write_rows(folder / "questions" / "train.jsonl", map(question_row, train))
     tests = [PROBLEMS.problem("test", index) for index in range(TESTS)]
     write_rows(folder / "questions" / "test.jsonl", map(question_row, tests))

@@ -13,26 +13,26 @@ here=$(dirname "$0")
 out=${OUT:-runs/speedrun}
 data=$out/data
 format="--answer phrase --steps-as lines"
-fast="--optimizer muon --lr 0.005 --resume"
+fast="--optimizer muon --lr 0.01 --resume"
 
-[ -f "$data/text.txt" ] || "${PYTHON:-python}" "$here/data.py" "$data"
+[ -f "$data/text.txt" ] || python "$here/data.py" "$data"
 text=${TEXT:-$data/text.txt} chat=${CHAT:-$data/chat.jsonl} questions=${QUESTIONS:-$data/questions} core=${CORE:-$data/core}
 
 # 1. A language model: bits per byte of held-out text, a sample, and a few tasks in the manner of CORE.
 [ -d "$out/tokenizer" ] || cotrain tokenizer --data "$text" --vocab-size 768 --out "$out/tokenizer"
-cotrain pretrain --data "$text" --tokenizer "$out/tokenizer" --tokens 3000000 \
+cotrain pretrain --data "$text" --tokenizer "$out/tokenizer" --tokens 1600000 \
     --optimizer muon --lr 0.01 --resume --out "$out/base"
 cotrain eval "$out/base" --suite core --data "$core"/*.jsonl --out "$out/base-eval"
 
 # 2. A model that chats, and from it one that solves.
-cotrain sft --model "$out/base" --data "$chat" --tokens 500000 $fast --out "$out/chat"
+cotrain sft --model "$out/base" --data "$chat" --tokens 400000 $fast --out "$out/chat"
 cotrain sft --model "$out/chat" --role solver --data "$questions/train.jsonl" $format \
-    --tokens 1500000 $fast --out "$out/solver"
+    --tokens 800000 $fast --out "$out/solver"
 cotrain eval "$out/solver" --suite jsonl --data "$questions" $format --max-tokens 96 --samples 4 --out "$out/solver-eval"
 
 # 3. A verifier, taught on solutions of this solver that are marked by their answers.
 cotrain sft --model "$out/solver" --role verifier --from-samples --reviews 0 --samples 1 --data "$questions/train.jsonl" \
-    $format --max-tokens 96 --tokens 1000000 $fast --out "$out/verifier"
+    $format --max-tokens 96 --tokens 800000 $fast --out "$out/verifier"
 
 # 4. Both learn together.
 if [ -f "$out/run/recipe.json" ]; then
