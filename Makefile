@@ -29,9 +29,9 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 demo: setup
 	$(BIN)/cotrain demo --out $(DEMO)
 
-# From a text file and a chat file to two models that were trained together: TEXT=, CHAT=, QUESTIONS=, CORE=, OUT=.
+# From a text file and a chat file to two models that were trained together: TEXT=, CHAT=, QUESTIONS=, REVIEWS=, CORE=, OUT=.
 speedrun: setup
-	PATH="$(abspath $(BIN)):$$PATH" TEXT='$(TEXT)' CHAT='$(CHAT)' QUESTIONS='$(QUESTIONS)' CORE='$(CORE)' OUT='$(OUT)' sh examples/speedrun/speedrun.sh
+	PATH="$(abspath $(BIN)):$$PATH" TEXT='$(TEXT)' CHAT='$(CHAT)' QUESTIONS='$(QUESTIONS)' REVIEWS='$(REVIEWS)' CORE='$(CORE)' OUT='$(OUT)' sh examples/speedrun/speedrun.sh
 
 test: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"

@@ -3,6 +3,7 @@
     text.txt              worked problems, sums and a small world of animals, for the tokenizer and for pretraining
     chat.jsonl            conversations: greetings, questions about the animals, sums
     questions/train.jsonl problems with worked solutions, and test.jsonl
+    reviews.jsonl         solutions, of which half go wrong, and which step is the first wrong one
     core/*.jsonl          three tasks for a base model, in the layouts of DCLM's CORE
 
 Everything is made by a program from a seed, so the files are the same on every machine. Problems of the tests and of
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,7 +23,7 @@ from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.source import WordProblems
 
 PROBLEMS = WordProblems(operations=(1, 3), distractors=(0, 0))
-TEXTS, CHATS, QUESTIONS, TESTS, CORE = 12_000, 4_000, 6_000, 400, 200  # rows of each file
+TEXTS, CHATS, QUESTIONS, REVIEWS, TESTS, CORE = 12_000, 4_000, 6_000, 6_000, 400, 200  # rows of each file
 WORLD = {  # animal → kind, colour, what it does, what it eats
     "robin": ("bird", "red", "fly", "worms"),
     "crow": ("bird", "black", "fly", "seeds"),
@@ -52,6 +54,33 @@ ASKED: tuple[tuple[str, Callable[[str], str]], ...] = (
 def worked_lines(problem: Problem) -> list[str]:
     """One line a step, such as ``- 14*4=56``."""
     return [f"- {'='.join(step.split('=')[2:]).split(' ')[0]}" for step in problem.steps]
+
+
+def labelled_solution(problem: Problem, rng: random.Random) -> dict[str, object]:
+    """A solution and the place of its first wrong step, or -1. A wrong step has a slip, another operation or another
+    number of the problem; the steps behind it count on with its result."""
+    label = rng.randrange(len(problem.steps)) if rng.random() < 0.5 else -1
+    lines, changed = list[str](), dict[str, str]()
+    for place, line in enumerate(worked_lines(problem)):
+        left, operator, right, result = re.fullmatch(r"- (\d+)([-+*])(\d+)=(\d+)", line).groups()
+        new_left, new_right, new_operator = changed.get(left, left), changed.get(right, right), operator
+        slip = 0
+        if place == label:
+            kind = rng.random()
+            if kind < 0.4:
+                slip = rng.choice((-10, -2, -1, 1, 2, 10))
+            elif kind < 0.7:
+                new_operator = rng.choice([sign for sign in "+-*" if sign != operator])
+            else:
+                new_right = str(rng.randrange(1, 20))
+        worth = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[new_operator](
+            int(new_left), int(new_right)
+        ) + slip
+        lines.append(f"- {new_left}{new_operator}{new_right}={worth}")
+        changed[result] = str(worth)
+    first = next((k for k, (a, b) in enumerate(zip(lines, worked_lines(problem), strict=True)) if a != b), -1)
+    answer = lines[-1].partition("=")[2]
+    return {"problem": problem.text, "steps": [*lines, f"The answer is {answer}."], "label": first}
 
 
 def write_story(rng: random.Random) -> str:
@@ -150,6 +179,8 @@ def write_files(folder: Path, seed: int = 0) -> None:
     )
     train = [PROBLEMS.training_problem(rng, rng.randint(1, 3)) for _ in range(QUESTIONS)]
     write_rows(folder / "questions" / "train.jsonl", map(question_row, train))
+    reviewed = (PROBLEMS.training_problem(rng, rng.randint(1, 3)) for _ in range(REVIEWS))
+    write_rows(folder / "reviews.jsonl", (labelled_solution(problem, rng) for problem in reviewed))
     tests = [PROBLEMS.problem("test", index) for index in range(TESTS)]
     write_rows(folder / "questions" / "test.jsonl", map(question_row, tests))
     for name, rows in core_tasks(rng).items():

@@ -6,17 +6,19 @@
 #   TEXT=book.txt           what the tokenizer and the base learn from
 #   CHAT=chat.jsonl         conversations: rows of {"messages": [{"role", "content"}, …]}
 #   QUESTIONS=DIR           train.jsonl and test.jsonl: rows of question and answer, worked solutions ending in #### 7
+#   REVIEWS=reviews.jsonl   solutions: rows of problem, steps and label, the first wrong step or -1
 #   CORE=DIR                tasks for the base, one file each
 #   OUT=runs/speedrun       where everything goes; left out, the files above are made there by data.py
 set -eu
 here=$(dirname "$0")
 out=${OUT:-runs/speedrun}
 data=$out/data
-format="--answer phrase --steps-as lines"
+format="--answer phrase --steps-as lines --prompt $here/solver.txt"  # short prompts: this tokenizer cuts others up
 fast="--optimizer muon --lr 0.01 --resume"
 
 [ -f "$data/text.txt" ] || python "$here/data.py" "$data"
-text=${TEXT:-$data/text.txt} chat=${CHAT:-$data/chat.jsonl} questions=${QUESTIONS:-$data/questions} core=${CORE:-$data/core}
+text=${TEXT:-$data/text.txt} chat=${CHAT:-$data/chat.jsonl} core=${CORE:-$data/core}
+questions=${QUESTIONS:-$data/questions} reviews=${REVIEWS:-$data/reviews.jsonl}
 
 # 1. A language model: bits per byte of held-out text, a sample, and a few tasks in the manner of CORE.
 [ -d "$out/tokenizer" ] || cotrain tokenizer --data "$text" --vocab-size 768 --out "$out/tokenizer"
@@ -27,18 +29,19 @@ cotrain eval "$out/base" --suite core --data "$core"/*.jsonl --out "$out/base-ev
 # 2. A model that chats, and from it one that solves.
 cotrain sft --model "$out/base" --data "$chat" --tokens 400000 $fast --out "$out/chat"
 cotrain sft --model "$out/chat" --role solver --data "$questions/train.jsonl" $format \
-    --tokens 800000 $fast --out "$out/solver"
+    --tokens 600000 $fast --out "$out/solver"
 cotrain eval "$out/solver" --suite jsonl --data "$questions" $format --max-tokens 96 --samples 4 --out "$out/solver-eval"
 
-# 3. A verifier, taught on solutions of this solver that are marked by their answers.
-cotrain sft --model "$out/solver" --role verifier --from-samples --reviews 0 --samples 1 --data "$questions/train.jsonl" \
-    $format --max-tokens 96 --tokens 800000 $fast --out "$out/verifier"
+# 3. A verifier of steps, from the solver.
+cotrain sft --model "$out/solver" --role verifier --data "$reviews" --verifier-prompt "$here/verifier.txt" \
+    --tokens 1000000 $fast --out "$out/verifier"
 
 # 4. Both learn together.
 if [ -f "$out/run/recipe.json" ]; then
     cotrain resume "$out/run"
 else
     cotrain run tango --model "$out/solver" --verifier-model "$out/verifier" --data "$questions" $format \
+        --verifier-prompt "$here/verifier.txt" --verdict tags --set roles.verifier.sampling.max_tokens=160 \
         --steps 60 --warmup 10 --max-tokens 96 --out "$out/run"
 fi
 cotrain eval "$out/run" --suite jsonl --data "$questions" --samples 4
