@@ -20,6 +20,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cotrain import __version__, opening
 from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
+from cotrain.disk.jsonl import JsonlWriter
 from cotrain.engine import contract
 from cotrain.rollout.idle_loop import together
 from cotrain.serve import request_params as asked
@@ -53,15 +55,28 @@ _GONE = Response(status_code=499)  # nobody is there to read it
 T = TypeVar("T")
 
 
-def run_server(directory: Path | str, *, host: str, port: int, hosts: Sequence[str] = (), device: str = "cpu") -> int:
-    """Load a run and serve it until a signal comes. ``hosts``: further names in Host headers that are answered.
+def run_server(
+    directory: Path | str,
+    *,
+    host: str,
+    port: int,
+    hosts: Sequence[str] = (),
+    device: str = "cpu",
+    record: str | None = None,
+) -> int:
+    """Load a run and serve it until a signal comes.
 
-    Raises ConfigError when the address is taken or not this machine's.
+    Args:
+        hosts: further names in Host headers that are answered.
+        record: the file to which each answer to a chat is appended, with its conversation.
+
+    Raises ConfigError when the address is taken or not this machine's; DiskError for a record that cannot be opened.
     """
     listener = open_listener(host, port)  # before the models are loaded
     with listener:
+        writer = None if record is None else JsonlWriter(Path(record))
         trainer = opening.open_trainer(directory, device=device)
-        served = ServedRun(trainer)
+        served = ServedRun(trainer, writer)
         where = f"[{host}]" if ":" in host else host
         print(f"{trainer.recipe.name} after step {trainer.finished}: {', '.join(served.models)}")
         print(f"http://{where}:{listener.getsockname()[1]}/v1  (Ctrl-C to leave)", flush=True)
@@ -77,7 +92,7 @@ def run_server(directory: Path | str, *, host: str, port: int, hosts: Sequence[s
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:  # a signal is raised again when the server has ended
-            served.engine.close()
+            served.close()
     return 0
 
 
@@ -114,9 +129,10 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
     async def chat(request: Request) -> Response:
         params, messages = asked.read_chat(await _read_body(request))
         entry = served.find_model(params.model)
+        params = replace(params, messages=served.fill_messages(entry, messages))
 
         async def prepare() -> list[contract.Request]:
-            return served.make_requests(entry, [served.chat_prompt_ids(entry, messages)], params)
+            return served.make_requests(entry, [served.chat_prompt_ids(entry, params.messages)], params)
 
         def shape_choice(choice: Choice, index: int) -> dict[str, Any]:
             return shapes.chat_choice(served.renderer_of(entry), choice, index)

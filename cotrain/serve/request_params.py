@@ -61,6 +61,7 @@ class RequestParams:
     usage: bool  # in a stream
     echo: bool = False
     ids: bool = False  # the token ids of each answer too
+    messages: tuple[Message, ...] = ()  # of a chat, as the model is asked them
 
 
 def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:
