@@ -39,12 +39,12 @@ from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
 from cotrain.disk.jsonl import JsonlWriter
 from cotrain.engine import contract
 from cotrain.rollout.idle_loop import together
-from cotrain.serve import request_params as asked
 from cotrain.serve import shapes
 from cotrain.serve.models import Choice, ServedModel, ServedRun
 from cotrain.serve.patience import PatientProtocol
-from cotrain.serve.request_params import BadRequest, RequestParams
 from cotrain.serve.verify import verify_request
+from cotrain.text import request_params as asked
+from cotrain.text.request_params import BadRequest, RequestParams
 
 MAX_BODY = 4 * 2**20  # bytes
 BODY_SECONDS = 30.0  # for all of it to come
@@ -127,9 +127,9 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
         return JSONResponse({"status": "ok", "version": __version__, **state, "running": served.engine.open_requests})
 
     async def chat(request: Request) -> Response:
-        params, messages = asked.read_chat(await _read_body(request))
+        params = asked.read_chat(await _read_body(request))
         entry = served.find_model(params.model)
-        params = replace(params, messages=served.fill_messages(entry, messages))
+        params = replace(params, messages=served.fill_messages(entry, params.messages))
 
         async def prepare() -> list[contract.Request]:
             return served.make_requests(entry, [served.chat_prompt_ids(entry, params.messages)], params)
@@ -264,9 +264,9 @@ async def _stream_events(
             yield encode_event([], usage=shapes.usage_json(choices))
         yield b"data: [DONE]\n\n"
     except CotrainError as error:
-        yield f"data: {json.dumps(shapes.error_json(str(error), status=500))}\n\n".encode()
+        yield f"data: {json.dumps(asked.error_json(str(error), status=500))}\n\n".encode()
     except Exception as error:  # the status is sent: only an event can still tell it; the server's log has the rest
-        yield f"data: {json.dumps(shapes.error_json(f'{type(error).__name__}: {error}', status=500))}\n\n".encode()
+        yield f"data: {json.dumps(asked.error_json(f'{type(error).__name__}: {error}', status=500))}\n\n".encode()
         raise
     finally:
         work.cancel()
@@ -314,17 +314,17 @@ async def _refusal_response(request: Request, error: Exception) -> Response:
         param, code, status = error.param, error.code, error.status
     elif isinstance(error, TooLong):
         code = "context_length_exceeded"
-    return JSONResponse(shapes.error_json(str(error), status=status, param=param, code=code), status_code=status)
+    return JSONResponse(asked.error_json(str(error), status=status, param=param, code=code), status_code=status)
 
 
 async def _failure_response(request: Request, error: Exception) -> Response:
-    return JSONResponse(shapes.error_json(f"{type(error).__name__}: {error}", status=500), status_code=500)
+    return JSONResponse(asked.error_json(f"{type(error).__name__}: {error}", status=500), status_code=500)
 
 
 async def _no_route_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}; this server has GET /health, /v1/models and POST "
-    body = shapes.error_json(f"{message}/v1/chat/completions, /v1/completions, /v1/verify", status=error.status_code)
+    body = asked.error_json(f"{message}/v1/chat/completions, /v1/completions, /v1/verify", status=error.status_code)
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
 
@@ -339,7 +339,7 @@ def _guard_hosts(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
             name = host_of(Headers(scope=scope).getlist("host"))
             if name not in names and not (everywhere and _is_address(name)):
                 message = f"Host {name!r} is not a name of this server; start it with --allow-host to answer to others"
-                await JSONResponse(shapes.error_json(message, status=400), status_code=400)(scope, receive, send)
+                await JSONResponse(asked.error_json(message, status=400), status_code=400)(scope, receive, send)
                 return
         await app(scope, receive, send)
 

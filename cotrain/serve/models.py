@@ -34,10 +34,10 @@ from cotrain.engine.contract import Request, as_serving_engine
 from cotrain.rollout.role import Role
 from cotrain.serve.batches import EngineThread
 from cotrain.serve.reply import StreamedReply
-from cotrain.serve.request_params import BadRequest, RequestParams
 from cotrain.text.chat_template import Message
 from cotrain.text.prompts import fields_of, fill_template
 from cotrain.text.render import Renderer
+from cotrain.text.request_params import BadRequest, RequestParams
 from cotrain.train.policy_store import vocabulary_of
 from cotrain.train.trainer import CoTrainer
 
