@@ -344,18 +344,18 @@ def test_the_openai_client_asks_and_streams(executor):
 @pytest.mark.whole
 def test_a_run_by_the_command_is_stopped_and_resumed(own, tmp_path):
     """The same as one that was not."""
-    flags = ["--model", TINY, "--tasks-per-step=2", "--group-size=3", "--evaluation-tasks=2", "--max-tokens=24"]
+    flags = ["--model", TINY, "--tasks-per-step=2", "--group-size=3", "--evaluation-tasks=1", "--max-tokens=6"]
 
     def call(*words):
         done = subprocess.run([sys.executable, "-m", "cotrain.cli", *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
-    run = ["run", "agent", "--command", f"{sys.executable} {own}", *flags]
-    call(*run, "--steps", "3", "--out", str(tmp_path / "whole"))
-    call(*run, "--steps", "2", "--out", str(tmp_path / "parts"))
-    call("resume", str(tmp_path / "parts"), "--steps", "3")
+    run = ["run", "agent", "--agent", f"{own}:once", *flags]
+    call(*run, "--steps", "2", "--out", str(tmp_path / "whole"))
+    call(*run, "--steps", "1", "--out", str(tmp_path / "parts"))
+    call("resume", str(tmp_path / "parts"), "--steps", "2")
     rows = [
         [line for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines() if '"kind"' not in line]
         for name in ("whole", "parts")
     ]
-    assert len(rows[0]) == 3 and rows[0] == rows[1]
+    assert len(rows[0]) == 2 and rows[0] == rows[1]

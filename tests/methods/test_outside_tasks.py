@@ -20,6 +20,8 @@ pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "steps": 2, "kl": 0.0}
 OWN = """
 import ast
+import json
+from urllib.request import Request, urlopen
 from dataclasses import dataclass
 
 from cotrain.methods.spiral import Game
@@ -35,6 +37,13 @@ async def search(query):
 
 def reward(task, texts):
     return float(len(set(texts)) == len(texts))
+
+
+def agent(problem, base_url, api_key):
+    body = {"model": "solver", "messages": [{"role": "user", "content": problem}], "max_tokens": 16}
+    headers = {"content-type": "application/json", "authorization": f"Bearer {api_key}"}
+    with urlopen(Request(f"{base_url}/chat/completions", json.dumps(body).encode(), headers)) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,7 @@ for line in sys.stdin:
     print(json.dumps({"id": asked["id"], "ok": ok, "reasons": ["" for _ in ok], "done": False}), flush=True)
 """
 BY_NAME = {  # what a recipe is given beside its tasks; "@" stands for the file of the user's
+    "agent": {"agent": "@own.py:agent"},
     "alphaproof": {"checker": "python @checker.py", "budget": 60},
     "distill": {"teacher": TINY},
     "magrpo": {"joint_reward": "@own.py:reward", "agents": 2, "turns": 2, "group_size": 2},
