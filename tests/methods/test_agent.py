@@ -15,7 +15,7 @@ from cotrain.core.user_code import load_file
 from cotrain.methods.agent import agent
 from cotrain.methods.agent.recipe import SEQUENCES, playing
 from cotrain.train.trainer import CoTrainer
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, RandomLatency
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -23,6 +23,7 @@ OWN = '''
 import asyncio
 import json
 import os
+import random
 import sys
 import time
 import urllib.error
@@ -72,6 +73,14 @@ def edits(problem, base_url, api_key):
     changed = [first[0], {"role": "assistant", "content": "Changed."}, {"role": "user", "content": "And?"}]
     say(base_url, api_key, "solver", [*first, {"role": "user", "content": "And?"}])
     say(base_url, api_key, "solver", changed)
+
+
+def dawdles(problem, base_url, api_key):
+    messages = [{"role": "user", "content": problem}]
+    for _ in range(2):
+        time.sleep(random.random() * 0.02)
+        messages = [*say(base_url, api_key, "solver", messages), {"role": "user", "content": "And?"}]
+    return messages[-2]["content"]
 
 
 def raises(problem, base_url, api_key):
@@ -243,6 +252,19 @@ def test_a_conversation_that_does_not_extend_is_a_sequence_of_its_own(executor, 
     assert first.group == second.group and second.prompt_ids != first.prompt_ids
 
 
+@pytest.mark.whole
+def test_what_is_sampled_does_not_depend_on_how_long_an_agent_takes(functions):
+    found = []
+    for seed in (1, 2):
+        made = agent(**SMALL, agent=functions.dawdles, steps=1, max_tokens=24)
+        trainer = CoTrainer(made, wrap=lambda engine, s=seed: RandomLatency(engine, s))
+        done = trainer.step()
+        found.append((done.episodes, done.row))
+        trainer.close()
+    assert found[0] == found[1] and len(found[0][0]) == 6
+    assert {len(trace.turns) for episode in found[0][0] for trace in episode.traces} == {2}
+
+
 @pytest.mark.parametrize(
     ("name", "reason", "limits"),
     [
@@ -312,7 +334,8 @@ def test_what_cannot_be_run_is_refused_when_the_recipe_is_built(functions):
         ({"agent": functions.value}, r"expected def value\(problem, base_url, api_key\)"),
         ({"command": "no-such-program"}, "agent 'no-such-program': no such program"),
         ({"agent": functions.once, "seconds": 0.0}, "seconds is 0"),
-        ({"agent": functions.once, "models": "a,a"}, "names once each"),
+        ({"agent": functions.once, "models": "a,a"}, "each name once"),
+        ({"agent": functions.once, "models": "a,others"}, "neither start nor others"),
     ):
         with pytest.raises(ConfigError, match=words):
             agent(**SMALL, **given)

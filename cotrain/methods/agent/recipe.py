@@ -120,8 +120,10 @@ def agent(
     for name in learners:
         if name not in names:
             raise UnknownName("model of agent", name, names)
-    if seconds <= 0.0 or len(set(names)) < len(names):
-        raise ConfigError(f"agent: seconds is {seconds:g} and models {models!r}; expected above 0, and names once each")
+    if seconds <= 0.0:
+        raise ConfigError(f"agent: seconds is {seconds:g}; expected more than 0")
+    if len(set(names) - {"start", "others"}) < len(names):  # these are policies of the recipe
+        raise ConfigError(f"agent: models is {models!r}; expected each name once, and neither start nor others")
     play = playing(
         find_program(agent, command),
         reward,

@@ -39,7 +39,13 @@ class AgentServer:
             Route("/v1/chat/completions", self._answer_chat, methods=["POST"]),
             Route("/v1/models", self._list_models),
         ]
-        server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_config=None, access_log=False))
+        config = uvicorn.Config(
+            Starlette(routes=routes),
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=3600,  # an agent may think long between two requests of one connection
+        )
+        server = uvicorn.Server(config)
         threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="cotrain-agents", daemon=True).start()
 
     @contextmanager
