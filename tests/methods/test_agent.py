@@ -1,6 +1,7 @@
 """An agent of the user's as the rollout: what it asks over HTTP becomes episodes whose sampled tokens are learned; what
 it does wrong is counted."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -25,15 +26,19 @@ import json
 import os
 import random
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 
 
-def post(base_url, api_key, **body):
+GIVEN_UP = threading.Event()
+
+
+def post(base_url, api_key, timeout=60, **body):
     headers = {"content-type": "application/json", "authorization": f"Bearer {api_key}"}
     request = urllib.request.Request(f"{base_url}/chat/completions", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
         return json.load(answer)["choices"][0]
 
 
@@ -134,6 +139,14 @@ def recovers(problem, base_url, api_key):
     return once(problem, base_url, api_key)
 
 
+def impatient(problem, base_url, api_key):
+    try:
+        once(problem, base_url, api_key, timeout=0.2)
+    except TimeoutError:
+        assert GIVEN_UP.wait(30), "the engine still works for nobody"
+        return once(problem, base_url, api_key)
+
+
 def stranger(problem, base_url, api_key):
     once(problem, base_url, "another key")
 
@@ -167,6 +180,25 @@ def executor(functions):
     trainer = CoTrainer(agent(**SMALL, agent=functions.once, steps=1))
     yield trainer.executor
     trainer.close()
+
+
+class Slow:
+    """An engine that never answers the first request, and says when that is cancelled."""
+
+    def __init__(self, engine, given_up):
+        self._engine, self.first, self._given_up = engine, True, given_up
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    async def sample(self, request):
+        if self.first:
+            self.first = False
+            try:
+                await asyncio.sleep(600)
+            finally:
+                self._given_up.set()
+        return await self._engine.sample(request)
 
 
 class Recorder:
@@ -291,6 +323,16 @@ def test_what_an_agent_does_wrong_is_a_counted_reason(executor, functions, name,
 def test_a_refused_request_is_an_error_that_the_agent_may_survive(executor, functions):
     episodes = play(executor, functions.recovers, requests=9)
     assert reasons(episodes) == {None}
+
+
+@pytest.mark.whole
+def test_an_answer_that_the_agent_does_not_wait_for_is_not_learned(functions):
+    made = agent(**SMALL, agent=functions.impatient, steps=1)
+    trainer = CoTrainer(made, wrap=lambda engine: Slow(engine, functions.GIVEN_UP))
+    (episode,) = play(trainer.executor, functions.impatient)
+    trainer.close()
+    (trace,) = episode.traces
+    assert not trace.turns and trace.failure is None and SEQUENCES.known(trace) == 1
 
 
 def test_an_agent_that_asks_nothing_breaks_off_its_episode(executor, functions):

@@ -21,7 +21,8 @@ import asyncio
 import secrets
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -60,15 +61,15 @@ class Rollout:
         self._over = False
 
     def ask(self, params: RequestParams) -> Future[Reply]:
-        """Called by the server."""
+        """Called by the server, which cancels the reply where the agent does not wait for it any more: what is sampled
+        for nobody is not learned."""
         reply: Future[Reply] = Future()
-        reply.set_running_or_notify_cancel()  # nobody cancels it
         self._loop.call_soon_threadsafe(self._receive_request, params, reply)
         return reply
 
     def _receive_request(self, params: RequestParams, reply: Future[Reply]) -> None:
         if self._over:
-            reply.set_exception(BadRequest("the rollout is over", status=410))
+            _refuse_reply(reply, BadRequest("the rollout is over", status=410))
         else:
             self._inbox.put_nowait((params, reply))
 
@@ -113,11 +114,14 @@ class Rollout:
                         raise AgentFailed("agent: timeout")
                 for answer in [one for one in answers if one.done()]:
                     answers.remove(answer)
-                    answer.result()  # raises what ends the play
+                    if not answer.cancelled():
+                        answer.result()  # raises what ends the play
                 if message.done():
                     if (request := message.result()) is None:
                         return
-                    answers.add(asyncio.ensure_future(self._answer_request(*request)))
+                    params, reply = request
+                    answers.add(answer := asyncio.ensure_future(self._answer_request(params, reply)))
+                    reply.add_done_callback(partial(self._cancel_with, answer))
                     message = asyncio.ensure_future(self._inbox.get())
         finally:
             self._over = True
@@ -130,14 +134,19 @@ class Rollout:
                 left.cancel()
             await asyncio.gather(message, *answers, return_exceptions=True)
 
+    def _cancel_with(self, answer: asyncio.Task[None], reply: Future[Reply]) -> None:
+        if reply.cancelled():
+            self._loop.call_soon_threadsafe(answer.cancel)
+
     async def _answer_request(self, params: RequestParams, reply: Future[Reply]) -> None:
         try:
-            reply.set_result(await self._say_reply(params))
+            said = await self._say_reply(params)
+            with suppress(InvalidStateError):  # cancelled
+                reply.set_result(said)
         except (BadRequest, TooLong, ModelError) as error:
-            reply.set_exception(error)
+            _refuse_reply(reply, error)
         finally:
-            if not reply.done():
-                reply.set_exception(BadRequest("the rollout is over", status=410))
+            _refuse_reply(reply, BadRequest("the rollout is over", status=410))
 
     async def _say_reply(self, params: RequestParams) -> Reply:
         """Raises BadRequest and TooLong, and ModelError for messages that the chat template cannot render."""
@@ -173,3 +182,9 @@ class Rollout:
         role = getattr(self._roles, params.model)
         chats.append(role.begin(problem=messages[-1].content, group=role.whole_group))
         return chats[-1]
+
+
+def _refuse_reply(reply: Future[Reply], error: UserError) -> None:
+    """Nothing where it has its answer, or is cancelled."""
+    with suppress(InvalidStateError):
+        reply.set_exception(error)

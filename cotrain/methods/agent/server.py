@@ -28,6 +28,9 @@ from cotrain.methods.agent.rollout import Reply, Rollout
 from cotrain.text.request_params import BadRequest, error_json, read_chat
 
 
+LOOK_S = 0.5  # between two looks at whether the agent still waits for its answer
+
+
 class AgentServer:
     """Listens on a free port until the process ends."""
 
@@ -63,7 +66,12 @@ class AgentServer:
             return _refusal(BadRequest("the key is of no rollout that is played; send api_key", status=401))
         try:
             params = read_chat(await request.body())
-            reply = await asyncio.wrap_future(rollout.ask(params))
+            answer = asyncio.wrap_future(rollout.ask(params))
+            while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
+                if await request.is_disconnected():
+                    answer.cancel()
+                    return Response(status_code=499)  # nobody is there to read it
+            reply = answer.result()
         except UserError as error:
             rollout.refuse(error)
             return _refusal(error)
