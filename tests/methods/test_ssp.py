@@ -195,7 +195,7 @@ def own(tmp_path):
 
     async def search(query):
         asked.append(query)
-        return [f"About {query}.", "Boxes are made of wood."]
+        return ["Boxes are made of wood.", f"About {query}."]
 
     return OwnLibrary(search=search, reader=TextReader(source=source)), asked, source.get("train", 0)
 
@@ -214,7 +214,10 @@ def test_a_search_of_ones_own_is_the_library_and_the_grader_compares(own):
     library, asked, task = own
     found, episode = played_own(library, task, [f"{task.answer}.0", "7", task.answer, "8"])
     seen = prompts(found["seeker"])
-    assert seen[0].startswith(f"Answer: {task.answer} Plan:") and "Search: beetle\nAbout beetle.\nBoxes" in seen[1]
+    assert (
+        seen[0].startswith(f"Answer: {task.answer} Plan:")
+        and "Search: beetle\nBoxes are made of wood.\nAbout beetle." in seen[1]
+    )
     assert not any(task.prompt in text for text in [*seen, *prompts(found["proposer"])])  # it sees the answer alone
     assert values(found["solver"]) == [1.0, 0.0, 1.0, 0.0]  # by value: 10.0 is 10
     assert values(found["proposer"]) == [0.5] and found["proposer"][0].truth == {"verified": True, "solved": 0.5}
@@ -225,6 +228,10 @@ def test_a_search_of_ones_own_is_the_library_and_the_grader_compares(own):
     assert text.count("Boxes are made of wood.") == 1 and "About box." in text
     [item] = TaskPool().with_episodes([episode], step=0).items
     assert (item.problem, item.answer) == (OWN_QUESTION, task.answer)
+    asked.clear()
+    played_own(library, task, [task.answer], noise=99)  # more than there are: the question itself is no noise
+    others = [query for query in asked if query.startswith("How many things")]
+    assert len(others) == library.reader.source.size("train") - 1 and task.prompt not in others
 
 
 def test_an_old_question_of_ones_own_is_graded_by_its_own_answer(own):
