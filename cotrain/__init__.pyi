@@ -102,6 +102,7 @@ from cotrain.rollout.role import Turn as Turn
 from cotrain.tasks.words.source import study_problems as study_problems
 from cotrain.tasks.words.source import word_problems as word_problems
 from cotrain.recipes import adversarial_imitation as adversarial_imitation
+from cotrain.recipes import agent as agent
 from cotrain.recipes import alphaproof as alphaproof
 from cotrain.recipes import at_grpo as at_grpo
 from cotrain.recipes import co_rewarding as co_rewarding

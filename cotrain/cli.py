@@ -45,6 +45,7 @@ look
   cotrain serve DIR                a server that speaks OpenAI's API
 bring in, take out
   cotrain check data FILE          what is wrong with a file of questions
+  cotrain paraphrase --data FILE   the questions in other words, by a model
   cotrain export DIR --role NAME --out MODEL     a policy as a plain model
   cotrain push DIR --role NAME --repo OWNER/NAME the same, to the Hub
   cotrain convert nanochat DIR --out MODEL       a checkpoint of nanochat
@@ -56,7 +57,7 @@ from nothing
 RUNS = ("run", "train", "dpo", "reward")
 LENIENT = (*RUNS, "compare", "sft", "pretrain", "tokenizer")  # commands that can leave rows out
 LONG = (*RUNS, "resume", "demo", "compare", "study", "pretrain", "sft")
-AS_JSON = (*LONG, "list", "doctor", "export")  # what they say on the way goes to stderr
+AS_JSON = (*LONG, "paraphrase", "list", "doctor", "export")  # what they say on the way goes to stderr
 OUTSIDE = {  # what a disk or its owner refuses, and no bug of ours
     errno.EACCES,
     errno.EPERM,
@@ -97,6 +98,7 @@ COMMANDS = {  # command → where its function is, which is imported when it is 
     "tokenizer": "commands.stages:tokenizer",
     "pretrain": "commands.stages:pretrain",
     "sft": "commands.stages:sft",
+    "paraphrase": "commands.stages:paraphrase",
 }
 LOUD = ("attack", "xplay", "push", "convert")  # their libraries are told to be quiet before they are imported
 

@@ -2,6 +2,7 @@
 
 # fmt: off
 from cotrain.methods.adversarial_imitation import adversarial_imitation as adversarial_imitation
+from cotrain.methods.agent import agent as agent
 from cotrain.methods.alphaproof import alphaproof as alphaproof
 from cotrain.methods.at_grpo import at_grpo as at_grpo
 from cotrain.methods.co_rewarding import co_rewarding as co_rewarding

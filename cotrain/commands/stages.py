@@ -1,5 +1,5 @@
-"""The commands that make and teach a model before RL: ``cotrain tokenizer``, ``pretrain`` and ``sft``; and ``dpo`` and
-``reward``, which are runs."""
+"""The commands that make and teach a model before RL: ``cotrain tokenizer``, ``pretrain`` and ``sft``; that write data
+with a model: ``paraphrase``; and ``dpo`` and ``reward``, which are runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cotrain.commands.common import add_device_flag, add_json_flag, add_threads_flag, device_of, prompt_of, set_threads
+from cotrain.commands.common import (
+    add_column_flags,
+    add_device_flag,
+    add_json_flag,
+    add_threads_flag,
+    device_of,
+    prompt_of,
+    set_threads,
+)
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, real_number, whole_number
 from cotrain.core.verbosity import print_progress, tell_result
@@ -383,6 +391,36 @@ def _role_conversations(
     else:
         corpus, rows = own_solutions(arguments.model, arguments.data, role, **sampling_options)
     return [(corpus, 1)], rows, {"role": arguments.role} | (answers if arguments.role == "solver" else {})
+
+
+def paraphrase(argv: Sequence[str]) -> int:
+    """Have a model say the problems of a file in other words, as `cotrain run co_rewarding --variant I` needs them."""
+    parser = Parser(prog="cotrain paraphrase", description=paraphrase.__doc__)
+    parser.add_argument("--data", required=True, metavar="FILE", help="problems: .jsonl, .json, .csv or .parquet")
+    parser.add_argument("--model", required=True, help="the writer: directory or Hub name of a chat model")
+    parser.add_argument("--out", required=True, metavar="FILE", help="a new .jsonl file")
+    parser.add_argument("--tries", type=whole_number(1), default=4, metavar="K", help="of a problem, until one is kept")
+    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of what is written")
+    add_column_flags(parser)
+    add_json_flag(parser)
+    add_device_flag(parser)
+    add_threads_flag(parser)
+    arguments = parser.parse_strictly(argv)
+    _set_up_machine(arguments)
+    from cotrain.stages.paraphrases import paraphrase_file
+    from cotrain.tasks.rows import ANY
+
+    columns = (arguments.question_column or ANY.question, arguments.answer_column or ANY.answer)
+    options = {"tries": arguments.tries, "device": arguments.device, "seed": arguments.seed, "say": print_progress}
+    result = paraphrase_file(arguments.model, arguments.data, Path(arguments.out), columns=columns, **options)
+    tell_result(result)
+    print(
+        "paraphrases: {written} written, {present} were there; {held_out} held-out problems need none".format(**result)
+    )
+    for reason, count in result["refused"].items():
+        print(f"  {count} left out: {reason}")
+    print(f"problems: {arguments.out}" + (f"; what was left out: {result['quarantine']}" if result["refused"] else ""))
+    return 0
 
 
 def dpo(argv: Sequence[str]) -> int:

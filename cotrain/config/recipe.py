@@ -21,6 +21,7 @@ from cotrain.core.state import Store
 from cotrain.core.types import COLDEST, Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.rollout.role import Role
+from cotrain.tasks.ramp import RampedTasks, share_at
 from cotrain.text.prompts import fields_of
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
@@ -81,6 +82,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_recipe(self)
+
+    def share_at(self, step: int) -> float:
+        """The share of the training problems, the first ones, that a step draws among: all, without a ramp."""
+        ramped = isinstance(self.tasks, RampedTasks)
+        return share_at(step, self.horizon or self.steps) if ramped else 1.0
 
     @property
     def leading_objective(self) -> str:

@@ -6,6 +6,7 @@ the schedule can also foretell (``planned_steps``), because Tango's α is define
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -168,11 +169,14 @@ def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] 
 # -- Which problem a training step draws: a function of seed, stream and position, so that a run keeps no list of them.
 
 
-def train_task(source: TaskSource, seed: int, stream: str, position: int, split: str = "train") -> Task:
-    """The ``position``-th training problem of a stream. An endless source is drawn from by hash; a finite one is gone
-    through in a new order each epoch, by a Feistel walk that needs no list."""
+def train_task(
+    source: TaskSource, seed: int, stream: str, position: int, split: str = "train", share: float = 1.0
+) -> Task:
+    """The ``position``-th training problem of a stream. An endless source is drawn from by hash; a finite one, or the
+    first ``share`` of it, is gone through in a new order each epoch, by a Feistel walk that needs no list."""
     size = source.size(split)
     if size is None:
         return source.get(split, seed_of("draw", seed, stream, position) % 2**40)
+    size = math.ceil(share * size)
     epoch, place = divmod(position, size)
     return source.get(split, permuted_index(place, size, seed_of("epoch", seed, stream, epoch)))

@@ -55,6 +55,7 @@ class Settings:
     seed: int = 0  # of all draws
     tasks: TaskSource | None = None  # the problems; None: word problems
     labelled: str | int | None = None  # training problems with labels: 16, 10%, words:2-3, easy.jsonl; by default all
+    ramp: str | None = None  # train from easy to hard, by the samples of a model: suite-NAME.jsonl of `cotrain eval`
     audits: int | None = None  # problems without labels, a step, whose truth is looked up for metrics; by default all
     tasks_per_step: int = 16  # problems drawn at each step
     group_size: int = 8  # solutions of a problem, which are compared with each other
@@ -101,8 +102,15 @@ class Settings:
 
     @property
     def problems(self) -> TaskSource:
-        """``tasks``, or the word problems; of these some have labels where ``labelled`` says so."""
+        """``tasks``, or the word problems; from easy to hard where there is a ``ramp``; of these some have labels where
+        ``labelled`` says so."""
         source = study_problems() if self.tasks is None else self.tasks
+        if self.ramp is not None:
+            from cotrain.tasks.ramp import with_ramp
+
+            if self.labelled is not None:
+                raise ConfigError("ramp orders problems that all have labels; leave out ramp, or labelled")
+            return with_ramp(source, self.ramp)
         if self.labelled is None:
             return source
         from cotrain.tasks.labelled import with_labels

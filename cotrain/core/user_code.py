@@ -10,6 +10,8 @@ import importlib
 import importlib.util
 import inspect
 import re
+import shlex
+import shutil
 import sys
 import sysconfig
 import traceback
@@ -21,7 +23,7 @@ from typing import Any
 
 from cotrain.core.errors import SHOWN, ConfigError, CotrainError, error_text, nearest_name, unknown_message
 from cotrain.core.input_files import MOST_BY_HAND, content_of_file
-from cotrain.core.trust import admit_file, admit_module
+from cotrain.core.trust import admit_command, admit_file, admit_module
 
 MODULE_PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their path
 
@@ -212,6 +214,22 @@ def load_object(target: str, where: str, kind: type) -> Any:
     if name not in known:
         raise ConfigError(f"{where}: {unknown_message(kind.__name__, name, known)}")
     return getattr(module, name)
+
+
+def command_words(command: str, where: str) -> list[str]:
+    """The words of a command of the user's. Raises ConfigError for one that is not there, RunDirectoryError for one
+    that a run directory names and nobody trusts."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(f"{where} {command!r}: {error}") from error
+    if not words or shutil.which(words[0]) is None:
+        raise ConfigError(f"{where} {command!r}: no such program; expected a command such as 'python {where}.py'")
+    for word in words[1:]:
+        if word.endswith(".py") and not Path(word).is_file():
+            raise ConfigError(f"{where} {command!r}: there is no file {word}")
+    admit_command(words)
+    return words
 
 
 def class_target(kind: type) -> str | None:

@@ -23,8 +23,6 @@ import contextlib
 import json
 import os
 import queue
-import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -36,8 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError
-from cotrain.core.trust import admit_command
+from cotrain.core.user_code import command_words
 from cotrain.grading.cells.watch import descendants_of, process_list
 from cotrain.grading.grade_process import LineProcess, end_group
 
@@ -64,16 +61,7 @@ class StepChecker:
     a run directory names and nobody trusts."""
 
     def __init__(self, command: str) -> None:
-        try:
-            self._words = shlex.split(command)
-        except ValueError as error:
-            raise ConfigError(f"checker {command!r}: {error}") from error
-        if not self._words or shutil.which(self._words[0]) is None:
-            raise ConfigError(f"checker {command!r}: no such program; expected a command such as 'python checker.py'")
-        for word in self._words[1:]:
-            if word.endswith(".py") and not Path(word).is_file():
-                raise ConfigError(f"checker {command!r}: there is no file {word}")
-        admit_command(self._words)
+        self._words = command_words(command, "checker")
         self._command, self._asked = command, 0
         self._process: LineProcess | None = None
         self._looked = 0.0

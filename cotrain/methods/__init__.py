@@ -11,6 +11,7 @@ NAMES = (  # of the functions whose defaults run; each is in the module of its n
 )  # fmt: skip
 ELSEWHERE = {"debate_solve": "debate", "dpo": "preferences", "reward": "preferences", "rubric_judge": "pair_judge"}
 METHODS = {name: f"cotrain.methods.{ELSEWHERE.get(name, name)}:{name}" for name in NAMES}
+METHODS["agent"] = "cotrain.methods.agent:agent"  # wants a program of the user's
 METHODS["environment"] = "cotrain.methods.environment:environment"  # wants an environment of an installed package
 READ_AS = dict.fromkeys(("dpo", "pair_judge", "reward", "rubric_judge"), "pairs")  # what reads ``--data``, else "jsonl"
 TASKS = {  # sources of problems that one method has for itself

@@ -15,8 +15,8 @@ Where only some problems have an answer (``--labelled answers``), it learns from
 of the policy. I has no teacher; its KL term pulls towards the start.
 
 Different from the authors' settings: in short runs the teacher hardly moves (9 % of the way in 16 updates; theirs goes
-58 to 81 % in a whole run); give a larger ``rate``. Left out: paraphrases by a model (they come with the task), and
-equality of answers beyond their text.
+58 to 81 % in a whole run); give a larger ``rate``. Paraphrases come with the task: ``cotrain paraphrase`` has a model
+write them. Left out: equality of answers beyond their text.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def paraphrase_of(task: Task) -> str:
     if not task.paraphrases:
         raise ConfigError(
             f"co_rewarding: task {task.id} has no paraphrase, and variants I and III need one for each training task; "
-            "give the tasks a column 'paraphrase', or use variant II"
+            "have `cotrain paraphrase` write a file with them, or use variant II"
         )
     return rng_of("paraphrase", task.id).choice(task.paraphrases)
 

@@ -106,6 +106,12 @@ class Conversation:
         self.messages.append(Message("assistant", text))
         self._open = True
 
+    def set_messages(self, messages: Sequence[Message]) -> None:
+        """All that its next turn is to answer, in the place of what was said so far: for an agent that sends whole
+        conversations. Where they do not begin with the tokens so far, the turn begins a training sequence."""
+        self._refuse_while_speaking()
+        self.messages, self._open, self._answer = list(messages), False, ()
+
     # -- what the role says
 
     def say(self, *, stop: tuple[str, ...] | None = None, max_tokens: int | None = None) -> Coroutine[Any, Any, Turn]:

@@ -20,6 +20,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,14 +36,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cotrain import __version__, opening
 from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
+from cotrain.disk.jsonl import JsonlWriter
 from cotrain.engine import contract
 from cotrain.rollout.idle_loop import together
-from cotrain.serve import request_params as asked
 from cotrain.serve import shapes
 from cotrain.serve.models import Choice, ServedModel, ServedRun
 from cotrain.serve.patience import PatientProtocol
-from cotrain.serve.request_params import BadRequest, RequestParams
 from cotrain.serve.verify import verify_request
+from cotrain.text import request_params as asked
+from cotrain.text.request_params import BadRequest, RequestParams
 
 MAX_BODY = 4 * 2**20  # bytes
 BODY_SECONDS = 30.0  # for all of it to come
@@ -53,15 +55,28 @@ _GONE = Response(status_code=499)  # nobody is there to read it
 T = TypeVar("T")
 
 
-def run_server(directory: Path | str, *, host: str, port: int, hosts: Sequence[str] = (), device: str = "cpu") -> int:
-    """Load a run and serve it until a signal comes. ``hosts``: further names in Host headers that are answered.
+def run_server(
+    directory: Path | str,
+    *,
+    host: str,
+    port: int,
+    hosts: Sequence[str] = (),
+    device: str = "cpu",
+    record: str | None = None,
+) -> int:
+    """Load a run and serve it until a signal comes.
 
-    Raises ConfigError when the address is taken or not this machine's.
+    Args:
+        hosts: further names in Host headers that are answered.
+        record: the file to which each answer to a chat is appended, with its conversation.
+
+    Raises ConfigError when the address is taken or not this machine's; DiskError for a record that cannot be opened.
     """
     listener = open_listener(host, port)  # before the models are loaded
     with listener:
+        writer = None if record is None else JsonlWriter(Path(record))
         trainer = opening.open_trainer(directory, device=device)
-        served = ServedRun(trainer)
+        served = ServedRun(trainer, writer)
         where = f"[{host}]" if ":" in host else host
         print(f"{trainer.recipe.name} after step {trainer.finished}: {', '.join(served.models)}")
         print(f"http://{where}:{listener.getsockname()[1]}/v1  (Ctrl-C to leave)", flush=True)
@@ -77,7 +92,7 @@ def run_server(directory: Path | str, *, host: str, port: int, hosts: Sequence[s
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:  # a signal is raised again when the server has ended
-            served.engine.close()
+            served.close()
     return 0
 
 
@@ -112,11 +127,12 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
         return JSONResponse({"status": "ok", "version": __version__, **state, "running": served.engine.open_requests})
 
     async def chat(request: Request) -> Response:
-        params, messages = asked.read_chat(await _read_body(request))
+        params = asked.read_chat(await _read_body(request))
         entry = served.find_model(params.model)
+        params = replace(params, messages=served.fill_messages(entry, params.messages))
 
         async def prepare() -> list[contract.Request]:
-            return served.make_requests(entry, [served.chat_prompt_ids(entry, messages)], params)
+            return served.make_requests(entry, [served.chat_prompt_ids(entry, params.messages)], params)
 
         def shape_choice(choice: Choice, index: int) -> dict[str, Any]:
             return shapes.chat_choice(served.renderer_of(entry), choice, index)
@@ -248,9 +264,9 @@ async def _stream_events(
             yield encode_event([], usage=shapes.usage_json(choices))
         yield b"data: [DONE]\n\n"
     except CotrainError as error:
-        yield f"data: {json.dumps(shapes.error_json(str(error), status=500))}\n\n".encode()
+        yield f"data: {json.dumps(asked.error_json(str(error), status=500))}\n\n".encode()
     except Exception as error:  # the status is sent: only an event can still tell it; the server's log has the rest
-        yield f"data: {json.dumps(shapes.error_json(f'{type(error).__name__}: {error}', status=500))}\n\n".encode()
+        yield f"data: {json.dumps(asked.error_json(f'{type(error).__name__}: {error}', status=500))}\n\n".encode()
         raise
     finally:
         work.cancel()
@@ -298,17 +314,17 @@ async def _refusal_response(request: Request, error: Exception) -> Response:
         param, code, status = error.param, error.code, error.status
     elif isinstance(error, TooLong):
         code = "context_length_exceeded"
-    return JSONResponse(shapes.error_json(str(error), status=status, param=param, code=code), status_code=status)
+    return JSONResponse(asked.error_json(str(error), status=status, param=param, code=code), status_code=status)
 
 
 async def _failure_response(request: Request, error: Exception) -> Response:
-    return JSONResponse(shapes.error_json(f"{type(error).__name__}: {error}", status=500), status_code=500)
+    return JSONResponse(asked.error_json(f"{type(error).__name__}: {error}", status=500), status_code=500)
 
 
 async def _no_route_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}; this server has GET /health, /v1/models and POST "
-    body = shapes.error_json(f"{message}/v1/chat/completions, /v1/completions, /v1/verify", status=error.status_code)
+    body = asked.error_json(f"{message}/v1/chat/completions, /v1/completions, /v1/verify", status=error.status_code)
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
 
@@ -323,7 +339,7 @@ def _guard_hosts(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
             name = host_of(Headers(scope=scope).getlist("host"))
             if name not in names and not (everywhere and _is_address(name)):
                 message = f"Host {name!r} is not a name of this server; start it with --allow-host to answer to others"
-                await JSONResponse(shapes.error_json(message, status=400), status_code=400)(scope, receive, send)
+                await JSONResponse(asked.error_json(message, status=400), status_code=400)(scope, receive, send)
                 return
         await app(scope, receive, send)
 

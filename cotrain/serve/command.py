@@ -25,6 +25,9 @@ def serve(words: Sequence[str]) -> int:
     parser.add_argument(
         "--threads", type=whole_number(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
     )
+    parser.add_argument(
+        "--record", metavar="FILE", help="append each answer to a chat, with its tokens, to these JSON lines"
+    )
     add_trust_flag(parser)
     args = parser.parse_strictly(words)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -43,4 +46,6 @@ def serve(words: Sequence[str]) -> int:
     logging.disable_progress_bar()
     torch.set_num_threads(choose_threads(args.threads))
     device = resolve_device(args.device)
-    return app.run_server(args.directory, host=args.host, port=args.port, hosts=args.allow_host, device=device)
+    return app.run_server(
+        args.directory, host=args.host, port=args.port, hosts=args.allow_host, device=device, record=args.record
+    )

@@ -19,23 +19,25 @@ are the model's own, of one more forward pass: neither temperature nor top-p has
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
+from typing import Any
 
 from cotrain.backend.handles import ModelHandle
 from cotrain.config.names import POLICY
 from cotrain.config.policies import Policy
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import unknown_message
-from cotrain.core.types import Sampling
+from cotrain.core.types import Completion, Sampling
+from cotrain.disk.jsonl import JsonlWriter
 from cotrain.engine.contract import Request, as_serving_engine
 from cotrain.rollout.role import Role
 from cotrain.serve.batches import EngineThread
 from cotrain.serve.reply import StreamedReply
-from cotrain.serve.request_params import BadRequest, RequestParams
 from cotrain.text.chat_template import Message
 from cotrain.text.prompts import fields_of, fill_template
 from cotrain.text.render import Renderer
+from cotrain.text.request_params import BadRequest, RequestParams
 from cotrain.train.policy_store import vocabulary_of
 from cotrain.train.trainer import CoTrainer
 
@@ -86,13 +88,20 @@ class Choice:
 class ServedRun:
     """The models of one run, and an engine in a thread of its own."""
 
-    def __init__(self, trainer: CoTrainer) -> None:
-        self.trainer = trainer
+    def __init__(self, trainer: CoTrainer, record: JsonlWriter | None = None) -> None:
+        """``record``: where each answer to a chat is written."""
+        self.trainer, self._record = trainer, record
         self.engine = EngineThread(as_serving_engine(trainer.engine))
         self.models = _served_models(trainer)
         self._numbers = count(1)
         self._bytes: dict[str, int] = {}  # of the longest token, by policy
         self.started = 0  # requests so far
+
+    def close(self) -> None:
+        """End the engine's thread, and close the record."""
+        self.engine.close()
+        if self._record is not None:
+            self._record.close()
 
     def find_model(self, name: str) -> ServedModel:
         """Raises BadRequest (404, as OpenAI's API does)."""
@@ -103,18 +112,22 @@ class ServedRun:
             raise BadRequest(message, "model", status=404, code="model_not_found")
         return self.models[name]
 
-    def chat_prompt_ids(self, model: ServedModel, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Prompt ids [P]. Raises BadRequest for a model that does not talk."""
+    def fill_messages(self, model: ServedModel, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages that a model is asked: of a role with its system message, and each user message in its template.
+        Raises BadRequest for a model that does not talk."""
         if not model.can_chat:
             raise BadRequest(_cannot_chat_text(model), "model")
-        if model.role is not None:
-            (name,) = model.prompt_fields
-            template, system = model.role.prompt, model.role.system
-            messages = [
-                Message("user", fill_template(template, **{name: m.content})) if m.role == "user" else m
-                for m in messages
-            ]
-            messages = messages if system is None else [Message("system", system), *messages]
+        if model.role is None:
+            return tuple(messages)
+        (name,) = model.prompt_fields
+        template, system = model.role.prompt, model.role.system
+        filled = (
+            Message("user", fill_template(template, **{name: m.content})) if m.role == "user" else m for m in messages
+        )
+        return (*(() if system is None else (Message("system", system),)), *filled)
+
+    def chat_prompt_ids(self, model: ServedModel, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Prompt ids [P] of filled messages. Raises BadRequest for more text than the context could hold."""
         self.check_length(model, [message.content for message in messages], "messages")
         return self.renderer_of(model).render(messages)
 
@@ -195,6 +208,8 @@ class ServedRun:
         ids = () if completion is None else completion.token_ids
         if (new := reply.read_new_text(ids, final=True)) and tell is not None:
             tell(new)
+        if self._record is not None and completion is not None and params.messages:
+            self._record.append(self._recorded_row(model, request, params.messages, completion, reply.text))
         return Choice(
             prompt_ids=prompt_ids,
             token_ids=ids,
@@ -204,6 +219,24 @@ class ServedRun:
             if params.top is None
             else self._compute_logprobs(model, prompt_ids, ids, params.echo, params.top),
         )
+
+    def _recorded_row(
+        self, model: ServedModel, request: Request, messages: Sequence[Message], completion: Completion, text: str
+    ) -> dict[str, Any]:
+        """A conversation up to one answer, for ``--record``. ``logprobs`` [T] are those of the distribution that each
+        token was drawn from."""
+        return {
+            "messages": [asdict(message) for message in (*messages, Message("assistant", text))],
+            "model": model.name,
+            "policy": model.policy,
+            "step": self.trainer.finished,
+            "sampling": asdict(request.sampling),
+            "seed": request.seed,
+            "prompt_ids": request.prompt_ids,
+            "token_ids": completion.token_ids,
+            "logprobs": completion.logprobs,
+            "finish": completion.finish,
+        }
 
     def check_capacity(self, count: int) -> None:
         """Raises BadRequest (429, which clients take for "later") where too many answers wait already."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cotrain.serve.models import Alternatives, Choice, ServedModel
-from cotrain.serve.request_params import RequestParams
 from cotrain.text.render import Renderer
+from cotrain.text.request_params import RequestParams
 
 
 def usage_json(choices: Sequence[Choice]) -> dict[str, int]:
@@ -76,11 +76,6 @@ def model_json(entry: ServedModel, created: int) -> dict[str, Any]:
         "temperature": entry.sampling.temperature,
     }
     return {"id": entry.name, "object": "model", "created": created, "owned_by": "cotrain", "cotrain": ours}
-
-
-def error_json(message: str, *, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def _chat_token(renderer: Renderer, token: int, logprob: float, best: Alternatives) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from cotrain.functional.aggregate import majority, mean
 from cotrain.rollout.executor import PlayContext, Roles
 from cotrain.rollout.judges import confidence, guarded_fields
 from cotrain.rollout.role import Turn
-from cotrain.serve import request_params as asked
 from cotrain.serve.models import SERVED_STEP, ServedModel, ServedRun
-from cotrain.serve.request_params import BadRequest
+from cotrain.text import request_params as asked
 from cotrain.text.parsers import Solution, tagged_solution, write_solution
+from cotrain.text.request_params import BadRequest
 
 MAX_REVIEWS = 64
 _WORDS = {1.0: "CORRECT", 0.0: "INCORRECT", None: None}

@@ -32,7 +32,8 @@ def with_replacements(
         flat = count_flat_tasks(newest, objective)
         if not flat:
             break
-        tasks = [train_task(recipe.tasks, recipe.seed, "refill", step * ROUNDS + place + i) for i in range(flat)]
+        places, share = range(step * ROUNDS + place, step * ROUNDS + place + flat), recipe.share_at(step)
+        tasks = [train_task(recipe.tasks, recipe.seed, "refill", one, share=share) for one in places]
         newest = play(tasks, first=1 + max(episode.task for episode in episodes))
         episodes, place = (*episodes, *newest), place + flat
     return episodes

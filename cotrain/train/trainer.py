@@ -309,9 +309,9 @@ class CoTrainer:
         """The step's problems: the same for all recipes with one seed, see ``Schedule.task_stream``."""
         count = phase.tasks or self.recipe.tasks_per_step
         stream, earlier = self.recipe.schedule.task_stream(step, self.recipe.leading_objective)
-        others = round(count * phase.unlabelled)
+        others, share = round(count * phase.unlabelled), self.recipe.share_at(step)
         labelled, unlabelled = (
-            [train_task(self.recipe.tasks, self.seed, stream, earlier * n + i, split) for i in range(n)]
+            [train_task(self.recipe.tasks, self.seed, stream, earlier * n + i, split, share) for i in range(n)]
             for split, n in (("train", count - others), (UNLABELLED, others))
         )
         if self.recipe.audits is not None:

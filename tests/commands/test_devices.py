@@ -18,6 +18,7 @@ COMMANDS = (
     ["sft", f"--model={TINY}", "--out=out", "--data=rows.jsonl", "--role=solver", "--from-samples"],
     ["sft", f"--model={TINY}", "--out=out"],
     ["pretrain", "--out=out"],
+    ["paraphrase", f"--model={TINY}", "--out=out.jsonl", "--data=rows.jsonl"],
     ["run", "grpo", f"--model={TINY}", "--out=out"],
     ["run", "grpo", f"--model={TINY}", "--out=out", "--dry-run"],
 )

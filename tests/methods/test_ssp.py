@@ -1,7 +1,8 @@
-"""Search Self-Play: what a search finds, which questions are kept, what each side earns, and that the check fails
-closed."""
+"""Search Self-Play: what a search finds, which questions are kept, what each side earns, that the check fails closed,
+and the same with a search and tasks of one's own."""
 
 import itertools
+import json
 import random
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from cotrain.core.types import Sampling
 from cotrain.methods.spiral.source import Games
 from cotrain.methods.ssp.recipe import ssp
 from cotrain.methods.ssp.searching import (
+    OwnLibrary,
     SearchTrail,
     broken_rule,
     library_of,
@@ -24,8 +26,10 @@ from cotrain.methods.ssp.searching import (
 )
 from cotrain.rollout.common_roles import parse_search, parse_solution
 from cotrain.rollout.executor import Executor
+from cotrain.rollout.readers import TextReader
 from cotrain.rollout.role import Role
 from cotrain.rollout.stores import TaskPool
+from cotrain.tasks.sources import problem_source
 from cotrain.tasks.words.reader import read_problem, task_of
 from cotrain.text.plain import ByteRenderer
 from cotrain.train.trainer import CoTrainer
@@ -164,6 +168,99 @@ def test_rules(question, queries, reason):
     assert broken_rule(question, str(AIM), trail) == reason
 
 
+@pytest.mark.parametrize(
+    "answer, question, reason",
+    [
+        ("3", "How many are 13 and 2.35?", None),
+        ("3", "Which are 3 of them?", "tells the answer"),
+        ("Paris", "Where do Parisians live?", None),
+        ("Paris", "What is the capital, if not paris?", "tells the answer"),
+        ("x^2", "What is x^2 called?", "tells the answer"),
+    ],
+)
+def test_a_question_tells_a_number_by_itself_and_a_name_by_a_whole_word(answer, question, reason):
+    trail = SearchTrail("", found=["x", "y"], queries=["a", "b"])
+    assert broken_rule(question, answer, trail) == reason
+
+
+OWN_QUESTION = "How many legs have the insects of the second box?"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A library of one's own, what was searched for in it, and the first training task, whose answer is a number."""
+    rows = [{"question": f"How many things are in box {n}?", "answer": str(n + 10)} for n in range(60)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source, asked = problem_source(None, str(tmp_path / "rows.jsonl")), []
+
+    async def search(query):
+        asked.append(query)
+        return ["Boxes are made of wood.", f"About {query}."]
+
+    return OwnLibrary(search=search, reader=TextReader(source=source)), asked, source.get("train", 0)
+
+
+def played_own(library, task, answers, queries=("beetle", "box", "nothing"), question=OWN_QUESTION, **options):
+    """One question of one's own library, as ``played``; both sides search for these things in turn."""
+
+    def seek(fields, rng):
+        return f"<search> {queries[fields['question'].count('Search: ')]}</search>"
+
+    options = {"read": task.answer, "noise": 2} | options
+    return played(answers, question=question, seek=seek, task=task, own=library, **options)
+
+
+def test_a_search_of_ones_own_is_the_library_and_the_grader_compares(own):
+    library, asked, task = own
+    found, episode = played_own(library, task, [f"{task.answer}.0", "7", task.answer, "8"])
+    seen = prompts(found["seeker"])
+    assert (
+        seen[0].startswith(f"Answer: {task.answer} Plan:")
+        and "Search: beetle\nBoxes are made of wood.\nAbout beetle." in seen[1]
+    )
+    assert not any(task.prompt in text for text in [*seen, *prompts(found["proposer"])])  # it sees the answer alone
+    assert values(found["solver"]) == [1.0, 0.0, 1.0, 0.0]  # by value: 10.0 is 10
+    assert values(found["proposer"]) == [0.5] and found["proposer"][0].truth == {"verified": True, "solved": 0.5}
+    assert not any("correct" in trace.truth for trace in found["solver"])  # nobody knows the truth of the question
+    [text] = set(prompts(found["reader"]))
+    others = [query for query in asked if query.startswith("How many things") and query != task.prompt]
+    assert len(others) == 2 and all(f"About {query}." in text for query in others)  # noise of other searches
+    assert text.count("Boxes are made of wood.") == 1 and "About box." in text
+    [item] = TaskPool().with_episodes([episode], step=0).items
+    assert (item.problem, item.answer) == (OWN_QUESTION, task.answer)
+    asked.clear()
+    played_own(library, task, [task.answer], noise=99)  # more than there are: the question itself is no noise
+    others = [query for query in asked if query.startswith("How many things")]
+    assert len(others) == library.reader.source.size("train") - 1 and task.prompt not in others
+
+
+def test_an_old_question_of_ones_own_is_graded_by_its_own_answer(own):
+    library, _, task = own
+    pool = TaskPool().with_episodes([played_own(library, task, [task.answer])[1]], step=0)
+    other = library.reader.source.get("train", 1)
+    found, _ = played_own(library, other, [task.answer, other.answer], read="1", pool=pool)
+    assert found["proposer"][0].parsed["failure"] == "not verified" and values(found["solver"]) == [1.0, 0.0]
+    held_out, _ = played_own(library, task, [], question=library.reader.source.get("test", 0).prompt, samples=1)
+    assert held_out["proposer"][0].parsed["failure"] == "held out" and not held_out["reader"]
+
+
+def test_a_search_that_fails_is_counted_and_ends_nothing(own):
+    library, _, task = own
+
+    async def broken(query):
+        raise TimeoutError
+
+    async def without_noise(query):
+        return [query] if len(query) < 10 else 7
+
+    found, _ = played_own(replace(library, search=broken), task, [], samples=1)
+    assert [t.parsed.get("failure") for t in found["seeker"]] == ["search: TimeoutError"] * 2 + [None]
+    assert found["proposer"][0].parsed["failure"] == "nothing found" and values(found["proposer"]) == [0.0]
+    found, _ = played_own(replace(library, search=without_noise), task, [], samples=1)
+    failed = [*found["seeker"], *found["proposer"]]
+    assert {trace.failure for trace in failed} == {"search: no list of texts"} and not found["reader"]
+
+
 @pytest.mark.whole
 def test_the_pool_of_a_run_is_in_its_state():
     made = ssp(steps=3, verify=False, **SMALL | {"model": "embedded-games"})
@@ -181,8 +278,18 @@ def test_controls_and_refusals():
     made = ssp(proposer="frozen", **SMALL)
     assert "proposer" not in made.objectives and made.roles["seeker"].policy == "proposer"
     assert not made.policies["proposer"].trained
-    with pytest.raises(ConfigError, match="games:kuhn is no library"):
+    with pytest.raises(ConfigError, match="games:kuhn is no library; give --search"):
         ssp(tasks=Games())
+
+    async def search(query):
+        return []
+
+    with pytest.raises(ConfigError, match="has no answer that a question could be written for"):
+        ssp(tasks=Games(), search=search)
+    with pytest.raises(ConfigError, match="is no async function"):
+        ssp(**SMALL, search=len)
+    full = ssp(**SMALL | {"model": "a/chat-model"}, search=search)
+    assert "<search>nothing</search>" in full.roles["seeker"].prompt and full.roles["proposer"].parse is not None
     with pytest.raises(ConfigError, match="'embedded-proposer' was not taught the formats of this game"):
         ssp(model="embedded-proposer")
     with pytest.raises(ConfigError, match="expected at least 1, 1 and 0"):

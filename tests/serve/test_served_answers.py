@@ -10,12 +10,14 @@ import torch
 from served_asks import HERE, ask, body, events
 from starlette.testclient import TestClient
 
+from cotrain.disk.jsonl import JsonlWriter, read_jsonl
 from cotrain.learn.scorer import Scorer
 from cotrain.methods.cooper import cooper
 from cotrain.serve.app import make_application
 from cotrain.serve.models import ServedRun
 from cotrain.serve.reply import StreamedReply
 from cotrain.serve.verify import _combine_reviews
+from cotrain.stages.corpora import jsonl_file
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.chat_template import Message
 from cotrain.text.plain import ByteRenderer
@@ -55,6 +57,36 @@ def test_a_role_is_asked_as_in_training(client, served, task, greedy):
     plain = ask(client, "chat/completions", model="generator", messages=words, temperature=0, max_tokens=9)
     assert plain["model"] == policy["model"] == "policy/generator" and plain["choices"] == policy["choices"]
     assert len(said := policy["choices"][0]["message"]["content"]) > 5 and asked["turn"].text.startswith(said)
+
+
+def test_a_record_holds_what_was_sampled_and_is_learned_as_chats(served, task, tmp_path):
+    record = tmp_path / "record.jsonl"
+    recorded = ServedRun(served.trainer, JsonlWriter(record))
+    client = TestClient(make_application(recorded), base_url=HERE)
+    asked = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "How many?"}]
+    first = ask(client, "chat/completions", model="generator", messages=asked, temperature=1, max_tokens=6, seed=1)
+    said = first["choices"][0]["message"]
+    more = [*asked, {"role": "assistant", "content": said["content"]}, {"role": "user", "content": "Sure?"}]
+    ask(client, "chat/completions", model="generator", messages=more, temperature=1, max_tokens=6, seed=1, n=2)
+    stream = {"temperature": 0.5, "max_tokens": 6, "seed": 1, "stream": True}
+    client.post("/v1/chat/completions", json=body(task, **stream))
+    ask(client, "completions", model="generator", prompt="There are", max_tokens=2)
+    recorded.close()
+    rows = read_jsonl(record)
+    assert [row["model"] for row in rows] == ["policy/generator"] * 3 + ["solver"]
+    assert rows[0]["messages"] == [*asked, {"role": "assistant", "content": said["content"]}]
+    assert [row["messages"][:-1] for row in rows[1:3]] == [more, more]
+    renderer, model = (getattr(served.trainer.policies["generator"], name) for name in ("renderer", "model"))
+    for row in rows:
+        assert row["policy"] == "generator" and row["step"] == 0 and len(row["logprobs"]) == len(row["token_ids"])
+        assert renderer.decode(row["token_ids"]) == row["messages"][-1]["content"]
+        assert renderer.render([Message(**one) for one in row["messages"][:-1]]) == tuple(row["prompt_ids"])
+    (expected,) = Scorer(model).logprobs([(tuple(rows[0]["prompt_ids"]), tuple(rows[0]["token_ids"]))])
+    assert rows[0]["logprobs"] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert rows[3]["sampling"]["temperature"] == 0.5
+    template = served.trainer.recipe.roles["solver"].prompt
+    assert rows[3]["messages"][-2]["content"] == template.replace("{problem}", task.prompt)
+    assert jsonl_file(record).get(1) == rows[1]["messages"]
 
 
 def test_a_stream_says_the_same_in_pieces(client, task):

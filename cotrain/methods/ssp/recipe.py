@@ -11,10 +11,13 @@ Controls: ``noise=0`` verifies without noise passages, ``verify=False`` not at a
 writes as the model did at its start; ``invalid=-0.1`` is the penalty with which its authors saw valid
 proposals vanish (they chose 0).
 
-Different from the authors' code: the library is the facts of one word problem, and a search finds one sentence by its
-noun; a proposer is told where to begin, since numbers cannot be searched for; the reader is the model at its start, not
-a larger judge, and is asked ``reads`` times; each turn is asked anew with all that was found. The pool is never wiped.
-``embedded-games`` was taught to search and to write questions.
+``search``, an async function of your own, is the library for any tasks with answers: a question is written for the
+answer of a training task, whose own question the proposer never sees.
+
+Different from the authors' code: without ``search`` the library is the facts of one word problem, a search finds one
+sentence by its noun, and a proposer is told where to begin, since numbers cannot be searched for; the reader is the
+model at its start, not a larger judge, and is asked ``reads`` times; each turn is asked anew with all that was found.
+The pool is never wiped. ``embedded-games`` was taught to search and to write questions.
 """
 
 from __future__ import annotations
@@ -26,11 +29,32 @@ from typing import Literal
 from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings
 from cotrain import alternate, common_roles, frozen, grpo, noting, recipe, solving
 from cotrain.learn.policy_gradient import PolicyGradient
-from cotrain.rollout.proposals import LEARNABLE
-from cotrain.methods.ssp.searching import GATHERED, find_and_solve, search_and_play
+from cotrain.rollout.proposals import LEARNABLE, parse_proposal
+from cotrain.methods.ssp.searching import GATHERED, OwnLibrary, answer_to_ask_for, find_and_solve, search_and_play
+from cotrain.rollout.readers import TextReader
+from cotrain.rollout.search import Search, check_search
 from cotrain.rollout.stores import TaskPool
 from cotrain.tasks.words.source import WordProblems, study_problems
 from cotrain.rollout.proposals import PROPOSE, PROPOSE_FULL
+
+# Of chat models with a search of the user's: solver and proposer search, the proposer writes.
+_HOW = """ Write the next search, a few words about what is still missing, as <search> ... </search>
+Write nothing else, and search for nothing twice. If what was found is enough, write <search>nothing</search>
+
+{question}"""
+SEARCH_OWN = (
+    "The question below is to be answered with the help of a search. What it found so far stands below it." + _HOW
+)
+SEEK_OWN = (
+    "A question is to be written that has the answer below, for somebody who has to search for it more than once. "
+    "Search for facts that lead to this answer first. What was found so far stands below it." + _HOW
+)
+WRITE_OWN = """Write one question whose only answer is the one below. Whoever answers it can search as you did, but \
+sees neither the answer nor what you found. So name what they are to search for, do not tell the answer, and ask for \
+something that takes several of the facts that were found. End with a question mark. Write the question alone, as \
+<problem> ... </problem>
+
+{hint}"""
 
 
 @recipe(model="embedded-games", kl=0.0, group_size=5, steps=100)
@@ -44,10 +68,19 @@ def ssp(
     proposer: Literal["trained", "frozen"] = "trained",  # does it learn?
     invalid: float = 0.0,  # reward of what is no question
     cap: int = 16384,  # questions that the pool holds
+    search: str | Search | None = None,  # the library, for any tasks: my_file.py:function of a query
 ) -> Recipe:
+    assert not isinstance(search, str)  # the recipe has loaded it
+    check_search(search, "ssp")
     source = study_problems((1, 2)) if run.tasks is None else run.tasks
-    if not isinstance(source, WordProblems) or source.modulus is not None or source.max_value > 99:
-        raise ConfigError(f"ssp: {source.name} is no library; expected --tasks words, without a modulus, up to 99")
+    own = None if search is None else OwnLibrary(search=search, reader=TextReader(source=source, seed=run.seed))
+    if own is not None:
+        answer_to_ask_for(source.get("train", 0))
+    elif not isinstance(source, WordProblems) or source.modulus is not None or source.max_value > 99:
+        raise ConfigError(
+            f"ssp: {source.name} is no library; give --search my_file.py:function, or --tasks words, without a "
+            "modulus, up to 99"
+        )
     if min(turns, reads) < 1 or noise < 0:
         raise ConfigError(f"ssp: turns is {turns}, reads {reads} and noise {noise}; expected at least 1, 1 and 0")
     common_roles.check_taught("ssp", run.model)
@@ -61,6 +94,10 @@ def ssp(
     solver = common_roles.solver("generator", run.model)
     roles = {"solver": solver, "searcher": common_roles.planner("generator", run.model), "proposer": writes}
     roles |= {"seeker": common_roles.planner(writer, run.model), "reader": replace(solver, policy="start")}
+    if own is not None and not short:
+        prompts = {"searcher": SEARCH_OWN, "seeker": SEEK_OWN, "proposer": WRITE_OWN}
+        roles |= {name: replace(roles[name], prompt=prompt) for name, prompt in prompts.items()}
+        roles["proposer"] = replace(roles["proposer"], parse=parse_proposal)
     policies = {"generator": run.learner(), "start": frozen(run.model)}
     solves = grpo(rewards={OUTCOME: 1.0}, kl=run.pull())
     objectives = {"generator": Objective(policy="generator", on="solver", also=("searcher",), by=solves)}
@@ -78,6 +115,7 @@ def ssp(
         verify=verify,
         turns=turns,
         invalid=invalid,
+        own=own,
     )
     phase = Phase(
         name="play",
@@ -93,7 +131,7 @@ def ssp(
         roles=roles,
         objectives=objectives,
         schedule=alternate(phase, ratio=(1,)),
-        evaluate=partial(find_and_solve, turns=turns),
-        measures=(solving("solver", 8), noting("solver", GATHERED)),
+        evaluate=partial(find_and_solve, turns=turns, own=own),
+        measures=(solving("solver", 8), *([noting("solver", GATHERED)] if own is None else [])),
         stores={"pool": TaskPool(cap=cap)},
     )

@@ -17,6 +17,10 @@ Every turn of the proposer's side earns 1 − p, p being the share of solvers th
 ``invalid``, and the solvers get an older question of the pool. The program that reads problems works out silently
 whether a question has the answer a* (``valid``): no reward knows it. Left out: ranking, and passages of several
 sentences.
+
+``OwnLibrary`` is the same game with a search of the user's, for tasks of any kind: a* is the answer of a training task,
+whose grader compares answers with it; noise is what a search for the questions of other tasks finds; and nobody knows
+whether a question is valid.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.address import rng_of
@@ -33,9 +38,11 @@ from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import ParseFailure, Task
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.proposals import LEARNABLE, SOLVED, VALID
+from cotrain.rollout.proposals import LEARNABLE, SOLVED, VALID, text_of
 from cotrain.rollout.protocols import examine
+from cotrain.rollout.readers import ENDLESS, TextReader
 from cotrain.rollout.role import Turn
+from cotrain.rollout.search import AskFailed, Search, ask_search
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.tasks.words.problem import CONSTANT_MAX, Fact, Problem
 from cotrain.tasks.words.reader import facts_in, read_problem, problem_signature, task_of
@@ -55,11 +62,18 @@ class SearchTrail:
     found: list[str] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)  # of a search of the user's: what each query found
     over: bool = False
 
     @property
     def shown_text(self) -> str:
-        return " ".join([self.begin, *self.found])
+        return "\n".join([self.begin, *self.log]) if self.log else " ".join([self.begin, *self.found])
+
+    def problem(self, question: str) -> str:
+        """The question behind what was found for it."""
+        if self.log:
+            return "\n".join([*dict.fromkeys(self.found), "", question]).strip()
+        return " ".join([self.passages, question]).strip()
 
     @property
     def passages(self) -> str:
@@ -83,11 +97,44 @@ def library_of(text: str) -> dict[str, str]:
     return {fact.target: one for one in sentences for fact in facts_in(one)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLibrary:
+    """What a search of the user's finds, in the place of the facts of a word problem."""
+
+    search: Search
+    reader: TextReader  # of the source of the tasks
+
+    async def look_up(self, trail: SearchTrail) -> None:
+        """Search for the last query of a trail. A search that fails finds nothing; the turn keeps the reason."""
+        passages: Sequence[str] = ()
+        try:
+            passages = await ask_search(self.search, trail.queries[-1])
+        except AskFailed as error:
+            trail.turns[-1].show(FAILURE, str(error))
+        trail.found += passages
+        trail.log.append("\n".join([f"Search: {trail.queries[-1]}", *(passages or ["Nothing was found."])]))
+
+    async def draw_noise(self, task: Task, count: int, rng: Random, found: Sequence[str]) -> list[str]:
+        """Of searches for the questions of ``count`` other training tasks, the first passage of each that is not in
+        ``found``. Raises AskFailed."""
+        source = self.reader.source
+        size = source.size("train") or ENDLESS
+        drawn = [source.get("train", place) for place in rng.sample(range(size), min(count + 1, size))]
+        others = [other for other in drawn if other.id != task.id][:count]
+        results = await together([ask_search(self.search, other.prompt) for other in others])
+        return [new[0] for passages in results if (new := [one for one in passages if one not in found])]
+
+
 async def search_along(
-    role: RoleHandle, trails: Sequence[SearchTrail], text: str, most: int, group: str | None = None
+    role: RoleHandle,
+    trails: Sequence[SearchTrail],
+    text: str,
+    most: int,
+    group: str | None = None,
+    own: OwnLibrary | None = None,
 ) -> None:
-    """Search along all trails at once, up to ``most`` times each, in the library of ``text``."""
-    shelf = library_of(text)
+    """Search along all trails at once, up to ``most`` times each, in the library of ``text`` or by one's ``own``."""
+    shelf = library_of(text) if own is None else {}
     for _ in range(most):
         live = [trail for trail in trails if not trail.over]
         for trail, turn in zip(
@@ -99,9 +146,12 @@ async def search_along(
             trail.over = query in ("", ENOUGH)
             if not trail.over:
                 trail.queries.append(query)
-                trail.found.append(
-                    shelf.get(query) or distractor_sentences(text, 1, rng_of("elsewhere", text, query))[0]
-                )
+                if own is None:
+                    trail.found.append(
+                        shelf.get(query) or distractor_sentences(text, 1, rng_of("elsewhere", text, query))[0]
+                    )
+        if own is not None:
+            await together([own.look_up(trail) for trail in live if not trail.over])
 
 
 def question_aim(task: Task) -> tuple[str, int, int]:
@@ -126,6 +176,13 @@ def seeker_start(task: Task) -> str:
     return f"Answer: {answer}. About: {noun}."
 
 
+def answer_to_ask_for(task: Task) -> str:
+    """The answer of a task. Raises ConfigError where it has none."""
+    if task.answer is None:
+        raise ConfigError(f"ssp: task {task.id} has no answer that a question could be written for; give tasks that do")
+    return task.answer
+
+
 def broken_rule(question: str, answer: str, trail: SearchTrail) -> str | None:
     """Why this is no question; None where it may be one. Search Self-Play's rules, for questions of this size."""
     if not question.endswith("?") or question.count("?") != 1:
@@ -134,7 +191,8 @@ def broken_rule(question: str, answer: str, trail: SearchTrail) -> str | None:
         return "nothing found"
     if len(set(trail.queries)) < max(2, len(trail.queries)):
         return "searched twice" if len(trail.queries) > 1 else "one search"
-    if answer in re.findall(r"\d+", question):
+    edge = r"\d" if answer.isdigit() else r"\w"  # a number is told by itself, a name by a whole word
+    if re.search(rf"(?<!{edge}){re.escape(answer)}(?!{edge})", question, re.IGNORECASE):
         return "tells the answer"
     return None
 
@@ -157,23 +215,40 @@ async def search_and_play(
     reads: Positive = 3,
     verify: bool = True,
     invalid: float = 0.0,
+    own: OwnLibrary | None = None,
 ) -> None:
     """One question and its solvers, see above. ``verify=False`` keeps whatever passes the rules."""
-    answer, trail = str(question_aim(task)[1]), SearchTrail(seeker_start(task))
-    await search_along(roles.seeker, [trail], task.prompt, turns)
+    if own is None:
+        answer, trail = str(question_aim(task)[1]), SearchTrail(seeker_start(task))
+    else:
+        answer = answer_to_ask_for(task)
+        trail = SearchTrail(f"Answer: {answer}")
+    await search_along(roles.seeker, [trail], task.prompt, turns, own=own)
     proposal = await roles.proposer(hint=trail.shown_text, problem="")
-    question, proposer_turns = proposal.text.strip(), [*trail.turns, proposal]
-    problem = truth_of(task.prompt, question)
-    proposal.note(VALID, problem is not None and str(problem.answer) == answer)
+    question, proposer_turns = text_of(proposal), [*trail.turns, proposal]
+    problem = None
+    if own is None:
+        problem = truth_of(task.prompt, question)
+        proposal.note(VALID, problem is not None and str(problem.answer) == answer)
     reason = broken_rule(question, answer, trail)
+    if reason is None and own is not None and own.reader.is_held_out(question):
+        reason = "held out"
     if reason is None and verify:
-        is_kept = await _is_verified(task, roles, trail, question, answer, noise, reads)
-        proposal.note(VERIFIED, is_kept)
-        reason = None if is_kept else "not verified"
+        try:
+            is_kept = await _is_verified(task, roles, trail, question, answer, noise, reads, own)
+            proposal.note(VERIFIED, is_kept)
+            reason = None if is_kept else "not verified"
+        except AskFailed as error:
+            reason = str(error)
+            for turn in proposer_turns:
+                turn.fail(reason)
     if reason is None:
-        text = f"{task.prompt}\n{question}"
-        share = await _search_and_solve(task, roles, text, answer, proposal, samples, turns)
-        name = text if problem is None else problem_signature(problem)
+        text = f"{task.prompt}\n{question}" if own is None else question
+        share = await _search_and_solve(task, roles, text, answer, proposal, samples, turns, own)
+        if share is None:
+            proposal.fail("ungraded")
+            return
+        name = problem_signature(problem) if problem else text if own is None else own.reader.signature_of(text)
         proposal.show(MINTED, (text, answer, name, share))
         proposal.note(SOLVED, share)
         for turn in proposer_turns:
@@ -183,46 +258,83 @@ async def search_and_play(
     for turn in proposer_turns:
         turn.reward(LEARNABLE, invalid)
     if (old := pool.draw_problem(rng_of("replay", proposal.id, task.id))) is not None:
-        share = await _search_and_solve(task, roles, old.problem, old.answer, proposal, samples, turns)
-        proposal.show(REPLAYED, (old.signature, share))
+        share = await _search_and_solve(task, roles, old.problem, old.answer, proposal, samples, turns, own)
+        if share is not None:
+            proposal.show(REPLAYED, (old.signature, share))
 
 
 async def _is_verified(
-    task: Task, roles: Roles, trail: SearchTrail, question: str, answer: str, noise: int, reads: int
+    task: Task,
+    roles: Roles,
+    trail: SearchTrail,
+    question: str,
+    answer: str,
+    noise: int,
+    reads: int,
+    own: OwnLibrary | None,
 ) -> bool:
-    """Is a* what more than half of the readers answer from the passages and the noise, shuffled?"""
+    """Is a* what more than half of the readers answer from the passages and the noise, shuffled? Raises AskFailed."""
     rng = rng_of("noise", task.id, question)
-    passages = [*dict.fromkeys(trail.found), *distractor_sentences(f"{task.prompt} {question}", noise, rng)]
+    passages = [*dict.fromkeys(trail.found)]
+    if own is None:
+        passages += distractor_sentences(f"{task.prompt} {question}", noise, rng)
+    else:
+        passages += await own.draw_noise(task, noise, rng, passages)
     rng.shuffle(passages)
-    found = await roles.reader.many(reads, problem=" ".join([*passages, question]))
+    found = await roles.reader.many(reads, problem=(" " if own is None else "\n").join([*passages, question]))
+    known = None if own is None else own.reader.recall(question, answer, task)
+    agreeing = 0
     for turn in found:
         turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
-    return 2 * sum(turn.parsed.ok and turn.parsed.answer == answer for turn in found) > reads
+        agreeing += bool(await _gives_answer(turn, answer, known, roles))
+    return 2 * agreeing > reads
+
+
+async def _gives_answer(turn: Turn, answer: str, known: Task | None, roles: Roles) -> bool | None:
+    """Does a turn answer a*, as the grader of ``known`` compares them or, without, as text? None where grading failed,
+    of which the turn keeps the reason."""
+    if known is None:
+        return bool(turn.parsed.ok and turn.parsed.answer == answer)
+    grade = await roles.grade(known, turn)
+    if grade.value is None:
+        turn.fail(grade.reason or "ungraded")
+    return grade.value
 
 
 async def _search_and_solve(
-    task: Task, roles: Roles, text: str, answer: str, proposal: Turn, samples: int, turns: int
-) -> float:
+    task: Task,
+    roles: Roles,
+    text: str,
+    answer: str,
+    proposal: Turn,
+    samples: int,
+    turns: int,
+    own: OwnLibrary | None,
+) -> float | None:
     """``samples`` solvers search for the question and answer it; all turns of one earn whether its answer is a*.
-    Returns the share that is right. The truth is noted where the program can read the question."""
-    prompt, _, question = text.partition("\n")
+    Returns the share that is right, None where nothing could be graded. The truth is noted where the program can read
+    the question."""
+    prompt, _, question = text.partition("\n") if own is None else ("", "", text)
     trails = [SearchTrail(question) for _ in range(samples)]
-    await search_along(roles.searcher, trails, prompt, turns, f"{proposal.id}/search")
-    requests = [roles.solver(group=proposal.id, problem=" ".join([t.passages, question]).strip()) for t in trails]
-    solved, problem = await together(requests), truth_of(prompt, question)
-    right = 0.0
+    await search_along(roles.searcher, trails, prompt, turns, f"{proposal.id}/search", own)
+    solved = await together([roles.solver(group=proposal.id, problem=trail.problem(question)) for trail in trails])
+    problem = truth_of(prompt, question) if own is None else None
+    known = None if own is None else own.reader.recall(question, answer, task)
+    rewards: list[bool] = []
     for trail, turn in zip(trails, solved, strict=True):
-        reward = float(turn.parsed.ok and turn.parsed.answer == answer)
-        right += reward
         if problem is not None:
             await examine(task_of(problem, f"{task.id}/proposed"), roles, turn)
             _note_gathered(turn, trail, problem)
         else:
             turn.show(PROBLEM, text)
             turn.show(*((ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason)))
+        is_right = await _gives_answer(turn, answer, known, roles)
+        if is_right is None:
+            continue
+        rewards.append(is_right)
         for earner in (*trail.turns, turn):
-            earner.reward(OUTCOME, reward)
-    return right / samples
+            earner.reward(OUTCOME, float(is_right))
+    return sum(rewards) / len(rewards) if rewards else None
 
 
 def _note_gathered(turn: Turn, trail: SearchTrail, problem: Problem) -> None:
@@ -234,12 +346,14 @@ def _note_gathered(turn: Turn, trail: SearchTrail, problem: Problem) -> None:
     turn.note(GATHERED, len(needed & told) / len(needed))
 
 
-async def find_and_solve(task: Task, roles: Roles, *, turns: Positive = 4) -> None:
+async def find_and_solve(task: Task, roles: Roles, *, turns: Positive = 4, own: OwnLibrary | None = None) -> None:
     """To measure: a solver searches for the task's own question and answers it."""
-    _, question = facts_and_question(task.prompt)
-    problem = problem_of(task)
-    trail = SearchTrail(f"{question} About: {problem.question}.")  # the question has no facts to begin with
-    await search_along(roles.searcher, [trail], task.prompt, turns)
-    solution = await roles.solver(problem=" ".join([trail.passages, question]).strip())
-    if await examine(task, roles, solution) is not None:
+    question, trail, problem = task.prompt, SearchTrail(task.prompt), None
+    if own is None:
+        _, question = facts_and_question(task.prompt)
+        problem = problem_of(task)
+        trail = SearchTrail(f"{question} About: {problem.question}.")  # the question has no facts to begin with
+    await search_along(roles.searcher, [trail], task.prompt, turns, own=own)
+    solution = await roles.solver(problem=trail.problem(question))
+    if await examine(task, roles, solution) is not None and problem is not None:
         _note_gathered(solution, trail, problem)

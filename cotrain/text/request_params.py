@@ -45,6 +45,11 @@ class BadRequest(UserError, ValueError):
         self.param, self.status, self.code = param, status, code
 
 
+def error_json(message: str, *, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestParams:
     """What chat and completions have in common; None: the model's own setting."""
@@ -61,6 +66,7 @@ class RequestParams:
     usage: bool  # in a stream
     echo: bool = False
     ids: bool = False  # the token ids of each answer too
+    messages: tuple[Message, ...] = ()  # of a chat
 
 
 def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:
@@ -83,7 +89,7 @@ def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:
     return body_of
 
 
-def read_chat(body: bytes) -> tuple[RequestParams, list[Message]]:
+def read_chat(body: bytes) -> RequestParams:
     fields = decode_body(body, CHAT)
     wanted, top = boolean_field(fields, "logprobs"), integer_field(fields, "top_logprobs", 0, MAX_TOP)
     if top is not None and not wanted:
@@ -100,7 +106,7 @@ def read_chat(body: bytes) -> tuple[RequestParams, list[Message]]:
     chat_messages = [_read_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
     if chat_messages[-1].role == "assistant":
         raise BadRequest("the last message is the assistant's; expected one that it can answer", "messages")
-    return params, chat_messages
+    return replace(params, messages=tuple(chat_messages))
 
 
 def read_completions(body: bytes) -> tuple[RequestParams, list[str | tuple[int, ...]]]:

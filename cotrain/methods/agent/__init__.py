@@ -1,0 +1,1 @@
+from cotrain.methods.agent.recipe import agent as agent
