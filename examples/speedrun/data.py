@@ -80,7 +80,7 @@ def labelled_solution(problem: Problem, rng: random.Random) -> dict[str, object]
         changed[result] = str(worth)
     first = next((k for k, (a, b) in enumerate(zip(lines, worked_lines(problem), strict=True)) if a != b), -1)
     answer = lines[-1].partition("=")[2]
-    return {"problem": problem.text, "steps": [*lines, f"The answer is {answer}."], "label": first}
+    return {"problem": problem.text, "steps": [*lines, f"#### {answer}"], "label": first}
 
 
 def write_story(rng: random.Random) -> str:
@@ -105,7 +105,7 @@ def training_text(rng: random.Random) -> str:
     kind = rng.random()
     if kind < 0.6:
         problem = PROBLEMS.training_problem(rng, rng.randint(1, 3))
-        return "\n".join([problem.text, *worked_lines(problem), f"The answer is {problem.answer}."])
+        return "\n".join([problem.text, *worked_lines(problem), f"#### {problem.answer}"])
     if kind < 0.85:
         return " ".join(f"{text}={value}." for text, value in (write_sum(rng) for _ in range(12)))
     return write_story(rng)
