@@ -84,7 +84,7 @@ def measure_core(
         right = []
         for place in asked:
             examples = _pick_examples(items, place, shots, rng_of(SUITE, name, place))
-            right.append(_is_right(network, tokenizer, items[place], examples, f"{name}, row {place + 1}"))
+            right.append(_score_item(network, tokenizer, items[place], examples, f"{name}, row {place + 1}"))
         share, chance = sum(right) / len(right), sum(items[place].chance for place in asked) / len(asked)
         accuracy = dict(zip(("value", "low", "high"), (share, *wilson_interval(share, len(right))), strict=True))
         figures[f"{name}/accuracy"] = Estimate(**accuracy, n=len(right))
@@ -142,7 +142,7 @@ def _pick_examples(items: Sequence[CoreItem], place: int, shots: int, rng: rando
     return "".join(f"{items[number].solved_text}\n\n" for number in rng.sample(others, shots))
 
 
-def _is_right(
+def _score_item(
     network: nn.Module, tokenizer: PreTrainedTokenizerBase, item: CoreItem, examples: str, where: str
 ) -> bool:
     losses, exact = continuation_losses(
