@@ -77,6 +77,10 @@ def store(names: list[str], path: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1 and sys.argv[1].startswith("-"):
+        sys.exit(
+            "python -m tests.methods.test_digests [FILE]: the digests of this machine, or in FILE with every variant"
+        )
     if len(sys.argv) > 1:  # a file: every variant too, to compare two states of the code
         store([*SHIPPED, *(case for case in CASES if ":" in case)], Path(sys.argv[1]))
     else:

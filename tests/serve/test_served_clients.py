@@ -48,7 +48,7 @@ def test_lm_evaluation_harness(url, served, tmp_path):
     from lm_eval.api.instance import Instance
     from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 
-    served.renderer(served.models["policy/start"]).tokenizer.save_pretrained(tmp_path)
+    served.renderer_of(served.models["policy/start"]).tokenizer.save_pretrained(tmp_path)
     lm = LocalCompletionsAPI(
         base_url=f"{url}/completions", model="policy/start", tokenizer=str(tmp_path), tokenizer_backend="huggingface",
         max_length=1024, batch_size=2,
