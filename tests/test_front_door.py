@@ -13,6 +13,7 @@ from cotrain.commands.running import parser_of
 from cotrain.commands.smoke import smoke_note, smoke_words
 from cotrain.config.override import override
 from cotrain.config.registry import find_recipe
+from cotrain.core.errors import ConfigError
 from cotrain.core.flags import parsed_values, typed_flags
 from cotrain.methods import METHODS, NAMES, tango
 from cotrain.tasks.jsonl import SPLITS, JsonlTasks
@@ -346,3 +347,17 @@ def test_a_row_that_cannot_be_guessed_says_what_to_do(row, told, tmp_path, capsy
     assert main(["run", "grpo", "--data", str(file), "--out", str(tmp_path / "run")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
+
+
+@pytest.mark.parametrize("size, rate", [(900_000, 1e-3), (135_000_000, 2e-5)])
+def test_the_rate_of_a_tuning_follows_the_size_of_its_model(size, rate, monkeypatch, tmp_path, capsys):
+    rates = []
+
+    def tune(*given, lr, **more):
+        rates.append(lr)
+        raise ConfigError("seen")
+
+    monkeypatch.setattr("cotrain.stages.sft.sft", tune)
+    monkeypatch.setattr("cotrain.config.by_size._known_size", lambda model: size)
+    assert main(["sft", "--model", TINY, "--out", str(tmp_path / "out")]) == 2
+    assert rates == [rate] and "seen" in capsys.readouterr().err

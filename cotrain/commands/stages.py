@@ -29,7 +29,7 @@ from cotrain.pages.page import escape_terminal
 from cotrain.stages.progress import progress_printer
 from cotrain.tasks.reading import Quarantine
 
-SFT_LR = " (default: 1e-3 for the package's own models, else 2e-5)"
+SFT_LR = " (default: 1e-3 below 100 million parameters, else 2e-5)"
 
 
 def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
@@ -272,7 +272,8 @@ def sft(argv: Sequence[str]) -> int:
     arguments = parser.parse_strictly(argv)
     _check_role(parser, arguments)
     _set_up_machine(arguments)
-    from cotrain.rollout.common_roles import mark_short_prompts, speaks_short
+    from cotrain.config.by_size import are_small
+    from cotrain.rollout.common_roles import mark_short_prompts
     from cotrain.stages import sft as stage
     from cotrain.stages.corpora import corpus_file, practice_of
     from cotrain.tasks.words.source import study_problems
@@ -294,7 +295,7 @@ def sft(argv: Sequence[str]) -> int:
             tokens=arguments.tokens,
             batch_tokens=arguments.batch_tokens,
             length=arguments.length,
-            lr=arguments.lr or (1e-3 if speaks_short(arguments.model) else 2e-5),
+            lr=arguments.lr or (1e-3 if are_small([arguments.model]) else 2e-5),
             optimizer=arguments.optimizer,
             seed=arguments.seed,
             resume=arguments.resume,
