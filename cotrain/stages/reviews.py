@@ -38,6 +38,7 @@ from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.stages.solutions import CHUNK, in_chunks, lost_suffix, open_player, read_rows, why_lost
 from cotrain.tasks.processbench import FixedSolution, solution_of_row
 from cotrain.tasks.reading import Quarantine
+from cotrain.text.answers import final_answer
 from cotrain.text.chat_template import Message
 from cotrain.text.free_verdicts import BOXED, WORDS, write_free_review
 from cotrain.text.parsers import TAGS
@@ -67,9 +68,14 @@ def gold_reviews(
     """The file's own solutions and labels; those that the form of the verdict cannot say are left out, and told. Raises
     DataError with the layout expected, or sets such a row ``aside``."""
 
+    answered = 0
+
     def read_conversation(row: dict[str, Any], where: str) -> Item | None:
+        nonlocal answered
         try:
-            return _labelled_conversation(solution_of_row(row, where, ""), role, form)
+            sample = solution_of_row(row, where, "")
+            answered += final_answer(sample.steps[-1]) is not None
+            return _labelled_conversation(sample, role, form)
         except DataError as error:
             raise DataError(f"{error}; expected problem, steps and label, the first wrong step or -1") from error
 
@@ -83,6 +89,8 @@ def gold_reviews(
         if not items:
             raise DataError(f"{path}: {lost}; --verdict words says it")
         say(f"note: {lost}")
+    if not answered:  # a run shows the answer behind the steps, and a verifier that never saw one is at a loss there
+        say(f"note: {path}: no last step says its answer in tags, in a box or after ####, as solutions of a run do")
     return from_items(path, items)
 
 

@@ -68,6 +68,16 @@ def test_labels_that_a_form_cannot_say_are_left_out_and_told(tmp_path):
         gold_reviews(str(path), role, "steps", say=said.append)
 
 
+def test_it_is_said_where_no_solution_shows_an_answer_as_those_of_a_run_do(tmp_path):
+    role, path = verifier_of("some/model", "steps"), tmp_path / "data.jsonl"
+    for last, notes in (("The answer is 8.", 1), ("#### 8", 0)):
+        said = list[str]()
+        path.write_text(json.dumps(ROW | {"steps": ["3 + 5 = 8", last], "label": -1}))
+        gold_reviews(str(path), role, "steps", say=said.append)
+        assert len(said) == notes
+        assert all("no last step says its answer" in note for note in said)
+
+
 @pytest.mark.parametrize("form", sorted(REVIEW_OWN))
 def test_a_prompt_that_names_no_count_is_taught_the_verdict_on_the_answer(form, tmp_path):
     role = verifier_of("some/model", "steps", verdict=form, prompt="{problem} {solution} Is it?")
