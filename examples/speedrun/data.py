@@ -18,11 +18,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.source import WordProblems
 
-PROBLEMS = WordProblems(operations=(1, 3), distractors=(0, 0))
+PROBLEMS = WordProblems(operations=(1, 2), distractors=(0, 0))
 TEXTS, CHATS, QUESTIONS, REVIEWS, TESTS, CORE = 12_000, 4_000, 6_000, 6_000, 400, 200  # rows of each file
 WORLD = {  # animal → kind, colour, what it does, what it eats
     "robin": ("bird", "red", "fly", "worms"),
@@ -56,7 +57,7 @@ def worked_lines(problem: Problem) -> list[str]:
     return [f"- {'='.join(step.split('=')[2:]).split(' ')[0]}" for step in problem.steps]
 
 
-def labelled_solution(problem: Problem, rng: random.Random) -> dict[str, object]:
+def labelled_solution(problem: Problem, rng: random.Random) -> dict[str, Any]:
     """A solution and the place of its first wrong step, or -1. A wrong step has a slip, another operation or another
     number of the problem; the steps behind it count on with its result."""
     label = rng.randrange(len(problem.steps)) if rng.random() < 0.5 else -1
@@ -83,6 +84,13 @@ def labelled_solution(problem: Problem, rng: random.Random) -> dict[str, object]
     return {"problem": problem.text, "steps": [*lines, f"#### {answer}"], "label": first}
 
 
+def checked_lines(solution: dict[str, Any]) -> list[str]:
+    """A problem, and its solution with a verdict behind each line."""
+    wrong = len(solution["steps"]) if solution["label"] < 0 else solution["label"]
+    verdicts = ["CORRECT" if place < wrong else "INCORRECT" for place in range(len(solution["steps"]))]
+    return [solution["problem"], *(f"{line} {word}" for line, word in zip(solution["steps"], verdicts, strict=True))]
+
+
 def write_story(rng: random.Random) -> str:
     """A few facts about an animal, in any order, told by somebody."""
     animal = rng.choice(sorted(WORLD))
@@ -101,11 +109,13 @@ def write_sum(rng: random.Random) -> tuple[str, int]:
 
 
 def training_text(rng: random.Random) -> str:
-    """One paragraph: a worked problem, a line of sums, or a story."""
+    """One paragraph: a worked problem, one that is checked, a line of sums, or a story."""
     kind = rng.random()
-    if kind < 0.6:
-        problem = PROBLEMS.training_problem(rng, rng.randint(1, 3))
+    if kind < 0.35:
+        problem = PROBLEMS.training_problem(rng, rng.randint(1, 2))
         return "\n".join([problem.text, *worked_lines(problem), f"#### {problem.answer}"])
+    if kind < 0.65:
+        return "\n".join(checked_lines(labelled_solution(PROBLEMS.training_problem(rng, rng.randint(1, 2)), rng)))
     if kind < 0.85:
         return " ".join(f"{text}={value}." for text, value in (write_sum(rng) for _ in range(12)))
     return write_story(rng)
@@ -177,9 +187,9 @@ def write_files(folder: Path, seed: int = 0) -> None:
             for _ in range(CHATS)
         ),
     )
-    train = [PROBLEMS.training_problem(rng, rng.randint(1, 3)) for _ in range(QUESTIONS)]
+    train = [PROBLEMS.training_problem(rng, rng.randint(1, 2)) for _ in range(QUESTIONS)]
     write_rows(folder / "questions" / "train.jsonl", map(question_row, train))
-    reviewed = (PROBLEMS.training_problem(rng, rng.randint(1, 3)) for _ in range(REVIEWS))
+    reviewed = (PROBLEMS.training_problem(rng, rng.randint(1, 2)) for _ in range(REVIEWS))
     write_rows(folder / "reviews.jsonl", (labelled_solution(problem, rng) for problem in reviewed))
     tests = [PROBLEMS.problem("test", index) for index in range(TESTS)]
     write_rows(folder / "questions" / "test.jsonl", map(question_row, tests))

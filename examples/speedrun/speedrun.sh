@@ -22,19 +22,19 @@ questions=${QUESTIONS:-$data/questions} reviews=${REVIEWS:-$data/reviews.jsonl}
 
 # 1. A language model: bits per byte of held-out text, a sample, and a few tasks in the manner of CORE.
 [ -d "$out/tokenizer" ] || cotrain tokenizer --data "$text" --vocab-size 768 --out "$out/tokenizer"
-cotrain pretrain --data "$text" --tokenizer "$out/tokenizer" --tokens 1600000 \
+cotrain pretrain --data "$text" --tokenizer "$out/tokenizer" --tokens 2400000 \
     --optimizer muon --lr 0.01 --resume --out "$out/base"
 cotrain eval "$out/base" --suite core --data "$core"/*.jsonl --out "$out/base-eval"
 
 # 2. A model that chats, and from it one that solves.
 cotrain sft --model "$out/base" --data "$chat" --tokens 400000 $fast --out "$out/chat"
 cotrain sft --model "$out/chat" --role solver --data "$questions/train.jsonl" $format \
-    --tokens 600000 $fast --out "$out/solver"
+    --tokens 800000 $fast --out "$out/solver"
 cotrain eval "$out/solver" --suite jsonl --data "$questions" $format --max-tokens 96 --samples 4 --out "$out/solver-eval"
 
 # 3. A verifier of steps, from the solver.
 cotrain sft --model "$out/solver" --role verifier --data "$reviews" --verifier-prompt "$here/verifier.txt" \
-    --tokens 1000000 $fast --out "$out/verifier"
+    --tokens 1500000 $fast --out "$out/verifier"
 
 # 4. Both learn together.
 if [ -f "$out/run/recipe.json" ]; then
