@@ -9,7 +9,7 @@ from typing import Any
 
 from cotrain.core.verbosity import clock_text
 from cotrain.disk.files import replace_file
-from cotrain.metrics.table import FIRST, is_headline
+from cotrain.metrics.table import is_headline
 from cotrain.pages.compare_markdown import escape_markdown, table_section
 from cotrain.pages.guide import number_text
 from cotrain.pages.page import MAX_CHARS
@@ -18,6 +18,7 @@ Figure = Mapping[str, Any]  # value, low, high and n, as ``Estimate.to_json`` wr
 NAME = "report.md"
 RESULT = "result.json"  # of pretraining and tuning (``stages/trainer.py``)
 MOST_FIGURES = 6  # of a suite
+OF_RUNS = ("pass@1", "greedy", "balanced_accuracy")  # in the table; more of a run stands below it
 
 
 def write_stages_page(folder: Path) -> Path | None:
@@ -96,7 +97,9 @@ def _suite_row(place: str, suite: Mapping[str, Any]) -> list[str]:
 
 def _run_row(name: str, summary: Mapping[str, Any]) -> list[str]:
     figures = [
-        f"{key} {_short_text(before)} → {_short_text(after)}" for key, before, after in _headlines(summary, FIRST)
+        f"{key} {_short_text(before)} → {_short_text(after)}"
+        for key, before, after in _headlines(summary)
+        if key.split("/", 1)[-1] in OF_RUNS
     ]
     tokens = number_text(summary.get("tokens", 0), share=False)
     return [f"{name} ({summary.get('recipe', 'run')})", "", "", tokens, "", "; ".join(figures)]
@@ -111,13 +114,13 @@ def _run_section(name: str, summary: Mapping[str, Any]) -> list[str]:
     return [*table_section(title, (["figure", "before", "after"], rows)), f"[Report of the run]({name}/report.html)"]
 
 
-def _headlines(summary: Mapping[str, Any], *levels: str) -> list[tuple[str, Figure, Figure]]:
+def _headlines(summary: Mapping[str, Any]) -> list[tuple[str, Figure, Figure]]:
     """The figures that stand first, at the start and at the end."""
     before, after = summary["before"], summary["after"]
     return [
         (key, before[key], value)
         for key, value in after.items()
-        if key in before and is_headline(key.split("/", 1)[-1], *levels)
+        if key in before and is_headline(key.split("/", 1)[-1])
     ]
 
 

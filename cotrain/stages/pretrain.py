@@ -29,7 +29,7 @@ from cotrain.stages.corpora import Corpus, Item, interleave, split_corpus
 from cotrain.stages.documents import all_documents, document_reader, refuse_overlong, running_documents
 from cotrain.stages.packing import Document
 from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.stages.trainer import RESULT, TrainingOutcome, TrainingPlan, begin_time, read_result, train
+from cotrain.stages.trainer import RESULT, SETTINGS, TrainingOutcome, TrainingPlan, begin_time, read_result, train
 from cotrain.text.render import Renderer
 
 Parts = Sequence[tuple[Corpus, int]]  # corpora with integer weights
@@ -165,6 +165,7 @@ def train_and_save(
         for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)
         if validation
     }
+    resumed = (Path(out) / SETTINGS).is_file()
     outcome = train(
         network,
         document_reader(mixed, tokenizer, plan.seed, replies_only, longest, begun),
@@ -193,7 +194,7 @@ def train_and_save(
     result = {
         "stage": "sft" if replies_only else "pretrain", "start": start, **(taught or {}),
         "parameters": sum(parameter.numel() for parameter in network.parameters()), "steps": plan.steps,
-        "tokens": plan.steps * plan.rows * plan.length, "resumed": resume, "seconds": outcome.seconds,
+        "tokens": plan.steps * plan.rows * plan.length, "resumed": resumed, "seconds": outcome.seconds,
         "loss": outcome.loss, "validation": dict(outcome.validation),
         "bits_per_byte": dict(outcome.bits_per_byte), "sample": outcome.sample,
     }  # fmt: skip

@@ -42,7 +42,7 @@ if [ -f "$out/run/recipe.json" ]; then
 else
     cotrain run tango --model "$out/solver" --verifier-model "$out/verifier" --data "$questions" $format \
         --verifier-prompt "$here/verifier.txt" --verdict tags --set roles.verifier.sampling.max_tokens=160 \
-        --steps 60 --warmup 10 --max-tokens 96 --out "$out/run"
+        --steps 78 --warmup 24 --ratio 2 1 --lr 8e-5 --verifier-lr 5e-4 --max-tokens 96 --out "$out/run"
 fi
 cotrain eval "$out/run" --suite jsonl --data "$questions" --samples 4
 

@@ -37,7 +37,7 @@ def test_from_text_to_a_tuned_model(base, sentences, conversations, tokenizer, t
 
 def test_what_a_training_came_to_stands_beside_its_model(base, conversations, tokenizer, tmp_path):
     result = read_result(base)
-    assert (result["stage"], result["start"], result["steps"]) == ("pretrain", "new", 6)
+    assert (result["stage"], result["start"], result["steps"], result["resumed"]) == ("pretrain", "new", 6, False)
     assert result["parameters"] == sum(p.numel() for p in load_model(base)[0].parameters())
     assert set(result["bits_per_byte"]) == {"sentences"} and 0 < result["bits_per_byte"]["sentences"] < 16
     assert len(tokenizer(result["sample"])["input_ids"]) > 8
