@@ -21,7 +21,6 @@ from cotrain.core.state import Store
 from cotrain.core.types import COLDEST, Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.rollout.role import Role
-from cotrain.tasks.ramp import RampedTasks, share_at
 from cotrain.text.prompts import fields_of
 
 USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
@@ -85,8 +84,8 @@ class Recipe:
 
     def share_at(self, step: int) -> float:
         """The share of the training problems, the first ones, that a step draws among: all, without a ramp."""
-        ramped = isinstance(self.tasks, RampedTasks)
-        return share_at(step, self.horizon or self.steps) if ramped else 1.0
+        share_at = getattr(self.tasks, "share_at", None)  # of ``tasks/ramp.py``
+        return share_at(step, self.horizon or self.steps) if share_at else 1.0
 
     @property
     def leading_objective(self) -> str:

@@ -42,6 +42,10 @@ class RampedTasks:
     def size(self, split: str) -> int | None:
         return self.source.size(split)
 
+    def share_at(self, step: int, steps: int) -> float:
+        """The easiest share of the training problems that a step draws among."""
+        return share_at(step, steps)
+
     @property
     def notes(self) -> list[str]:
         return list(getattr(self.source, "notes", []))
