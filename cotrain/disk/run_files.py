@@ -15,6 +15,7 @@ from typing import Any
 from cotrain.core.errors import RunDirectoryError
 
 QUARANTINE = "quarantine.jsonl"  # rows that were set aside (``tasks/reading.py``)
+RESULT = "result.json"  # what a finished ``pretrain`` or ``sft`` came to
 DEEPEST = 64  # lists and objects inside each other
 ShapeCheck = Callable[[Any, str, bool], str | None]  # value, where it stands, may fields be missing → what is wrong
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from cotrain.core.verbosity import clock_text
 from cotrain.disk.files import replace_file
+from cotrain.disk.run_files import RESULT
 from cotrain.metrics.table import is_headline
 from cotrain.pages.compare_markdown import escape_markdown, table_section
 from cotrain.pages.guide import number_text
@@ -16,7 +17,6 @@ from cotrain.pages.page import MAX_CHARS
 
 Figure = Mapping[str, Any]  # value, low, high and n, as ``Estimate.to_json`` writes them
 NAME = "report.md"
-RESULT = "result.json"  # of pretraining and tuning (``stages/trainer.py``)
 MOST_FIGURES = 6  # of a suite
 OF_RUNS = ("pass@1", "greedy", "balanced_accuracy")  # in the table; more of a run stands below it
 

@@ -23,13 +23,14 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from cotrain.backend.local import check_device
 from cotrain.core.errors import ConfigError
 from cotrain.disk.files import replace_file
+from cotrain.disk.run_files import RESULT
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import load_model, save_model
 from cotrain.stages.corpora import Corpus, Item, interleave, split_corpus
 from cotrain.stages.documents import all_documents, document_reader, refuse_overlong, running_documents
 from cotrain.stages.packing import Document
 from cotrain.stages.tokenizer import train_tokenizer
-from cotrain.stages.trainer import RESULT, SETTINGS, TrainingOutcome, TrainingPlan, begin_time, read_result, train
+from cotrain.stages.trainer import SETTINGS, TrainingOutcome, TrainingPlan, begin_time, read_result, train
 from cotrain.text.render import Renderer
 
 Parts = Sequence[tuple[Corpus, int]]  # corpora with integer weights

@@ -36,6 +36,7 @@ from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, truncate_after
 from cotrain.disk.lock import RunLock
+from cotrain.disk.run_files import RESULT
 from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolate_documents
 from cotrain.models.muon import muon
 from cotrain.models.optim import (
@@ -51,7 +52,6 @@ from cotrain.stages.packing import PADDING, Document, PackedBatch, block_mask, s
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
 METRICS, SETTINGS, CHECKPOINTS = "metrics.jsonl", "training.json", "checkpoints"  # in the run's directory
-RESULT = "result.json"  # there too, when all is done
 CHANGEABLE_FIELDS = {"log_every", "save_every", "keep"}  # fields of a plan that may differ when a run is resumed
 
 
