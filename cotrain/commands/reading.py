@@ -6,6 +6,7 @@ import argparse
 import inspect
 import json
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -134,7 +135,9 @@ def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
     for name in ("split", "step"):
         if getattr(arguments, name) is not None:
             parser.error(f"--{name} does not go with --suite; leave out one of the two")
-    if arguments.suite.strip() == "core":
+    if "core" in (names := [name.strip() for name in arguments.suite.split(",")]):
+        if len(names) > 1:
+            parser.error("--suite core is measured by itself; run the other suites with a command of their own")
         return _on_core(parser, arguments)
     if arguments.shots is not None:
         parser.error("--shots goes with --suite core; leave it out")
@@ -147,6 +150,7 @@ def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
 def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
     """``--suite core``: a base model on its own log-probabilities, without a role or an answer."""
     from cotrain import opening
+    from cotrain.disk.run_files import QUARANTINE
     from cotrain.runs.directory import RunDirectory
     from cotrain.stages.core_tasks import measure_core
     from cotrain.tasks.reading import Quarantine
@@ -160,18 +164,22 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
         parser.error(
             f"--suite core measures a model; first `cotrain export {arguments.directory} --role ROLE --out MODEL`"
         )
+    aside = Quarantine() if arguments.lenient else None
     found = measure_core(
         arguments.directory,
         arguments.data,
         problems=arguments.problems,
         shots=arguments.shots or 0,
         device=arguments.device,
-        aside=Quarantine() if arguments.lenient else None,
+        aside=aside,
         say=(lambda text: None) if arguments.json else say,
     )
     folder = RunDirectory(arguments.out or Path("evals") / Path(arguments.directory).name)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.write("suite-core.json", found)
+    if aside is not None and aside.refused:
+        aside.write(folder.path / QUARANTINE)
+        print(f"note: {aside.summary_line()}; all in {folder.path / QUARANTINE}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(found, indent=2))
         return 0

@@ -91,7 +91,8 @@ def measure_core(
         centred = {key: (x - chance) / (1 - chance) for key, x in accuracy.items()}
         figures[f"{name}/centred"] = Estimate(**centred, n=len(right))
         say(f"{name}: {sum(right)} of {len(right)} right, chance {chance:.2f}")
-    settings = {"model": model, "data": list(files), "shots": shots, "cotrain": __version__}
+    set_aside = len(aside.refused) if aside is not None else 0
+    settings = {"model": model, "data": list(files), "shots": shots, "set_aside": set_aside, "cotrain": __version__}
     mean = sum(figures[f"{name}/centred"].value for name in tasks) / len(tasks)
     written = {name: value.to_json() for name, value in figures.items()}
     return {"suite": SUITE, "settings": settings, "core": mean, "figures": written}

@@ -130,6 +130,17 @@ def test_the_command_writes_what_it_prints_and_refuses_what_is_not_of_it(model, 
     assert printed["figures"]["cde/accuracy"]["n"] == 3
     assert main(words) == 2
     assert "--suite core needs its tasks" in capsys.readouterr().err
+    malformed = tmp_path / "malformed.jsonl"
+    malformed.write_text((tmp_path / "cde.jsonl").read_text() + "nonsense\n")
+    more = ["--data", str(malformed), "--out", str(tmp_path / "lenient"), "--json"]
+    assert main([*words, *more]) == 2
+    assert "malformed.jsonl, row 4" in capsys.readouterr().err
+    assert main([*words, *more, "--lenient"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["settings"]["set_aside"] == 1 and "1 of 4" in err
+    assert "row 4" in (tmp_path / "lenient" / "quarantine.jsonl").read_text()
+    assert main([*words[:3], "core,gsm8k", "--data", file]) == 2
+    assert "--suite core is measured by itself" in capsys.readouterr().err
     assert main([*words, "--data", file, "--samples", "4"]) == 2
     assert "--samples does not go with --suite core" in capsys.readouterr().err
     assert main(["eval", str(tmp_path / "base"), "--suite", "jsonl", "--data", file, "--shots", "1"]) == 2
