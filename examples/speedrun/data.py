@@ -52,17 +52,17 @@ ASKED: tuple[tuple[str, Callable[[str], str]], ...] = (
 )
 
 
-def worked_lines(problem: Problem) -> list[str]:
+def write_steps(problem: Problem) -> list[str]:
     """One line a step, such as ``- 14*4=56``."""
     return [f"- {'='.join(step.split('=')[2:]).split(' ')[0]}" for step in problem.steps]
 
 
-def labelled_solution(problem: Problem, rng: random.Random) -> dict[str, Any]:
+def write_solution(problem: Problem, rng: random.Random) -> dict[str, Any]:
     """A solution and the place of its first wrong step, or -1. A wrong step has a slip, another operation or another
     number of the problem; the steps behind it count on with its result."""
     label = rng.randrange(len(problem.steps)) if rng.random() < 0.5 else -1
     lines, changed = list[str](), dict[str, str]()
-    for place, line in enumerate(worked_lines(problem)):
+    for place, line in enumerate(write_steps(problem)):
         left, operator, right, result = re.fullmatch(r"- (\d+)([-+*])(\d+)=(\d+)", line).groups()
         new_left, new_right, new_operator = changed.get(left, left), changed.get(right, right), operator
         slip = 0
@@ -79,12 +79,12 @@ def labelled_solution(problem: Problem, rng: random.Random) -> dict[str, Any]:
         ) + slip
         lines.append(f"- {new_left}{new_operator}{new_right}={worth}")
         changed[result] = str(worth)
-    first = next((k for k, (a, b) in enumerate(zip(lines, worked_lines(problem), strict=True)) if a != b), -1)
+    first = next((k for k, (a, b) in enumerate(zip(lines, write_steps(problem), strict=True)) if a != b), -1)
     answer = lines[-1].partition("=")[2]
     return {"problem": problem.text, "steps": [*lines, f"#### {answer}"], "label": first}
 
 
-def checked_lines(solution: dict[str, Any]) -> list[str]:
+def write_checked_steps(solution: dict[str, Any]) -> list[str]:
     """A problem, and its solution with a verdict behind each line."""
     wrong = len(solution["steps"]) if solution["label"] < 0 else solution["label"]
     verdicts = ["CORRECT" if place < wrong else "INCORRECT" for place in range(len(solution["steps"]))]
@@ -108,20 +108,20 @@ def write_sum(rng: random.Random) -> tuple[str, int]:
     return f"{left % 20}*{2 + right % 3}", left % 20 * (2 + right % 3)
 
 
-def training_text(rng: random.Random) -> str:
+def write_paragraph(rng: random.Random) -> str:
     """One paragraph: a worked problem, one that is checked, a line of sums, or a story."""
     kind = rng.random()
     if kind < 0.35:
         problem = PROBLEMS.training_problem(rng, rng.randint(1, 2))
-        return "\n".join([problem.text, *worked_lines(problem), f"#### {problem.answer}"])
+        return "\n".join([problem.text, *write_steps(problem), f"#### {problem.answer}"])
     if kind < 0.65:
-        return "\n".join(checked_lines(labelled_solution(PROBLEMS.training_problem(rng, rng.randint(1, 2)), rng)))
+        return "\n".join(write_checked_steps(write_solution(PROBLEMS.training_problem(rng, rng.randint(1, 2)), rng)))
     if kind < 0.85:
         return " ".join(f"{text}={value}." for text, value in (write_sum(rng) for _ in range(12)))
     return write_story(rng)
 
 
-def conversation(rng: random.Random) -> list[tuple[str, str]]:
+def write_conversation(rng: random.Random) -> list[tuple[str, str]]:
     """Turns of user and assistant: a greeting at times, questions, thanks at times."""
     name, turns = rng.choice(NAMES), list[tuple[str, str]]()
     if rng.random() < 0.5:
@@ -142,7 +142,7 @@ def conversation(rng: random.Random) -> list[tuple[str, str]]:
     return turns
 
 
-def core_tasks(rng: random.Random) -> dict[str, list[dict[str, object]]]:
+def make_core_tasks(rng: random.Random) -> dict[str, list[dict[str, object]]]:
     """Rows of a task of choices (sums), one of contexts (colours) and one of continuations (the last step)."""
     sums, colours, steps = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, object]]()
     for index in range(CORE):
@@ -157,7 +157,7 @@ def core_tasks(rng: random.Random) -> dict[str, list[dict[str, object]]]:
         row = {"context_options": options[::-1] if gold else options, "continuation": f" is {WORLD[animal][1]}."}
         colours.append({**row, "gold": gold})
         problem = PROBLEMS.problem("test", TESTS + index)
-        *before, last = worked_lines(problem)
+        *before, last = write_steps(problem)
         steps.append({"context": "\n".join([problem.text, *before, "-"]), "continuation": last[1:]})
     return {"sums": sums, "colours": colours, "steps": steps}
 
@@ -167,33 +167,35 @@ def write_rows(path: Path, rows: Iterable[object]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def question_row(problem: Problem) -> dict[str, str]:
-    return {"question": problem.text, "answer": "\n".join([*worked_lines(problem), f"#### {problem.answer}"])}
+def make_question(problem: Problem) -> dict[str, str]:
+    return {"question": problem.text, "answer": "\n".join([*write_steps(problem), f"#### {problem.answer}"])}
 
 
 def write_files(folder: Path, seed: int = 0) -> None:
     rng = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "text.txt").write_text("\n\n".join(training_text(rng) for _ in range(TEXTS)) + "\n", encoding="utf-8")
+    (folder / "text.txt").write_text("\n\n".join(write_paragraph(rng) for _ in range(TEXTS)) + "\n", encoding="utf-8")
     roles = ("user", "assistant")
     write_rows(
         folder / "chat.jsonl",
         (
             {
                 "messages": [
-                    {"role": r, "content": c} for turn in conversation(rng) for r, c in zip(roles, turn, strict=True)
+                    {"role": r, "content": c}
+                    for turn in write_conversation(rng)
+                    for r, c in zip(roles, turn, strict=True)
                 ]
             }
             for _ in range(CHATS)
         ),
     )
     train = [PROBLEMS.training_problem(rng, rng.randint(1, 2)) for _ in range(QUESTIONS)]
-    write_rows(folder / "questions" / "train.jsonl", map(question_row, train))
+    write_rows(folder / "questions" / "train.jsonl", map(make_question, train))
     reviewed = (PROBLEMS.training_problem(rng, rng.randint(1, 2)) for _ in range(REVIEWS))
-    write_rows(folder / "reviews.jsonl", (labelled_solution(problem, rng) for problem in reviewed))
+    write_rows(folder / "reviews.jsonl", (write_solution(problem, rng) for problem in reviewed))
     tests = [PROBLEMS.problem("test", index) for index in range(TESTS)]
-    write_rows(folder / "questions" / "test.jsonl", map(question_row, tests))
-    for name, rows in core_tasks(rng).items():
+    write_rows(folder / "questions" / "test.jsonl", map(make_question, tests))
+    for name, rows in make_core_tasks(rng).items():
         write_rows(folder / "core" / f"{name}.jsonl", rows)
 
 
