@@ -63,7 +63,7 @@ def run_chat(
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
     taught = read_result(directory) if opening.is_model(directory) else {}
     if answer_format == DEFAULT_FORMAT and taught.get("role") == "solver":
-        answer_format = AnswerFormat(**{name: taught[name] for name in ("answer", "steps_as", "prompt")})
+        answer_format = AnswerFormat(**{name: taught.get(name) for name in ("answer", "steps_as", "prompt")})
     if answer_format == DEFAULT_FORMAT and opening.is_model(directory) and not speaks_short(str(directory)):
         talk = Conversation(directory, temperature, device)
         hold_chat(talk.reply_lines, f"{directory}. Type something; Ctrl-D to leave.", read_line, once)

@@ -42,6 +42,9 @@ def test_all_stages_stand_on_one_page(tmp_path, capsys):
 
 
 def test_a_folder_without_a_stage_is_no_folder_of_stages(tmp_path, capsys):
+    made(tmp_path / "alien", 1, "result.json", {"stage": 3})
+    made(tmp_path / "alien", 1, "summary.json", {"all": "well"})
+    made(tmp_path / "alien", 1, "suite-mine.json", [1])
     (tmp_path / "empty").mkdir()
     assert main(["report", str(tmp_path)]) == 2
     assert not (tmp_path / "report.md").exists()
