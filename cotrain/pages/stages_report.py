@@ -17,9 +17,8 @@ from cotrain.pages.page import MAX_CHARS
 
 Figure = Mapping[str, Any]  # value, low, high and n, as ``Estimate.to_json`` writes them
 NAME = "report.md"
-OF_TRAINING = {
-    *("stage", "start", "parameters", "tokens", "seconds", "resumed", "validation", "bits_per_byte")
-}  # fields of a training's result
+# Fields of a training's ``result.json``; a file of this name without them is somebody else's.
+OF_TRAINING = {"stage", "start", "parameters", "tokens", "seconds", "resumed", "validation", "bits_per_byte"}
 MOST_FIGURES = 6  # of a suite
 OF_RUNS = ("pass@1", "greedy", "balanced_accuracy")  # in the table; more of a run stands below it
 
@@ -46,7 +45,7 @@ def write_stages_page(folder: Path) -> Path | None:
 def _stages_in(place: Path) -> list[tuple[float, list[str], list[str]]]:
     """When each stage of a folder ended, its row, and what stands below the table."""
     found: list[tuple[float, list[str], list[str]]] = []
-    if (result := _read(place / RESULT)).keys() >= OF_TRAINING:  # others have files of this name too
+    if (result := _read(place / RESULT)).keys() >= OF_TRAINING:
         found.append((_time_of(place / RESULT), _training_row(place.name, result), _sample_section(place.name, result)))
     elif (place / "tokenizer.json").is_file() and not (place / "config.json").exists():
         words = len(_read(place / "tokenizer.json").get("model", {}).get("vocab", {}))
