@@ -35,7 +35,7 @@ def run(
     """Run a recipe into a new directory and write its report, also when it is interrupted or stops by itself. The two
     newest checkpoints stay, and those of steps that ``keep_every`` divides. ``backend``: who runs the policies; None:
     this process, on ``device`` ("auto": cuda where there is one, else cpu). ``observer``: who is told of steps and
-    alarms; None: standard output, as the command has it. ``lag``: 1 plays the next step beside the update of this one
+    alarms; None: standard output, as the command has it. ``lag``: K plays step t + K beside the update of step t
     (docs/cluster-layouts.md)."""
     _refuse_other_than_recipe(recipe)
     begin = partial(loop.start_run, recipe, out, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)

@@ -99,10 +99,10 @@ def add_lag_flag(parser: argparse._ActionsContainer, default: int | None = 0) ->
     usual = "as the run was begun" if default is None else "0: first one, then the other"
     parser.add_argument(
         "--lag",
-        type=int,
-        choices=(0, 1),
+        type=whole_number(0),
+        metavar="K",
         default=default,
-        help=f"1: the next step is played beside the update of this one, by the weights before it (default: {usual})",
+        help=f"step t + K is played beside the update of step t, by the weights before it (default: {usual})",
     )
 
 

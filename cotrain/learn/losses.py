@@ -10,7 +10,7 @@
     L = reduce(w · l_pg) + β · reduce(KL estimate) − η · reduce(H)
 
 Old log-probabilities are those of the sampler. In the first update of a batch the policy that samples is the policy
-that learns, and r = 1 up to rounding. After it (``updates_per_batch``), and with a lag of one (``train/lag.py``), r
+that learns, and r = 1 up to rounding. After it (``updates_per_batch``), and with a lag (``train/lag.py``), r
 corrects for the updates between them, and a loss without r is refused. ``sampler_trainer_diff`` is the distance of the
 two; what is too far off is left out where an engine holds its own. Not done: recomputing old log-probabilities.
 """

@@ -65,7 +65,7 @@ class Ppo(PolicyLoss):
         samples, dropped = usable_samples(batch.samples, self.rewards)
         streams = _token_rewards(samples, batch, self.rewards, self.step_scale)
         advantages = [
-            gae(stream, _old_values_of(sample, self.values), gamma=self.gamma, lam=self.lam)[0]
+            gae(stream, old_values_of(sample, self.values), gamma=self.gamma, lam=self.lam)[0]
             for sample, stream in zip(samples, streams, strict=True)
         ]
         metrics = _reward_metrics(streams)
@@ -109,10 +109,13 @@ class ValueRegression:
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         samples, dropped = usable_samples(batch.samples, self.rewards)
-        streams = _token_rewards(samples, batch, self.rewards, self.step_scale)
+        return self.regress(samples, _token_rewards(samples, batch, self.rewards, self.step_scale), dropped), state
+
+    def regress(self, samples: Sequence[Sample], streams: Sequence[torch.Tensor], dropped: dict[str, int]) -> Credit:
+        """The samples with the λ-returns of ``streams`` as targets: the reward after each token, float64 ``[T]``."""
         learned, squared_errors, spread = [], [], []
         for sample, stream in zip(samples, streams, strict=True):
-            old = torch.zeros_like(stream) if self.values is None else _old_values_of(sample, self.values)
+            old = torch.zeros_like(stream) if self.values is None else old_values_of(sample, self.values)
             returns = gae(stream, old, gamma=self.gamma, lam=self.lam)[1]
             squared_errors.append((returns - old).square())
             spread.append(returns)
@@ -122,7 +125,7 @@ class ValueRegression:
             variance = float(torch.cat(spread).var(correction=0))
             if variance > 0.0:
                 metrics["explained_variance"] = 1.0 - float(torch.cat(squared_errors).mean()) / variance
-        return Credit(samples=tuple(learned), metrics=metrics, dropped=dropped), state
+        return Credit(samples=tuple(learned), metrics=metrics, dropped=dropped)
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
@@ -157,7 +160,8 @@ def _token_rewards(
     return streams
 
 
-def _old_values_of(sample: Sample, policy: str) -> torch.Tensor:
+def old_values_of(sample: Sample, policy: str) -> torch.Tensor:
+    """float64 ``[T]``: what the critic ``policy`` predicted before credit. Raises ConfigError."""
     values = sample.old_values
     if values is None or len(values) != len(sample.token_ids):
         where = f"sample {sample.key} of {len(sample.token_ids)} tokens"

@@ -104,7 +104,7 @@ LEARNING = (
     Metric(key="{policy}/updates", unit=COUNT, meaning="optimiser steps so far"),
     Metric(
         key="{policy}/lag", unit=COUNT,
-        meaning="with `--lag 1`: optimiser steps between what the policy said and what it learns from it, on average",
+        meaning="with `--lag K`: optimiser steps between what the policy said and what it learns from it, on average",
     ),
     Metric(
         key="{policy}/skipped", unit=COUNT, healthy=(0, 0),

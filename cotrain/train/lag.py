@@ -1,18 +1,20 @@
-"""The pipeline of plays and updates: one after the other, or with ``--lag 1`` the next play beside the present update.
+"""The pipeline of plays and updates: one after the other, or with ``--lag K`` play t + K beside update t.
 
 ::
 
     lag 0    play 0 │ update 0 │ play 1 │ update 1 │ play 2 …
     lag 1    play 0 │ play 1   │ play 2   │ …
                     │ update 0 │ update 1 │ …
+    lag 2    play 0 │ play 1   │ play 2   │ play 3   │ …
+                               │ update 0 │ update 1 │ …
 
-With a lag, the new weights are published when both are over: play t + 1 has the weights of before update t from its
-first token to its last, whichever ends first. So a run is the same bits every time, and a policy that was updated at
-step t learns at step t + 1 from what it said one update ago; one that was not is on policy. Log-probabilities of that
+With a lag, the new weights are published when both are over: play t + K has the weights of before update t from its
+first token to its last, whichever ends first. So a run is the same bits every time, and a policy that is updated at
+each step learns from what it said K updates ago; one that was not updated since is on policy. Log-probabilities of that
 time are in the ratio of its loss; a loss without one is refused.
 
-A checkpoint holds the play that was not learned from yet. The first play, and the one after going back with other
-draws, has nothing beside it.
+A checkpoint holds the K plays that were not learned from yet. The first K plays, and those after going back with other
+draws, have nothing beside them. One play at most is beside an update, so more than 1 makes no step faster.
 
 A backend of one process has one set of weights: there the play is made first and the update after it, which saves no
 time and has the same bits.
@@ -38,10 +40,10 @@ from cotrain.learn.losses import Shaped
 from cotrain.train.guard import Interrupted, NotFinite
 from cotrain.train.policy_store import MEMORY_SUFFIX, PolicyStore
 
-LAGS = (0, 1)
+LAGS = range(9)
 AHEAD = "ahead"  # a checkpoint's document of ``PlayPipeline.state``
 IN_TURN = (
-    "note: one process plays and updates in turn, so that --lag 1 saves no time here; --backend ray does both at once"
+    "note: one process plays and updates in turn, so that --lag saves no time here; --backend ray does both at once"
 )
 SECONDS_SUFFIX = "/seconds"  # behind a policy's name
 
@@ -110,28 +112,35 @@ class PlayPipeline:
         """``play``: plays a step, through ``engine``; ``apart``: may it go on while policies are updated?"""
         self.lag, self._play, self._engine = lag, play, engine
         self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if lag and apart else None
-        self.ready: PlayResult | None = None  # of the step that is due
+        self.ready: tuple[PlayResult, ...] = ()  # with a lag: of the step that is due and those after it
 
-    def play_of(self, step: int) -> PlayResult:
-        """The play of the step that is due. Raises what playing raises."""
-        return self._play(step) if self.ready is None else self.ready
+    def play_of(self, step: int, *, until: int) -> PlayResult:
+        """The play of the step that is due, of the run's ``until``; with a lag, those after it are ready then too.
+        Raises what playing raises."""
+        if not self.lag:
+            return self._play(step)
+        while len(self.ready) < min(self.lag, until - step):
+            self.ready += (as_restored(self._play(step + len(self.ready))),)
+        return self.ready[0]
 
     @contextmanager
-    def playing_ahead(self, step: int, *, until: int) -> Iterator[None]:
-        """With a lag, play ``step`` of the run's ``until`` while the block runs; both are over when it ends. Raises
-        what either raises, the block first; Interrupted before anything has begun."""
-        if not self.lag or step >= until:
+    def learning_from(self, step: int, *, until: int) -> Iterator[None]:
+        """Around the update of ``step``: with a lag, play the step that is due so much later, of the run's ``until``,
+        while the block runs; both are over when it ends. Raises what either raises, the block first; Interrupted before
+        anything has begun."""
+        later = step + self.lag
+        if not self.lag or later >= until:
             yield
-            self.ready = None
+            self.ready = self.ready[1:]
             return
         if self._apart is None:
-            result = self._play(step)
+            result = self._play(later)
             yield
-            self.ready = as_restored(result)
+            self.ready = (*self.ready[1:], as_restored(result))
             return
         self._engine.raise_if_stopped()
         self._engine.beside_update = True
-        playing = self._apart.submit(self._play, step)
+        playing = self._apart.submit(self._play, later)
         try:
             yield
         except BaseException:
@@ -140,33 +149,35 @@ class PlayPipeline:
         finally:
             wait([playing])
             self._engine.beside_update = self._engine.given_up = False
-        self.ready = as_restored(playing.result())
+        self.ready = (*self.ready[1:], as_restored(playing.result()))
 
     def state(self) -> State | None:
-        """What a checkpoint must hold of them; None where nothing was played ahead."""
-        if self.ready is None:
-            return None
-        return {
-            "episodes": [episode_to_json(episode) for episode in self.ready.episodes],
-            "outside": dict(self.ready.outside),
-            "shortages": dict(self.ready.shortages),
-        }
+        """What a checkpoint must hold of them; None where nothing was played ahead. With a lag of 1 it is that play."""
+        plays: list[State] = [
+            {
+                "episodes": [episode_to_json(episode) for episode in played.episodes],
+                "outside": dict(played.outside),
+                "shortages": dict(played.shortages),
+            }
+            for played in self.ready
+        ]
+        return None if not plays else plays[0] if self.lag == 1 else {"plays": plays}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
         """What ``state`` gave. Raises StateError."""
-        self.ready = None
-        if state is not None:
-            episodes, outside, shortages = take_fields("play ahead", state, "episodes", "outside", "shortages")
-            self.ready = PlayResult(
-                episodes=tuple(episode_from_json(episode) for episode in episodes),
-                outside=outside,
-                shortages=shortages,
-                seconds={},
-            )
+        plays = [] if state is None else [state] if self.lag == 1 else take_fields("plays ahead", state, "plays")[0]
+        self.ready = tuple(map(_play_from_json, plays))
 
     def close(self) -> None:
         if self._apart is not None:
             self._apart.shutdown()
+
+
+def _play_from_json(play: Mapping[str, Any]) -> PlayResult:
+    episodes, outside, shortages = take_fields("play ahead", play, "episodes", "outside", "shortages")
+    return PlayResult(
+        episodes=tuple(map(episode_from_json, episodes)), outside=outside, shortages=shortages, seconds={}
+    )
 
 
 def as_restored(played: PlayResult) -> PlayResult:
@@ -184,7 +195,7 @@ def check_lag(recipe: Recipe, lag: int) -> None:
     """Raise ConfigError for a lag that there is not, and for an objective whose loss takes samples for the present
     policy's own."""
     if lag not in LAGS:
-        raise ConfigError(f"--lag {lag}: expected 0, or 1: the play of the next step beside the update of this one")
+        raise ConfigError(f"--lag {lag}: expected 0 to {LAGS[-1]}: how many updates a play does not wait for")
     for name, policy in recipe.policies.items() if lag else ():
         if isinstance(policy, Learning) and policy.restart_weights:
             raise ConfigError(
@@ -196,8 +207,8 @@ def check_lag(recipe: Recipe, lag: int) -> None:
         if needs.on_policy and not needs.ratio:
             where = "loss.otherwise" if isinstance(getattr(objective.by, "loss", None), Shaped) else "loss"
             raise ConfigError(
-                f"--lag {lag}: objective {name!r} has a loss without a ratio, which takes what was said one update ago "
-                f"for the present policy's; give --set objectives.{name}.by.{where}.cap=2, or --lag 0"
+                f"--lag {lag}: objective {name!r} has a loss without a ratio, which takes what older weights said for "
+                f"the present policy's; give --set objectives.{name}.by.{where}.cap=2, or --lag 0"
             )
 
 

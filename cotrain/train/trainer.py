@@ -80,7 +80,7 @@ class CoTrainer:
         Args:
             backend: who runs the policies; None: this process, on its CPU.
             wrap: puts something around the engine (a test's random latency, a recorder).
-            lag: 1 plays the next step beside the update of this one (``lag.py``).
+            lag: K plays step t + K beside the update of step t (``lag.py``).
         """
         check_lag(recipe, lag)
         self.recipe = recipe
@@ -184,7 +184,7 @@ class CoTrainer:
         step, clock = self.finished, StageClock(self.backend.process_stats)
         phase = self.recipe.schedule.phase_at(step)
         self._publish_versions(self.policies.restart_policies(self.recipe.policies_to_reset(step)))
-        played, short = self.plays.play_of(step), self.policies.scoring_short()
+        played, short = self.plays.play_of(step, until=self.recipe.steps), self.policies.scoring_short()
         clock.end_stage("play")
         episodes = played.episodes
         refuse_play(step, phase, self.recipe.objectives, episodes, self.executor)
@@ -202,7 +202,7 @@ class CoTrainer:
             row["audited"] = sum(CORRECT.of(answer) is not None for answer in answers)
         row |= played.outside
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
-        with self.plays.playing_ahead(step + 1, until=self.recipe.steps):
+        with self.plays.learning_from(step, until=self.recipe.steps):
             clock.end_stage("play")
             updates = [self._update_policies(due, episodes, clock) for due in batches]
         clock.end_stage("play")

@@ -1,10 +1,11 @@
-"""``--lag 1``: the next step is played beside the update of this one, and the run is the same bits every time."""
+"""``--lag K``: a later step is played beside the update of this one, and the run is the same bits every time."""
 
 import json
 import threading
 
 import pytest
 
+from cotrain import cli
 from cotrain.backend.multi_process import ENGINE, LEARNERS, MultiProcessBackend
 from cotrain.config.override import override
 from cotrain.core.errors import ConfigError
@@ -18,7 +19,7 @@ from cotrain.methods.tango import tango
 from cotrain.runs import run as loop
 from cotrain.runs.directory import refuse_other_lag
 from cotrain.train.guard import Interrupted
-from cotrain.train.lag import PlayPipeline, StoppableEngine, check_lag
+from cotrain.train.lag import PlayPipeline, PlayResult, StoppableEngine, check_lag
 from tests.backend.processes import Here
 from tests.backend.test_several import SMALL, briefly, digest
 from tests.helpers import EASY, TINY
@@ -203,12 +204,12 @@ def test_a_play_that_fails_or_is_given_up_leaves_no_thread_and_no_play():
             engine.raise_if_stopped()
 
     plays = PlayPipeline(play, engine, 1, apart=True)
-    with pytest.raises(OSError, match="of the update"), plays.playing_ahead(1, until=2):
+    with pytest.raises(OSError, match="of the update"), plays.learning_from(0, until=2):
         begun.wait()
         raise OSError("of the update")
-    assert plays.ready is None and plays.state() is None and engine.stopping() == 0
+    assert not plays.ready and plays.state() is None and engine.stopping() == 0
     engine.asked = 15
-    with pytest.raises(Interrupted), plays.playing_ahead(1, until=2):
+    with pytest.raises(Interrupted), plays.learning_from(0, until=2):
         seen.append("begun")
     assert not seen
     plays.close()
@@ -222,6 +223,98 @@ class Asked(StoppableEngine):
         self.stopping = lambda: self.asked
 
 
+def recorded_plays(pipeline, published, *, steps=7):
+    """The plays that are learned from. A step publishes when both its play and its update are over."""
+    learned = []
+    for step in range(steps):
+        learned.append(dict(pipeline.play_of(step, until=steps).outside))
+        with pipeline.learning_from(step, until=steps):
+            pass
+        published.append(step)
+        saved = json.loads(json.dumps(pipeline.state()))
+        left = [play["outside"]["step"] for play in (saved or {"plays": []})["plays"]]
+        assert left == list(range(step + 1, min(step + 1 + pipeline.lag, steps)))
+        pipeline.load(saved)  # as a run that is resumed has them
+    pipeline.close()
+    return learned
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_play_has_seen_all_updates_but_the_last_ones(apart):
+    """With a lag of 3 plays 0 to 3 are of the start, play 4 has seen one update, and so on."""
+    engine, published = Asked(), []
+    engine.asked = 0
+
+    def play(step):
+        return PlayResult(episodes=(), outside={"step": step, "seen": len(published)}, shortages={}, seconds={})
+
+    learned = recorded_plays(PlayPipeline(play, engine, 3, apart=apart), published)
+    assert learned == [{"step": step, "seen": max(0, step - 3)} for step in range(7)]
+
+
+def longer():
+    return briefly(tango(warmup=0, ratio=(2, 1), reviews=2, lora=4, tasks=EASY, **{**FOUR, "steps": 6}))
+
+
+@pytest.fixture(scope="module")
+def three_behind(tmp_path_factory):
+    """The directory of a run with a lag of 3 in one process."""
+    out = tmp_path_factory.mktemp("three") / "run"
+    loop.start_run(longer(), out, checkpoint_every=1, lag=3)
+    return out
+
+
+@pytest.mark.whole
+def test_a_lag_of_three_is_told_as_counted_by_hand(three_behind):
+    """Generator, generator, verifier, twice. What is learned from misses the updates of the three steps before."""
+    found = rows(three_behind)
+    for step, row in enumerate(found):
+        policy = row["phase"]
+        missed = [before for before in found[max(0, step - 3) : step] if before["phase"] == policy]
+        lags = {key: row[key] for key in row if key.endswith("/lag")}
+        assert lags == {f"{policy}/lag": sum(not before[f"{policy}/skipped"] for before in missed)}
+    assert [row.get("generator/lag") for row in found] == [0, 1, None, 2, 2, None]
+    with Ledger(three_behind / "episodes") as ledger:
+        said = [{(t.policy, t.version) for e in ledger.read(step) for t in e.traces} for step in range(6)]
+    assert [dict(step)["generator"] for step in said] == [0, 0, 0, 0, 1, 2]
+
+
+@pytest.mark.whole
+def test_a_lag_of_three_killed_after_every_step_is_the_undisturbed_run(three_behind, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        loop.start_run(longer(), out, checkpoint_every=1, lag=3, observer=Stop(1))
+    for kept in range(5):
+        saved = transaction.latest_checkpoint(out / "checkpoints")
+        ahead = saved.load()[1].get("ahead", {"plays": []})["plays"] if saved else []
+        due = [episode["step"] for play in ahead for episode in play["episodes"][:1]]
+        assert due == (list(range(kept, min(kept + 3, 6))) if kept else [])
+        with pytest.raises(KeyboardInterrupt):
+            loop.resume_run(longer(), out, observer=Stop(2))
+    loop.resume_run(longer(), out)
+    assert digest(out) == digest(three_behind)
+
+
+@pytest.mark.whole
+def test_a_lag_of_three_is_the_same_with_processes_that_are_lost(three_behind, tmp_path):
+    launcher = Here(LOSSES)
+    loop.start_run(longer(), tmp_path / "run", checkpoint_every=1, backend=MultiProcessBackend(launcher), lag=3)
+    assert launcher.lost == len(LOSSES)
+    assert digest(tmp_path / "run") == digest(three_behind)
+
+
+@pytest.mark.whole
+def test_a_reward_of_ones_own_is_learned_two_updates_late(tmp_path):
+    (tmp_path / "mine.py").write_text("def paid(task, answer, right):\n    return float(sum(map(ord, answer.text)))\n")
+    brief = ["--model", TINY, "--steps=4", "--tasks-per-step=2", "--group-size=2", "--evaluation-tasks=1", "--kl=0"]
+    words = [*brief, "--max-tokens=6", "--lag=2", "--out", str(tmp_path / "run")]
+    assert cli.main(["run", "grpo", "--reward", f"{tmp_path / 'mine.py'}:paid", *words]) == 0
+    with Ledger(tmp_path / "run" / "episodes") as ledger:
+        said = [{t.version for e in ledger.read(step) for t in e.traces} for step in range(4)]
+    assert said == [{0}, {0}, {0}, {1}]
+    assert [row["generator/lag"] for row in rows(tmp_path / "run")] == [0, 1, 2, 2]
+
+
 def test_what_a_lag_does_not_go_with_is_refused_in_one_line(lagging):
     joint = magrpo(model=TINY, steps=1)
     with pytest.raises(ConfigError, match=r"--lag 1: objective '\w+' has a loss without a ratio.*loss\.cap=2"):
@@ -231,8 +324,12 @@ def test_what_a_lag_does_not_go_with_is_refused_in_one_line(lagging):
     check_lag(joint, 0)
     plain = [name for name, objective in joint.objectives.items() if not objective.by.needs().ratio]
     check_lag(override(joint, [f"objectives.{name}.by.loss.cap=2" for name in plain]), 1)
-    with pytest.raises(ConfigError, match="--lag 2: expected 0, or 1"):
-        check_lag(grpo(model=TINY, steps=1), 2)
+    with pytest.raises(ConfigError, match=r"--lag 3: objective '\w+' has a loss without a ratio"):
+        check_lag(joint, 3)
+    for wrong in (-1, 9):
+        with pytest.raises(ConfigError, match=f"--lag {wrong}: expected 0 to 8"):
+            check_lag(grpo(model=TINY, steps=1), wrong)
+    check_lag(grpo(model=TINY, steps=1), 8)
     refuse_other_lag(lagging("adapters"), None)
     with pytest.raises(ConfigError, match=r"--lag 0: the run in .* was begun with --lag 1"):
         refuse_other_lag(lagging("adapters"), 0)

@@ -11,12 +11,14 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.functional.credit import whiten
 from cotrain.learn.collate import collate
 from cotrain.learn.contract import Normaliser
-from cotrain.methods.prime.implicit_prm import ImplicitPrm, Prime
+from cotrain.methods.prime.implicit_prm import ImplicitPrm, Prime, PrimeValues
+from cotrain.methods.prime.recipe import prime
 
 
-def answer(outcome, prm, start, call=0, group="g"):
+def answer(outcome, prm, start, call=0, group="g", values=None):
     scores = {"prm": torch.tensor(prm), "start": torch.tensor(start)}
-    return sampled(length=len(prm), signals=[("outcome", outcome)], group=group, call=call, scores=scores)
+    signals = [("outcome", outcome)]
+    return sampled(length=len(prm), signals=signals, group=group, call=call, scores=scores, values=values)
 
 
 def flat(found):
@@ -62,7 +64,36 @@ def test_whitened_over_the_batch_alone_by_hand():
     raw = torch.tensor([2 * 1.0 + 3, 2 * 2 / 3 + 3, 2 * -1 / 3, 2 * 1 / 3], dtype=torch.float64)
     assert flat(found) == pytest.approx(whiten(raw).tolist(), rel=1e-5)
     with pytest.raises(UnknownName, match="estimator of Prime"):
-        Prime(estimator="ppo")
+        Prime(estimator="maxrl")
+
+
+def test_ppo_by_hand():
+    # log-ratios 0.5, 1, 0.5 and −1, 0, 0.5: the largest return is 2, by which they are divided
+    traces = [
+        answer(1.0, [0.5, 1.0, 0.5], [0.0, 0.0, 0.0], values=torch.tensor([6.0, 5.0, 3.0])),
+        answer(0.0, [-1.0, 0.0, 0.5], [0.0, 0.0, 0.0], call=1, values=torch.tensor([0.0, 1.0, 2.0])),
+    ]
+    by = Prime(process_weight=4.0, outcome_weight=3.0, keep=(0.0, 1.0), estimator="ppo", lam=0.5)
+    # rewards 1, 2, 1 + 3 and −2, 0, 1, so that δ = 0, 0, 1 and −1, 1, −1; A_t = δ_t + A_{t+1} / 2
+    found, learned = credit(by, traces), credit(PrimeValues(paid_by=by), traces)
+    raw = torch.tensor([0.25, 0.5, 1.0, -0.75, 0.5, -1.0], dtype=torch.float64)
+    assert flat(found) == pytest.approx(whiten(raw).tolist(), rel=1e-5)
+    assert [s.targets.tolist() for s in learned.samples] == [[6.25, 5.5, 4.0], [-0.75, 1.5, 1.0]]
+    assert credit(PrimeValues(paid_by=replace(by, keep=(0.6, 1.0))), traces).dropped == {"accuracy filter": 2}
+    assert by.needs().values == "critic" and Prime().needs().values is None
+    needs = PrimeValues(paid_by=by).needs()
+    assert (needs.scores, needs.head) == (("prm", "start"), "value")
+
+
+def test_ppo_has_a_critic_that_learns_from_what_the_generator_learns_from():
+    made = prime(estimator="ppo", update="before", lam=0.5, critic_lr=0.01)
+    assert made.objectives["values"].by.paid_by == made.objectives["generator"].by
+    assert made.policies["critic"].lr == 0.01 and made.objectives["generator"].by.lam == 0.5
+    assert made.schedule.phases[0].in_turn == ("prm", "generator", "values")
+    assert set(prime(estimator="ppo", prm="none").objectives) == {"generator", "values"}
+    assert "critic" not in prime().policies
+    with pytest.raises(ConfigError, match=r"lam is 1\.5"):
+        prime(estimator="ppo", lam=1.5)
 
 
 def test_without_the_normaliser_rewards_keep_their_size():

@@ -130,6 +130,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "prime: before": {"seed": 1, "update": "before", "warmup": 1},
     "prime: frozen": {"seed": 1, "prm": "frozen", "warmup": 1},
     "prime: none": {"prm": "none", "steps": 2},
+    "prime: ppo": {"keep": (0.0, 1.0), "estimator": "ppo", "steps": 2},
     "prover_verifier": {"reviews": 2, "sneaky_lr": 1e-3, "verifier_lr": 1e-3},
     "prover_verifier: strings": {"reviews": 2, "strings": 1, "warmup": 1, "steps": 3},
     "prover_verifier: frozen sneaky": {"reviews": 2, "sneaky": "frozen", "kl": 0.0},

@@ -5,15 +5,18 @@ answer is a log-ratio, and the sum of them over an answer is trained to tell rig
 
     r_t = log π_φ(y_t | ·) − log π_ref(y_t | ·)              loss  CE(σ(β Σ_t r_t), outcome)
 
-``ImplicitPrm`` is φ's objective, ``Prime`` the generator's. As in the authors' code: β scales the loss and not the
-rewards; the rewards of the whole batch are divided by the largest |Σ_{u≥t} r_u|, so that no return exceeds 1. Groups of
-which too few or too many answers are right are left out (0.2 to 0.8). How answers are compared (their §4.4):
+``ImplicitPrm`` is φ's objective, ``Prime`` the generator's, ``PrimeValues`` that of PPO's critic. As in the authors'
+code: β scales the loss and not the rewards; the rewards of the whole batch are divided by the largest |Σ_{u≥t} r_u|, so
+that no return exceeds 1. Groups of which too few or too many answers are right are left out (0.2 to 0.8). How answers
+are compared (their §4.4):
 
     rloo         each channel has its leave-one-out baseline, the process channel that of the *mean* token reward of the
                  others; returns of both are added and whitened over the batch
     reinforce++  no baseline within a group; whitened over the batch (arXiv 2501.03262)
     grpo         both are standardised within their group, the process channel over all of its tokens (DeepSeekMath,
                  arXiv 2402.03300, §4.1.3), and not over the batch
+    ppo          no comparison: the sum of both, token by token with the outcome on the last one, minus what a critic
+                 predicts, by GAE (``learn/ppo.py``); whitened over the batch
 
 Left out: the buffer that is refilled until a batch is full (the batch is smaller instead), and one forward pass for
 scoring and updating φ (here two).
@@ -33,11 +36,13 @@ from cotrain.core.state import State
 from cotrain.functional.credit import group_mean_std, leave_one_out, reward_to_go, whiten
 from cotrain.functional.likelihood import outcome_cross_entropy
 from cotrain.functional.reductions import masked_sum
+from cotrain.functional.values import gae
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, has_other_terms, policy_loss, uses_ratio
+from cotrain.learn.ppo import ValueRegression, old_values_of
 from cotrain.learn.samples import pools_of, usable_samples, value_of
 
-Estimator = Literal["rloo", "reinforce++", "grpo"]
+Estimator = Literal["rloo", "reinforce++", "grpo", "ppo"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +91,8 @@ class Prime:
     keep: tuple[float, float] = (0.2, 0.8)  # share of right answers of a group that is learned from
     max_return_norm: bool = True
     estimator: Estimator = "rloo"
+    values: str = "critic"  # of ppo: the policy that predicts returns, and λ of the advantages
+    lam: float = 0.95
     loss: TokenLoss = CLIPPED
     kl: Kl | None = None
 
@@ -99,6 +106,8 @@ class Prime:
             )
         if self.estimator not in get_args(Estimator):
             raise UnknownName("estimator of Prime", self.estimator, get_args(Estimator))
+        if not 0.0 <= self.lam <= 1.0:
+            raise ConfigError(f"Prime: lam is {self.lam}; expected a number in [0, 1]")
         check_loss(self.loss)
 
     def needs(self) -> Needs:
@@ -106,9 +115,13 @@ class Prime:
         pull = self.kl.reference if self.kl else None
         zeros = has_other_terms(self.loss, self.kl, 0.0)
         ratio = uses_ratio(self.loss)
-        return Needs(reads=(self.outcome,), group=2, scores=scores, reference=pull, zeros=zeros, ratio=ratio)
+        values = self.values if self.estimator == "ppo" else None
+        return Needs(
+            reads=(self.outcome,), group=2, scores=scores, values=values, reference=pull, zeros=zeros, ratio=ratio
+        )
 
-    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+    def keep_samples(self, batch: Batch) -> tuple[list[Sample], dict[str, float], dict[str, int]]:
+        """Those that are learned from, metrics, and why others are left out."""
         graded, dropped = usable_samples(batch.samples, (self.outcome,))
         groups: dict[str, list[Sample]] = {}
         for sample in graded:
@@ -119,34 +132,51 @@ class Prime:
         if len(kept_samples) < len(graded):
             dropped["accuracy filter"] = len(graded) - len(kept_samples)
         metrics = {"traces": float(len(graded)), "groups": float(len(groups)), "kept_groups": float(len(kept_groups))}
+        return kept_samples, metrics, dropped
+
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        kept_samples, metrics, dropped = self.keep_samples(batch)
         if not kept_samples:
             return Credit(samples=(), metrics=metrics, dropped=dropped), state
         pools, _ = pools_of(kept_samples)
         outcomes = torch.tensor([value_of(s, self.outcome) for s in kept_samples], dtype=torch.float64)
-        compared = {
-            "rloo": leave_one_out(outcomes, pools),
-            "reinforce++": outcomes,
-            "grpo": group_mean_std(outcomes, pools, std="sample"),
-        }[self.estimator]
-        returns = [(self.outcome_weight * compared[i]).repeat(len(s.token_ids)) for i, s in enumerate(kept_samples)]
+        rewards = self._process_rewards(kept_samples)
         if self.process_weight:
-            rewards = self._process_rewards(kept_samples)
             metrics |= _process_metrics(rewards, outcomes)
-            for i, tokens in enumerate(self._compare_tokens(rewards, pools)):
+        if self.estimator == "ppo":
+            streams = zip(kept_samples, self.token_rewards(kept_samples), strict=True)
+            returns = [gae(paid, old_values_of(s, self.values), lam=self.lam)[0] for s, paid in streams]
+        else:
+            compared = {
+                "rloo": leave_one_out(outcomes, pools),
+                "reinforce++": outcomes,
+                "grpo": group_mean_std(outcomes, pools, std="sample"),
+            }[self.estimator]
+            returns = [(self.outcome_weight * compared[i]).repeat(len(s.token_ids)) for i, s in enumerate(kept_samples)]
+            for i, tokens in enumerate(self._compare_tokens(rewards, pools) if self.process_weight else ()):
                 returns[i] = returns[i] + self.process_weight * reward_to_go(tokens)
         whole = torch.cat(returns) if self.estimator == "grpo" else whiten(torch.cat(returns))
         token_advantages = whole.split([len(s.token_ids) for s in kept_samples])
         samples = tuple(
-            replace(s, advantages=part.to(torch.float32))
+            replace(s, advantages=part.to(torch.float32), old_values=None)
             for s, part in zip(kept_samples, token_advantages, strict=True)
         )
         return Credit(samples=samples, metrics=metrics, dropped=dropped), state
 
+    def token_rewards(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+        """float64 ``[T]`` of each: both channels as one reward after each token, the outcome on the last."""
+        streams = [self.process_weight * rewards for rewards in self._process_rewards(samples)]
+        for sample, stream in zip(samples, streams, strict=True):
+            stream[-1] += self.outcome_weight * value_of(sample, self.outcome)
+        return streams
+
     def _process_rewards(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
-        """float64 ``[T]`` of each: log-ratios, scaled so that no return of the batch exceeds 1."""
+        """float64 ``[T]`` of each: log-ratios, scaled so that no return of the batch exceeds 1; 0 without weight."""
+        if not self.process_weight:
+            return [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
         rewards = [(s.scores[self.prm] - s.scores[self.reference]).double() for s in samples]
         if self.max_return_norm:
-            largest = max(float(reward_to_go(r).abs().max()) for r in rewards)
+            largest = max((float(reward_to_go(r).abs().max()) for r in rewards), default=0.0)
             rewards = [r / largest for r in rewards] if largest > 0.0 else rewards
         return rewards
 
@@ -168,6 +198,29 @@ class Prime:
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
     ) -> Loss:
         return policy_loss(predictions, entropy, batch, normaliser, loss=self.loss, kl=self.kl)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrimeValues:
+    """The critic's side of the estimator ``ppo``: it learns the λ-returns of what ``paid_by`` pays."""
+
+    paid_by: Prime
+
+    @property
+    def _by(self) -> ValueRegression:
+        return ValueRegression(rewards={self.paid_by.outcome: 1.0}, values=self.paid_by.values, lam=self.paid_by.lam)
+
+    def needs(self) -> Needs:
+        return replace(self._by.needs(), scores=self.paid_by.needs().scores)
+
+    def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
+        samples, _, dropped = self.paid_by.keep_samples(batch)
+        return self._by.regress(samples, self.paid_by.token_rewards(samples), dropped), state
+
+    def loss_of(
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, normaliser: Normaliser
+    ) -> Loss:
+        return self._by.loss_of(predictions, entropy, batch, normaliser)
 
 
 def _process_metrics(rewards: Sequence[torch.Tensor], outcomes: torch.Tensor) -> dict[str, float]:

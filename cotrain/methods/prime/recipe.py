@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Literal
 
 from cotrain import Implied, Objective, Phase, Recipe, Settings, Weight
-from cotrain import alternate, frozen, common_roles, recipe, solve
+from cotrain import alternate, critic, frozen, common_roles, recipe, solve
 from cotrain.core.errors import ConfigError
-from cotrain.methods.prime.implicit_prm import Estimator, ImplicitPrm, Prime
+from cotrain.methods.prime.implicit_prm import Estimator, ImplicitPrm, Prime, PrimeValues
 
 
 @recipe(without=("kl",))
@@ -33,7 +33,9 @@ def prime(
     prm: Literal["online", "frozen", "none"] = "online",  # when φ learns
     update: Literal["after", "before"] = "after",  # it has scored a batch
     warmup: int = 0,  # steps in which φ alone learns
-    estimator: Estimator = "rloo",  # how answers of a group are compared
+    estimator: Estimator = "rloo",  # how answers of a group are compared; ppo: each with what a critic predicts
+    critic_lr: float = 1e-3,  # learning rate of the critic of ppo
+    lam: float = 0.95,  # λ of the advantages of ppo
     process_weight: Weight = 5.0,  # of φ's rewards beside the outcome
     max_return_norm: bool = True,  # divide returns by the largest one
 ) -> Recipe:
@@ -44,15 +46,19 @@ def prime(
         )
     implicit, online = prm != "none", prm == "online"
     weight = process_weight if implicit else 0.0
-    by = Prime(process_weight=weight, keep=keep, max_return_norm=max_return_norm, estimator=estimator)
+    by = Prime(process_weight=weight, keep=keep, max_return_norm=max_return_norm, estimator=estimator, lam=lam)
     objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
     policies = {"generator": run.learner()}
     if implicit:
         objectives["prm"] = Objective(policy="prm", on="solver", by=ImplicitPrm(beta=beta))
         policies |= {"prm": run.learner(lr=prm_lr), "start": frozen(run.model)}
+    values = ("values",) if estimator == "ppo" else ()
+    if values:
+        objectives["values"] = Objective(policy="critic", on="solver", by=PrimeValues(paid_by=by))
+        policies["critic"] = critic(run.model, lr=critic_lr)
     both = ("generator", "prm")
-    order = both[::-1] if online and update == "before" else ()
-    phases = [Phase(name="generator", protocol=solve, objectives=both[: 1 + online], in_turn=order)]
+    order = both[::-1] + values if online and update == "before" else ()
+    phases = [Phase(name="generator", protocol=solve, objectives=both[: 1 + online] + values, in_turn=order)]
     phases += [Phase(name="prm", protocol=solve, objectives=("prm",))] if implicit and warmup else []
     return run.recipe(
         "prime" if online else f"prime-{prm}",
