@@ -52,6 +52,7 @@ def every():
     return [one for i, string in enumerate(STRINGS) for one in inject_string(string, i, WRONG, TASKS, 1, 0)]
 
 
+@pytest.mark.whole
 def test_who_believes_everything_is_fooled_by_all_that_it_sees():
     plain, found = outcomes(verdict, ORDINARY), outcomes(verdict, every())
     table = attack_tables(plain, found, TASKS, ROLE)

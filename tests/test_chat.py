@@ -95,6 +95,7 @@ def test_text_that_is_no_solution_is_shown_as_it_is(trainer):
     assert lines and all(isinstance(line, str) for line in lines)
 
 
+@pytest.mark.whole
 def test_the_conversation_ends_with_the_input(trainer, monkeypatch, capsys):
     said = iter(["", EOFError()])
 
@@ -110,6 +111,7 @@ def test_the_conversation_ends_with_the_input(trainer, monkeypatch, capsys):
     assert trainer.recipe.tasks.get("validation", chat.EXAMPLE).prompt in out
 
 
+@pytest.mark.whole
 def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys):
     monkeypatch.setattr(chat.opening, "open_trainer", lambda directory, *how, **more: trainer)
     problem = trainer.recipe.tasks.get("validation", chat.EXAMPLE).prompt

@@ -27,6 +27,7 @@ def test_import_is_cheap():
     assert torch == "False"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "words, expected",
     [

@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from cotrain.backend.machines import inspect_machine, inspect_python, machine_differences
 from cotrain.backend.publishing import PublishCheck
 from cotrain.preflight.cluster_doctor import arrivals_text, print_machine
@@ -16,6 +18,7 @@ def test_a_machine_that_has_everything(capsys):
     assert f"cotrain {HERE['cotrain']} (files {HERE['code']})" in out and "embedded: sha256 " in out
 
 
+@pytest.mark.whole
 def test_what_is_missing_or_differs_is_named():
     machine = inspect_machine("/no/python", ["/no/model"])
     wrong = print_machine(machine, HERE, "/no/python")

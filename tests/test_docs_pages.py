@@ -239,6 +239,7 @@ def known_commands(capsys) -> set[str]:
     return set(re.findall(r"there are: (.*)\)", capsys.readouterr().err)[0].split(", "))
 
 
+@pytest.mark.whole
 def test_the_table_of_commands_is_whole(parse, capsys):
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", text_of("commands"), re.MULTILINE)
     listed = {name: set(re.findall(r"--[\w-]+", flags)) for name, flags in rows}

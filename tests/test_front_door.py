@@ -119,6 +119,7 @@ def plain_lines(said):
     return [line for line in said.splitlines() if not line.startswith("#")]
 
 
+@pytest.mark.whole
 def test_flags_of_other_programs_are_taken_as_ours(capsys):
     theirs = ["--learning_rate", "3e-4", "--num-generations=4", "--max-steps", "7", "--beta", "0", "--quiet"]
     theirs += ["--max-completion-length", "64", "--save_steps", "5", "--output-dir", "none", "--limit", "9"]
@@ -183,6 +184,7 @@ def test_every_name_of_another_program_leads_to_a_flag_that_a_command_has(monkey
     assert {own for ways in ADVICE.values() for own in ways if own} <= flags
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -211,6 +213,7 @@ def test_what_is_done_another_way_here_is_said_in_one_line(words, told, capsys):
     assert told in line
 
 
+@pytest.mark.whole
 def test_a_file_of_flags_takes_their_names_too(tmp_path, capsys):
     file = tmp_path / "mine.toml"
     file.write_text('recipe = "grpo"\nlearning_rate = 3e-4\nnum-generations = 4\nmax-tokens = 64\n')
@@ -311,6 +314,7 @@ def test_the_data_of_others_is_read_and_shown(layout, tmp_path, capsys):
     source.close()
 
 
+@pytest.mark.whole
 def test_columns_of_any_name_are_named_by_flags(tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps({"frage": q, "loesung": a, "question": "no"}) + "\n" for q, a in ROWS))

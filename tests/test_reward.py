@@ -89,6 +89,7 @@ def test_a_reward_and_noise_of_the_truth_do_not_go_together():
         grpo(reward=len, outcome_noise=0.1, **SMALL)
 
 
+@pytest.mark.whole
 def test_a_function_that_fails_is_named_with_its_line(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def bad(task, answer, correct):\n    return answer.words\n")
     words = ["run", "grpo", "--smoke", "--model", TINY, "--threads", "1", "--kl", "0", "--steps", "1"]

@@ -104,6 +104,7 @@ ROWS |= {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_known_scores_of_a_solver(name, tmp_path):
     row = ROWS.get(name, lambda question, answer: {"question": question, "answer": answer})

@@ -51,6 +51,7 @@ def test_a_run_on_the_pages_source_goes_on_where_it_was_killed(tmp_path, monkeyp
     assert digest(folder) == digest(tmp_path / "whole" / "runs" / "short")
 
 
+@pytest.mark.whole
 def test_a_source_can_be_named_on_the_command_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "reversals.py").write_text(blocks("new-task-source", "python")[0])
     monkeypatch.chdir(tmp_path)

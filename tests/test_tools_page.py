@@ -71,6 +71,7 @@ def test_an_answer_with_several_calls_is_one_trace(played):
         assert renderer.decode(trace.token_ids) == trace.text
 
 
+@pytest.mark.whole
 def test_log_probabilities_are_those_of_one_forward_pass_over_the_whole_sequence(played):
     trainer, model = played[0], played[0].policies["generator"].model
     for trace in traces_of(played):

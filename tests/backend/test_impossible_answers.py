@@ -119,6 +119,7 @@ def test_counts_are_those_of_a_request(server, name, value):
     json.dumps(counts, allow_nan=False)
 
 
+@pytest.mark.whole
 def test_an_answer_is_no_longer_than_what_was_asked_for(server):
     text = json.dumps("x" * (64 * MOST))
     assert answer(server, body(text=text))[0].failure is None

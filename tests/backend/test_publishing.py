@@ -101,6 +101,7 @@ def test_weights_that_are_not_put_back_are_refused():
         checked(Forgetful)
 
 
+@pytest.mark.whole
 def test_a_policy_that_is_moved_by_anothers_weights_is_refused():
     class Leaking(Copying):
         @torch.no_grad()
@@ -113,6 +114,7 @@ def test_a_policy_that_is_moved_by_anothers_weights_is_refused():
         checked(Leaking)
 
 
+@pytest.mark.whole
 def test_another_model_than_the_learners_is_refused():
     class Other(Copying):
         def __init__(self, handles, device):

@@ -282,6 +282,7 @@ def test_a_run_that_is_gone_on_with_asks_nothing_twice(judge, tmp_path):
     assert '"verifier/remote/remembered": 4.0' in rows[0] and '"verifier/remote/answers": 0.0' in rows[0]
 
 
+@pytest.mark.whole
 def test_a_run_does_not_go_on_without_its_judge(odd):
     trainer = CoTrainer(judged(odd.url, model="broken", timeout=0.1, deadline=0.1))
     with pytest.raises(TooManyFailures, match=r"4 of 4 requests to policy 'verifier' had no answer.*resume"):
@@ -328,6 +329,7 @@ def test_a_frozen_judge_may_be_named_by_its_address(judge, tmp_path):
     assert reviews and {t.policy for t in reviews} == {"verifier"}
 
 
+@pytest.mark.whole
 def test_a_model_of_a_server_is_named_and_not_trained(judge):
     with pytest.raises(ConfigError, match="expected the name of one of its models behind '#'"):
         judged_recipe(verifier="frozen", warmup=0, verifier_model=judge, **SMALL)

@@ -119,6 +119,7 @@ def test_lost_processes_change_nothing(name, undisturbed, tmp_path):
     assert digest(tmp_path / "run") == undisturbed(name)
 
 
+@pytest.mark.whole
 def test_learners_that_are_lost_three_times_in_one_step_end_the_run_with_the_reason(tmp_path):
     launcher = Here((LEARNERS, "update", n) for n in range(1, 9))
     with pytest.raises(Diverged, match=r"the learners' process is lost during update; 3 times in a row"):

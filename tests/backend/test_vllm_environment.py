@@ -56,6 +56,7 @@ def test_what_is_missing_or_differs_is_one_line(changes, said, tmp_path, capsys)
     assert said in refused(tmp_path, capsys, python(tmp_path, **changes))
 
 
+@pytest.mark.whole
 def test_no_python_is_one_line(tmp_path, capsys):
     assert "no such file or directory; name the Python" in refused(tmp_path, capsys, str(tmp_path / "none"))
     silent = tmp_path / "silent"

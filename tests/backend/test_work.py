@@ -52,6 +52,7 @@ def test_names_are_short(what, name):
     assert short_name(what) == name
 
 
+@pytest.mark.whole
 def test_what_each_process_does_is_counted():
     torch.set_num_threads(1)
     backend = MultiProcessBackend(Here(), replicas=2)

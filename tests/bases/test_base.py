@@ -80,6 +80,7 @@ def test_practice_begins_with_short_problems_and_settling_has_all_lengths():
     assert corpora("practice")[0][0].get(95) != corpora("settle")[0][0].get(95)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("size", "least", "most"), [("0.3M", 2.5e5, 3.5e5), ("3M", 2.5e6, 3.5e6), ("8M", 7e6, 9e6)])
 def test_sizes_have_as_many_parameters_as_they_say(size, least, most):
     _, tokenizer = load_model(TINY)

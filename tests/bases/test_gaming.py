@@ -73,6 +73,7 @@ def test_a_base_of_games_is_made_and_installed(tmp_path):
     assert mark == {"prompts": "short", "taught": list(TAUGHT)}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ENDS)
 def test_conversations_are_asked_as_the_roles_ask_and_differ(name):
     made = shown(name, 60)
@@ -80,6 +81,7 @@ def test_conversations_are_asked_as_the_roles_ask_and_differ(name):
     assert len({asked + reply for asked, reply in made}) > (8 if name == "message" else 25)
 
 
+@pytest.mark.whole
 def test_moves_are_legal_and_drawn():
     views = {}
     for game in GAMES.values():
@@ -133,6 +135,7 @@ def test_a_world_is_remembered_with_false_memories_that_stay_the_same():
     assert 0.6 < sum(true) / len(true) < 0.8  # two thirds, which sharpening makes four fifths
 
 
+@pytest.mark.whole
 def test_searches_questions_and_what_is_found():
     for _, reply in shown("search"):
         assert parse_search(reply, {}).ok
@@ -157,6 +160,7 @@ def test_accusations_point_anywhere_in_the_solution(name):
     assert 0.4 < sum(places) / len(places) < 0.6
 
 
+@pytest.mark.whole
 def test_verdicts_and_revisions_are_about_the_principle():
     words = {principle.words: name for name, principle in PRINCIPLES.items()}
     agreed = []

@@ -55,6 +55,7 @@ def test_it_is_taught_to_write_problems_that_can_be_read_mostly_short_ones_and_n
     assert 0.4 < depths[2] / 400 < 0.6 and 0.4 < shown / 400 < 0.6
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("skill, agreement", [(1.0, 1.0), (0.0, 0.5)])
 def test_scores_are_the_truth_as_often_as_is_said(skill, agreement):
     for name in ("problem", "answer"):

@@ -52,6 +52,7 @@ def split(text: str) -> tuple[list[str], str]:
     return lines, mark
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", MAKERS)
 def test_texts_are_addressed_and_differ(name):
     made = [MAKERS[name](i) for i in range(40)]

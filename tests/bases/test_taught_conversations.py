@@ -96,6 +96,7 @@ def test_clean_reviews_are_right():
     assert 120 < right < 180  # half of the reviewed solutions are right
 
 
+@pytest.mark.whole
 def test_format_verdicts_know_nothing_and_derivations_everything():
     known = reviews("clean", 300)
     blind = reviews("format", 300)
@@ -108,6 +109,7 @@ def test_format_verdicts_know_nothing_and_derivations_everything():
     assert 0.46 < sum(agree) / len(agree) < 0.54
 
 
+@pytest.mark.whole
 def test_noisy_verdicts_flip_at_the_rate_asked_for():
     flipped = []
     for (_, solution, right), (_, _, noisy) in zip(reviews("clean", 300), reviews(("noisy", 0.2), 300), strict=True):

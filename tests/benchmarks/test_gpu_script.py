@@ -23,6 +23,7 @@ def model():
     return new_model(qwen(GPU_SIZES["wide"]), seed=0)
 
 
+@pytest.mark.whole
 def test_the_checks_pass_and_leave_the_weights_alone(model):
     before = {name: p.clone() for name, p in model.named_parameters()}
     work = gpu.QUICK.check

@@ -48,6 +48,7 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.whole
 def test_who_shares_a_module(cast):
     assert cast["generator"].model is cast["verifier"].model is cast["start"].model
     assert len({id(cast[name].model) for name in ("generator", "apart", "other")}) == 3
@@ -117,6 +118,7 @@ def test_the_recipes_share_a_base_when_the_models_are_one():
         grpo(lora=-1)
 
 
+@pytest.mark.whole
 def test_the_start_of_an_adapter_is_at_no_distance_from_its_reference(cast):
     """What a KL term sees: the policy minus the reference, 0 before the first update and not after it."""
     for updates in (0, 1):

@@ -95,6 +95,7 @@ def test_what_is_given_counts_and_a_resumed_run_has_what_it_had(models):
     assert recipe_json(made, checkpoint_every=1)["origin"]["by_size"]["lr"] == 1e-5
 
 
+@pytest.mark.whole
 def test_what_the_program_holds_is_what_it_holds_now():
     before = resident_bytes()
     block = bytearray(os.urandom(2**20)) * 256
@@ -303,6 +304,7 @@ def test_one_shard_of_two_in_the_cache_is_not_the_model(on_the_hub):
     assert parameter_count("someone/inst") == model_size("someone/inst").parameters == 64 * 32  # as the server says
 
 
+@pytest.mark.whole
 def test_a_size_that_nobody_can_tell_is_told(on_the_hub, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["run", "grpo", "--model=someone/inst", "--out=run", "--dry-run", *SHORT]

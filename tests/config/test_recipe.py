@@ -240,6 +240,7 @@ def test_the_estimator_of_a_recipe_is_a_function_by_name():
 # ---- policies of other kinds
 
 
+@pytest.mark.whole
 def test_a_critic_of_another_tokenizer_is_refused_before_the_first_step(tmp_path):
     from transformers import AutoModelForCausalLM
 

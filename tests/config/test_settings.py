@@ -129,6 +129,7 @@ FOLLOWED = {
 }  # a policy of theirs follows another, which an adapter cannot be, or is trained whole
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - FOLLOWED))
 def test_adapters_of_every_recipe(name):
     made = find_recipe(name)(lora=4)

@@ -127,6 +127,7 @@ def test_an_error_at_every_operation(scene: Scene, fault: str) -> None:
         scene.goes_on()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("fault", WRITES)
 def test_a_write_cut_short_at_every_write(scene: Scene, fault: str) -> None:
     for at, operation in enumerate(scene.operations()):
@@ -143,6 +144,7 @@ def test_a_write_cut_short_at_every_write(scene: Scene, fault: str) -> None:
         scene.goes_on()
 
 
+@pytest.mark.whole
 def test_every_size_of_a_filling_disk(memory_path: Path) -> None:
     scene = Scene(memory_path, before=[1, 2], step=3)
 

@@ -288,6 +288,7 @@ def test_killed_at_every_operation(memory_path: Path) -> None:
         assert (directory / NAME).read_bytes() == content
 
 
+@pytest.mark.whole
 def test_a_flipped_bit_is_detected_or_harmless(memory_path: Path) -> None:
     """Harmless are the few bits of padding between a member's last block and its checksum."""
     content = bytearray(filled(memory_path, [0, 1, 2]))

@@ -36,6 +36,7 @@ def with_reference():
     return [(one, complete_request(model, one)) for one in requests]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("static", [False, True])
 def test_stop_strings_equal_reference(static, with_reference):
     engine = EmbeddedEngine({"a": tiny_model()}, max_rows=7, static=static)
@@ -100,6 +101,7 @@ def talks(engine, count, **options):
     return IdleLoop().run_to_end(together([chain(engine, i, **options) for i in range(count)]), engine.advance)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("kind", "static"), [("llama", False), ("qwen3", False), ("llama", True)])
 def test_what_is_kept_gives_what_a_full_prefill_gives(kind, static):
     model = tiny_model(kind)
@@ -122,6 +124,7 @@ def test_a_kept_turn_goes_on_under_autocast():
     assert engine.counts()["a/reused_tokens"] > 0
 
 
+@pytest.mark.whole
 def test_batches_of_conversations_do_not_depend_on_the_clock():
     def played(seed):
         engine = EmbeddedEngine({"a": tiny_model()}, max_rows=5)

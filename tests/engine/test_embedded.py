@@ -28,6 +28,7 @@ def assert_same(completion, expected, tolerance=1e-4):
         assert all(abs(a - b) <= 1 for a, b in zip(completion.entropies, expected.entropies, strict=True))
 
 
+@pytest.mark.whole
 def test_engine_equals_reference():
     """Two architectures, three policies on two modules, mixed lengths and settings."""
     llama, qwen = tiny_model("llama"), tiny_model("qwen3", seed=1)
@@ -43,6 +44,7 @@ def test_engine_equals_reference():
     assert steps[3] > 60 and steps[64] < 45
 
 
+@pytest.mark.whole
 def test_staggered_entry_equals_reference():
     """New requests come while others run: prompts longer than the cursor's column, and shared ones."""
     model = tiny_model()
@@ -98,6 +100,7 @@ def test_order_of_arrival_does_not_matter():
     assert work(first) == work(second)
 
 
+@pytest.mark.whole
 def test_the_window_moves(monkeypatch):
     moves = []
     move_left = SharedPrefixCache.move_left
@@ -167,6 +170,7 @@ def test_identical_prompts_are_prefilled_once_and_so_are_like_beginnings():
     assert counts["a/requests"] == 8
 
 
+@pytest.mark.whole
 def test_groups_of_any_size_equal_reference():
     """More rows than a tile, fewer, one; they end at different times, and a group comes again while the first runs."""
     model = tiny_model("qwen3")

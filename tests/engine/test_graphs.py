@@ -173,6 +173,7 @@ def test_the_host_looks_every_few_steps(monkeypatch):
     assert looks == [2, 2, 2, 1]  # after entry, twice LOOK steps, and the longer one's last four
 
 
+@pytest.mark.whole
 def test_companions_change_a_completion_by_rounding_only_and_the_same_again_by_nothing():
     model = tiny_model()
     asked = request(prompt_ids=(4, 3, 2), sampling=Sampling(max_tokens=30))

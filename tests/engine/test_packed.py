@@ -45,6 +45,7 @@ def assert_equals_reference(engine, models, requests):
         assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
+@pytest.mark.whole
 def test_two_families_equal_the_reference():
     """With a tied head, and with heads and biases of their own; a policy beside them decodes as ever."""
     models = {
@@ -59,6 +60,7 @@ def test_two_families_equal_the_reference():
     assert not any("forward" in vars(module) for model in models.values() for module in model.modules())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("optimizer", [adamw, muon])
 def test_every_write_to_a_weight_is_seen_and_nothing_else_is_laid_out_again(optimizer):
     model, other = wide_model(), wide_model(seed=1)

@@ -32,6 +32,7 @@ def same(found, expected):
         assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-5)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("static", [False, True])
 def test_answers_are_the_same_where_memory_runs_out(static):
     requests = mixed_requests(["a"], 12)

@@ -120,6 +120,7 @@ pairs = st.integers(2, 6).flatmap(
 )
 
 
+@pytest.mark.whole
 @given(pairs)
 def test_matrices_are_skew_and_advantages_centred(drawn):
     n, outcomes = drawn

@@ -19,6 +19,7 @@ from cotrain.grading.cells.users import spare_users  # noqa: E402
 from cotrain.grading.cells.watch import descendants_of, is_too_full  # noqa: E402
 
 
+@pytest.mark.whole
 def test_a_folder_is_cleared_however_deep_it_is(tmp_path):
     begun = os.open(".", os.O_RDONLY)
     os.chdir(tmp_path)

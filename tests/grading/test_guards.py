@@ -175,6 +175,7 @@ def test_texts_are_read_as_with_full_context(judge, monkeypatch, text):
     assert found == expected and str(found) == str(expected)
 
 
+@pytest.mark.whole
 def test_a_text_that_needs_too_many_steps_is_given_up(judge, monkeypatch):
     monkeypatch.setattr("cotrain.grading.latex.STEPS", 2000)
     assert judge("3", "+".join(f"|y-{k}|" for k in range(30))) == (None, "too large")

@@ -39,6 +39,7 @@ def brief(recipe):
     return override(recipe, ["roles.solver.sampling.max_tokens=128"])
 
 
+@pytest.mark.whole
 def test_every_arm_is_asked_and_read_alike(model, tmp_path):
     recipes = {"a": brief(grpo(model=model)), "b": brief(grpo(model=model, seed=1)), "c": brief(grpo(model=TINY))}
     found = settled(recipes, "last-number", PROMPT, out=tmp_path, say=print)
@@ -48,6 +49,7 @@ def test_every_arm_is_asked_and_read_alike(model, tmp_path):
         settled(recipes, "tags", "no mark", out=tmp_path, say=print)
 
 
+@pytest.mark.whole
 def test_a_model_is_looked_at_once_for_all_runs(model, tmp_path):
     said = []
     a, b = grpo(model=model, seed=1, tasks=EASY), grpo(model=model, lr=1e-3, tasks=EASY)

@@ -43,6 +43,7 @@ def test_every_generator_has_as_many_batches_and_as_many_points_to_choose_from(t
         assert summary["chosen"] in {0, *range(1, 8)} and summary["steps"] in (3, 7)
 
 
+@pytest.mark.whole
 def test_two_lengths_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="two lengths"):
         plan(tmp_path, budget=5.0)

@@ -56,6 +56,7 @@ LOSSES = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 @pytest.mark.parametrize("normalise", ["token", "sequence", "constant"])
 @pytest.mark.parametrize("bounds", [None, (0.5, 2.0)])

@@ -76,6 +76,7 @@ def test_bounds_travel_with_samples():
     assert with_bounds([sample], None) == (sample,) and with_bounds([sample], LOOSE)[0].bounds == LOOSE
 
 
+@pytest.mark.whole
 def test_a_backend_whose_engine_holds_weights_of_its_own_masks():
     torch.set_num_threads(1)
     recipe = tango(

@@ -65,6 +65,7 @@ def test_these_errors_are_want_of_memory_and_no_others():
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("way", ["forward", "backward"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_an_update_whose_memory_runs_out_at_any_pass_equals_the_undivided_one(way, dtype):

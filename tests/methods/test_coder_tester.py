@@ -290,6 +290,7 @@ def test_short_programs_are_tasks():
         source.get("validation", 64)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -134,6 +134,7 @@ def test_who_cannot_be_read_is_paid_for_it_and_heard_as_nobody():
         assert all(values(t).get("paid", -0.5) == -0.5 for t in found["solver"])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("final", [True, False])
 def test_a_model_that_judges_each_step_is_asked_for_the_one_that_is_named(final):
     """It calls the first two steps right, the third wrong, and all of it ``final``."""

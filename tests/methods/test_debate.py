@@ -202,6 +202,7 @@ def test_verbose_debaters_are_paid_less_and_their_judge_does_not_care():
         assert all(values(t)["won"] == t.truth["right_side"] for t in turns)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("turns", [1, 2, 3])
 def test_what_is_won_adds_up_to_1_at_every_ply(turns):
     """One ply is drawn; there one side speaks three times, and before and behind it everybody once a line."""

@@ -32,6 +32,7 @@ def earned(trace):
     return reward.value
 
 
+@pytest.mark.whole
 def test_a_short_right_answer_earns_most():
     trainer, episodes, _ = played("short_answers", model=TINY, price=0.01)
     traces = [trace for episode in episodes for trace in by_role(episode, "solver")]
@@ -39,6 +40,7 @@ def test_a_short_right_answer_earns_most():
     assert len({earned(t) for t in traces}) > 2 and trainer.policies.update_counts == {"generator": 2}
 
 
+@pytest.mark.whole
 def test_the_generator_earns_the_share_of_both_verifiers_that_believe_it():
     trainer, episodes, _ = played("two_verifiers", model=TINY, reviews=2)
     reviewed = 0

@@ -40,6 +40,7 @@ def said(trainer):
     return [(trainer.policies.renderers["generator"].decode(t.prompt_ids), t) for t in traces]
 
 
+@pytest.mark.whole
 def test_texts_are_asked_as_a_solver_is_and_messages_as_they_stand(tmp_path):
     rows = word_pairs(30)
     trainer = CoTrainer(dpo(tasks=Pairs(write(tmp_path / "a.jsonl", rows)), **SMALL))

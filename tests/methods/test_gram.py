@@ -29,6 +29,7 @@ def signals(trace):
     return {signal.name: signal.value for signal in trace.signals}
 
 
+@pytest.mark.whole
 def test_both_letters_are_told_and_their_weights_are_the_smoothed_label():
     trainer = CoTrainer(gram(**SMALL, steps=1, warmup=1, smoothing=0.2))
     asked, told = trainer.recipe.roles["judge"].prompt, 0
@@ -48,6 +49,7 @@ def test_both_letters_are_told_and_their_weights_are_the_smoothed_label():
     assert told > 0
 
 
+@pytest.mark.whole
 def test_without_smoothing_only_the_right_letter_is_told():
     for episode in CoTrainer(gram(**SMALL, steps=1, warmup=1, smoothing=0.0)).step().episodes:
         solutions = {str(t.address): t for t in episode.traces if t.role == "solver"}

@@ -117,6 +117,7 @@ def test_from_a_start_that_is_none_nobody_goes_on():
     assert [t.truth["whole"] for t in starts] == [False, True]
 
 
+@pytest.mark.whole
 def test_several_steps_of_a_start_are_one_sequence():
     made = two_agents_split(cut=2, finishes=2, **SMALL)
     trainer = CoTrainer(made)
@@ -126,6 +127,7 @@ def test_several_steps_of_a_start_are_one_sequence():
     assert all(len(t.signals) == 1 for t in traces if t.role == "starter")
 
 
+@pytest.mark.whole
 def test_who_learns_and_how():
     made = two_agents_split(starter_model="embedded", **SMALL)
     assert {n: p.model for n, p in made.policies.items()} == {"generator": TINY, "starter": "embedded"}

@@ -60,6 +60,7 @@ def test_who_learns_in_each_arm():
     assert [first.schedule.phase_at(i).name for i in range(4)] == ["strings", "verifier", "verifier", "game"]
 
 
+@pytest.mark.whole
 def test_strings_stand_in_wrong_solutions_that_can_still_be_read():
     texts = {one.text for one in injection_corpus()}
     trainer, planted = CoTrainer(prover_verifier(**SMALL, strings=1)), 0

@@ -78,6 +78,7 @@ def test_a_pair_is_a_right_and_a_wrong_solution_asked_in_both_orders_and_one_gro
     assert compared
 
 
+@pytest.mark.whole
 def test_the_controls_change_who_compares_and_what_is_learned():
     trained, unpaid, frozen = (self_compare(**SMALL, comparer=c) for c in ("trained", "unpaid", "frozen"))
     assert set(trained.objectives) == {"generator", "comparer"} and trained.roles["comparer"].policy == "model"

@@ -138,6 +138,7 @@ def test_a_truth_that_nobody_knows_cannot_be_paid(tmp_path):
             recipe(tasks=tasks, labelled="answers", **SMALL)
 
 
+@pytest.mark.whole
 def test_half_of_a_batch_has_no_label_and_the_control_has_none_such():
     for rest, counts in (("vote", 2), ("none", 0)):
         made = semi_supervised(rest=rest, labelled="3", **SMALL)

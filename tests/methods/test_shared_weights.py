@@ -98,6 +98,7 @@ def test_refusals(build, words):
         build()
 
 
+@pytest.mark.whole
 def test_a_verification_batch_is_balanced_and_reviews_of_a_solution_are_a_group():
     recipe = self_verify(
         model=TINY, mode="joint", steps=1, tasks=EASY, tasks_per_step=3, group_size=4, reviews=3, pairs=2

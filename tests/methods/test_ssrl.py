@@ -53,6 +53,7 @@ def left_out(trace):
     return [ByteRenderer().decode(trace.token_ids[slice(*s.tokens)]) for s in trace.signals if s.name == "own_result"]
 
 
+@pytest.mark.whole
 def test_a_world_never_changes_and_its_questions_do_not_tell_it():
     assert WORLD.library == World().library != World(seed=1).library and len(WORLD.library) == 12
     seen = {split: {WORLD.get(split, i).prompt for i in range(200)} for split in ("train", "test")}

@@ -171,6 +171,7 @@ class Dictated:
         return Completion(token_ids=ids, logprobs=(-0.1,) * len(ids), finish="stop", policy="verifier", version=0)
 
 
+@pytest.mark.whole
 def test_a_run_learns_what_a_verifier_wrote_around_its_programs(tmp_path):
     chat = shutil.copytree(TINY, tmp_path / "chat", ignore=shutil.ignore_patterns("cotrain.json"))
     options = {"labels": "oracle", "balance": False, "consensus": False, "reviews": 2}

@@ -33,6 +33,7 @@ def judge_solutions(noise: float | tuple[float, float], count: int = 100) -> lis
     return [(t.truth["correct"], s.value) for e in played for t in e.traces for s in t.signals if s.name == "word"]
 
 
+@pytest.mark.whole
 def test_without_noise_it_is_the_truth_and_with_all_noise_the_opposite():
     assert {right for right, _ in judge_solutions(0.0)} == {True, False}
     assert all(said == right for right, said in judge_solutions(0.0))

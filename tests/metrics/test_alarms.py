@@ -221,6 +221,7 @@ def test_a_monitor_that_goes_on_raises_what_one_that_never_stopped_raises():
     assert [(a.band, a.step) for a in raised] == [(a.band, a.step) for a in whole.alarms]
 
 
+@pytest.mark.whole
 def test_a_long_run_leaves_no_more_with_its_monitor_than_a_short_one():
     """By all that it holds, which once grew with every row."""
     monitor, sizes = Monitor(), []

@@ -121,6 +121,7 @@ def test_a_change_that_hangs_on_one_task_is_that_of_two_separate_figures():
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("a", "b", "tasks", "samples"), [(0.3, 0.7, 6, 8), (2, 3, 12, 8), (0.1, 1.9, 8, 1)])
 def test_the_interval_covers_as_often_as_it_says(a, b, tasks, samples):
     """400 experiments on tasks of beta-distributed difficulty: 95 % covered, less two standard errors of the count."""

@@ -62,6 +62,7 @@ def test_a_fresh_adapter_is_the_base_bit_for_bit(directory):
     assert len(weights_of(base, "one")) == 2 * 7  # seven linear layers, the output layer left out
 
 
+@pytest.mark.whole
 def test_the_draw_depends_on_seed_policy_and_name_alone(directory):
     alone, among = base_of(directory, "two"), base_of(directory, "zero", "one", "two", rank=2)
     wide = base_of(directory, "one", "two")
@@ -138,6 +139,7 @@ def test_a_missing_adapter_is_an_error(directory, tmp_path):
         base_of(directory, "one", targets=("embed_tokens",))
 
 
+@pytest.mark.whole
 def test_a_saved_adapter_is_peft_s_own_and_comes_back(directory, tmp_path):
     base = base_of(directory, "one", "two")
     for policy in ("one", "two"):
@@ -241,6 +243,7 @@ def test_models_with_adapters_can_branch(directory):
     assert can_branch(base.module) and can_branch(base._peft)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("targets", [["lm_head"], ["q_proj", "lm_head"]])
 def test_an_adapter_of_a_layer_that_is_another_ones_too_is_refused(directory, tmp_path, targets):
     with pytest.raises(ModelError, match=r"layer 'lm_head' shares its weights with 'model.embed_tokens'"):
@@ -267,6 +270,7 @@ def test_an_output_layer_of_its_own_takes_an_adapter_and_merges(directory, tmp_p
     assert torch.allclose(whole(input_ids=IDS).logits, logits(base, "one"), atol=1e-5)
 
 
+@pytest.mark.whole
 def test_a_merged_model_that_is_another_one_is_not_exported(directory, monkeypatch):
     base = base_of(directory, "one")
     with torch.no_grad():

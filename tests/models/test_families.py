@@ -184,6 +184,7 @@ def test_an_adapter_of_a_family_learns_and_is_read_by_peft(family, saved, tmp_pa
     assert_sampled_as_by_the_reference(cast["a"].model, again)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "mistral-window"])
 def test_a_window_limits_what_is_sampled(family, saved):
     engine = EmbeddedEngine({"a": load_model(saved(family))[0]})
@@ -273,6 +274,7 @@ def test_sampler_and_learner_agree_in_bfloat16(family, saved):
             assert handle.update([LossTerm(name="o", algorithm=Sft(), samples=samples(pairs))]).stepped
 
 
+@pytest.mark.whole
 def test_an_attention_that_is_asked_for_is_used(saved):
     directory = saved("llama")
     cast = cast_of({"a": trainable(str(directory), attn_implementation="eager")}, seed=0)
@@ -341,6 +343,7 @@ def test_a_base_model_without_a_template_runs_on_a_file(tokenizer, tmp_path):
     assert text == tokenizer.bos_token + fill_template(SOLVE_FULL, problem=question)
 
 
+@pytest.mark.whole
 def test_a_step_in_bfloat16_arithmetic_learns_what_was_sampled():
     settings = ["policies.generator.autocast=true", "policies.start.dtype=bfloat16"]
     recipe = override(grpo(model=TINY, tasks=EASY, tasks_per_step=3, group_size=4, steps=1), settings)

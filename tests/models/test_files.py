@@ -48,6 +48,7 @@ def with_config(folder: Path, **fields: object) -> Path:
     return folder
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", [*SMALL[:4], WEIGHTS, "chat_template.jinja", "vocab.json", "special_tokens_map.json"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "itself", "nowhere", "folder"])
 def test_what_is_no_file_is_not_opened(copy, name, kind):
@@ -73,6 +74,7 @@ def test_json_that_is_something_else(copy, name, content):
     refused(copy, f"{name} (is nested too deeply|holds a|is no JSON)|its tokenizer cannot be read")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -105,6 +107,7 @@ def test_sizes_that_are_not_those_of_the_weights(copy, field, value):
     refused(with_config(copy, **{field: value}), "do not belong together|cannot be read")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("value", [5, {}, [], "x"])
 @pytest.mark.parametrize("field", ["quantization_config", "rope_parameters", "layer_types", "hidden_act", "model_type"])
 def test_settings_of_another_kind_end_in_one_line_or_not_at_all(copy, field, value):

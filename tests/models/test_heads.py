@@ -33,6 +33,7 @@ def test_values_do_not_see_the_future_and_depend_on_the_seed(directory):
     assert torch.equal(one(long), same(long)) and not torch.equal(one(long), other(long))
 
 
+@pytest.mark.whole
 def test_a_reward_model_of_transformers_keeps_its_head(directory, tmp_path):
     fresh = reward_model(directory)
     ids = torch.tensor([[1, 9, 8, 7]])

@@ -238,6 +238,7 @@ def test_what_is_no_state_dict_is_named(tmp_path, capsys):
             convert(folder, tmp_path / "out")
 
 
+@pytest.mark.whole
 @given(st.binary(max_size=60), st.integers(0, 10_000))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_broken_tokenizer_is_one_error(tmp_path, noise, seed):

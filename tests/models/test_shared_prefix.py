@@ -20,6 +20,7 @@ def model_of(kind: str) -> torch.nn.Module:
     return network.eval()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 @pytest.mark.parametrize("groups", [[(3, [2, 4, 0])], [(1, [1]), (5, [3, 1]), (2, [0, 0])], [(4, [0])]])
 def test_hidden_states_and_gradients_are_those_of_separate_rows(kind, groups):

@@ -102,6 +102,7 @@ def test_a_directory_takes_further_arms_and_no_other_settings(tmp_path):
             compare(plan(["grpo"], tmp_path, **other))
 
 
+@pytest.mark.whole
 def test_the_order_of_settings_is_free(tmp_path):
     one, other = "tasks_per_step=3", "group_size=5"
     fake_run(tmp_path / "grpo/seed-0", "grpo", 0, UPDATES)

@@ -92,6 +92,7 @@ def test_one_odd_row_is_counted_and_the_others_are_shown(tmp_path, kind):
     run.verifier_document()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", sorted(set(SHAPES) - {"an episode"}))
 @pytest.mark.parametrize("value", [[1], 7, "x", None, True, {"files": []}, {"x": []}, [[[]]]])
 def test_a_file_of_a_run_of_another_shape_is_one_line(tmp_path, name, value):

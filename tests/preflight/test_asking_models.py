@@ -133,6 +133,7 @@ def test_the_model_itself_says_how_it_answers(other):
     assert "8 problems" in heard[0] and heard[-1].startswith("answers: tags reads ") and len(heard) == 10
 
 
+@pytest.mark.whole
 def test_a_format_that_was_chosen_is_the_one_that_is_read(other):
     """The look read tags, and the run what was set before."""
     heard, recipe = [], override(grpo(model=other, tasks=EASY, steps=1), ["roles.solver.answer=phrase"])

@@ -118,6 +118,7 @@ def test_the_model_itself_says_how_it_judges(other):
     assert alone[-1] == heard[-1]
 
 
+@pytest.mark.whole
 def test_a_form_that_was_chosen_is_the_one_that_is_read(other):
     """The look said that tags read 8 of 8, and the run read words."""
     recipe = override(solving(other), ["roles.verifier.verdict=words", f"roles.verifier.prompt={json.dumps(REVIEW)}"])

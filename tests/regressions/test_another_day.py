@@ -67,6 +67,7 @@ def prompts_of(out, model):
     return [tokenizer.decode(t.prompt_ids) for episodes in steps for e in episodes for t in e.traces]
 
 
+@pytest.mark.whole
 def test_a_run_that_goes_on_another_day_tells_the_day_of_its_beginning(model, tmp_path, monkeypatch):
     out, engines = tmp_path / "run", []
 
@@ -86,6 +87,7 @@ def test_a_run_that_goes_on_another_day_tells_the_day_of_its_beginning(model, tm
     assert renderer.asks_time and renderer._template.now == begun  # also where it is measured later
 
 
+@pytest.mark.whole
 def test_a_training_that_goes_on_another_day_learns_the_same_texts(model, tmp_path, monkeypatch):
     rows = [[{"role": "user", "content": f"{n} + 1?"}, {"role": "assistant", "content": f"{n + 1}"}] for n in range(20)]
     sizes = {"tokens": 512, "batch_tokens": 128, "length": 128, "validation": 2}

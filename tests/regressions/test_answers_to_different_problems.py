@@ -40,6 +40,7 @@ async def of_its_own(task, roles, *, named="", paid=(0, 1)):
                 turn.reward(OUTCOME, float(place))
 
 
+@pytest.mark.whole
 def test_they_are_refused_in_one_line_that_says_what_to_name(tmp_path):
     with pytest.raises(ConfigError) as refused:
         trained(of_its_own, tmp_path / "run")

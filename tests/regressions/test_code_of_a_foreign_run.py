@@ -133,6 +133,7 @@ def test_one_consent_is_for_one_command(run):
     assert cli.main(["eval", str(run), "--problems", "1"]) == 2 and not ran(run)
 
 
+@pytest.mark.whole
 def test_from_python_too(run):
     with pytest.raises(RunDirectoryError, match="was not begun here with this code"):
         cotrain.evaluate(run, tasks=1)
@@ -222,6 +223,7 @@ def test_python_that_comes_with_a_model_is_code_too(tmp_path, monkeypatch, capsy
     assert "Python files of the model" in said and "--trust-code" in said
 
 
+@pytest.mark.whole
 def test_a_home_that_cannot_be_written_to_asks_again(run, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))

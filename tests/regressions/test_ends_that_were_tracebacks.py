@@ -134,6 +134,7 @@ def leaves(run: Settings):
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "told"),
     [("measured", "mine.py, line 8: KeyError: 'vote'"), ("leaves", "mine.py, line 17: SystemExit: 0")],

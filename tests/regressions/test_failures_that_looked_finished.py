@@ -110,6 +110,7 @@ def test_one_that_was_stopped_in_its_first_step_too(tmp_path):
     api.run(brief(steps=1), tmp_path / "run")
 
 
+@pytest.mark.whole
 def test_nothing_is_removed_that_a_run_did_not_write(tmp_path):
     out = tmp_path / "run"
     with pytest.raises(TooManyFailures):

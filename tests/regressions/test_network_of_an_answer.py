@@ -156,6 +156,7 @@ def test_a_session_bus_cannot_be_reached(cell):
         assert grade == Grade(value=True)
 
 
+@pytest.mark.whole
 def test_doctor_tries_unix_sockets(sockets):
     outside: dict[str, Any] = {}
     exec(isolation._TEST, outside)  # noqa: S102  the probe, where no cell is around it

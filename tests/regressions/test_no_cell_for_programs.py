@@ -53,6 +53,7 @@ except ConfigError as error:
 """
 
 
+@pytest.mark.whole
 @needs_root
 def test_tasks_that_would_have_no_cell_are_refused(data):
     done = run("-c", REFUSED, data)

@@ -110,6 +110,7 @@ def test_where_going_back_does_not_help_it_stops_with_the_reason(method, tmp_pat
     assert (out / "report.html").exists() and not (out / "summary.json").exists()
 
 
+@pytest.mark.whole
 def test_other_draws_are_other_rollouts(method):
     once, again = CoTrainer(make_recipe(method, {})), CoTrainer(make_recipe(method, {}))
     again.set_attempt(1)

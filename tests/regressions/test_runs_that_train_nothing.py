@@ -208,6 +208,7 @@ def test_an_objective_that_never_comes_due_is_refused(tmp_path):
     assert main(["run", "tango", "--steps", "20", "--out", "x", "--dry-run"]) == 2
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_method_as_it_ships_has_steps_enough_for_all_that_learns(name):
     check_due(find_recipe(name)())

@@ -28,6 +28,7 @@ def served():
     found.engine.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("path", "body"),
     [

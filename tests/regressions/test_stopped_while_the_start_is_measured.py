@@ -28,6 +28,7 @@ class Stops(SilentObserver):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.whole
 def test_it_is_resumed_and_ends_the_same(tmp_path):
     torch.set_num_threads(1)
     loop.start_run(brief(), tmp_path / "peace")
@@ -41,6 +42,7 @@ def test_it_is_resumed_and_ends_the_same(tmp_path):
     assert digest(tmp_path / "run") == digest(tmp_path / "peace")
 
 
+@pytest.mark.whole
 def test_one_that_saved_its_start_is_resumed_too(tmp_path):
     """As runs have it that were stopped before this was mended."""
     loop.start_run(brief(), tmp_path / "peace")

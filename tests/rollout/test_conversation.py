@@ -183,6 +183,7 @@ def test_words_put_into_its_mouth_are_given(model):
     assert (across.name, across.tokens) == ("across", (1, last))
 
 
+@pytest.mark.whole
 def test_addresses_and_answers_do_not_depend_on_whose_tool_was_faster(model):
     async def talk(chat, turns):
         for _ in range(turns):

@@ -82,6 +82,7 @@ def executor(models, **changes):
     return Executor(EmbeddedEngine(models, max_rows=16), RENDERERS, ROLES, seed=3, **changes)
 
 
+@pytest.mark.whole
 def test_what_an_episode_holds(models):
     episodes = executor(models).play(partial(solve_and_review, reviews=3), letter_tasks(3), step=5, group_size=2)
     assert [(e.task, e.member, e.task_id) for e in episodes] == [
@@ -183,6 +184,7 @@ def test_a_review_starts_as_soon_as_its_solution_is_finished(models):
     assert [(a.role, a.call) for a in answered[:4]] == [("solver", 0), ("verifier", 0), ("verifier", 1), ("solver", 1)]
 
 
+@pytest.mark.whole
 def test_the_embedded_engine_runs_both_policies_at_once(models):
     together_steps = executor(models)
     together_steps.play(solve_and_review, letter_tasks(6), step=0, group_size=2)

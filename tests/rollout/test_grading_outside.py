@@ -60,6 +60,7 @@ def play(judge, grader):
     return episodes, {key: count for key, count in engine.counts().items() if not key.endswith("seconds")}
 
 
+@pytest.mark.whole
 def test_no_batch_depends_on_how_long_a_grade_takes():
     expected = play(Slow(0), None)  # one grade after the other, in this thread
     for seed in (1, 2):
@@ -90,6 +91,7 @@ def test_hostile_answers_of_one_step_are_graded_beside_the_others():
     assert seconds < 2 * 20.0 + 2.0  # as long as one may take on a busy machine, and not four times as long
 
 
+@pytest.mark.whole
 def test_a_run_grades_outside_and_counts_what_failed(tmp_path, monkeypatch):
     from cotrain.tasks.jsonl import JsonlTasks
 

@@ -120,6 +120,7 @@ def test_what_ends_the_play_says_so_in_one_line(act, told):
     assert isinstance(ended.value, CotrainError) and "\n" not in error_text(ended.value)
 
 
+@pytest.mark.whole
 def test_a_protocol_that_polls_is_named(monkeypatch, capsys):
     monkeypatch.setattr(idle_loop, "AFTER", 0.2)
     asked, last = [], asyncio.Event

@@ -44,6 +44,7 @@ async def talk(task, roles):
     assert roles.nonce(solution) != roles.nonce(again)
 
 
+@pytest.mark.whole
 def test_a_program_speaks_like_any_policy_and_costs_no_engine():
     tasks = letter_tasks(3)
     plain = executor().play(talk, tasks, step=0, group_size=2)

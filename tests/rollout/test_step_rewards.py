@@ -45,6 +45,7 @@ def test_an_oracle_without_noise_says_what_is_true_and_with_all_noise_the_opposi
     assert [(ok, -paid) for ok, paid in plain] == opposite
 
 
+@pytest.mark.whole
 def test_a_noisy_oracle_flips_its_share_and_the_same_steps_every_time():
     plain = [paid for _, paid in verdicts(0.0)]
     flipped = {p: {i for i, (_, paid) in enumerate(verdicts(p)) if paid != plain[i]} for p in (0.1, 0.3)}

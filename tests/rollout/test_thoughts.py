@@ -166,6 +166,7 @@ def test_a_grader_of_whole_texts_gets_them_unless_they_end_in_a_thought():
     assert outcome("so 42") == [0.0]
 
 
+@pytest.mark.whole
 def test_a_program_in_a_thought_is_none():
     row = {"text": "Add.", "code": "def add(a, b):\n    return a + b", "test_list": ["assert add(1, 2) == 3"]}
     problem = mbpp_problem(row, "row 1")

@@ -40,6 +40,7 @@ def test_the_end_is_the_best_state_and_its_checkpoint_stays(tmp_path):
     assert len(kept) == 3, kept  # the two newest and the best
 
 
+@pytest.mark.whole
 def test_a_figure_that_is_not_measured_is_named(tmp_path):
     made = stopped_early(1, 1e-3)
     made = replace(made, evaluation=replace(made.evaluation, best="solver/gredy"))

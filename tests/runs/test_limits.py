@@ -87,6 +87,7 @@ def opened(backend):
     return store, backend.engine
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("make", [LocalBackend, lambda: MultiProcessBackend(Here())])
 def test_limits_are_given_back_and_taken_away(make):
     """In one process, and where engine and learners have theirs."""

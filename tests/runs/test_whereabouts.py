@@ -72,6 +72,7 @@ def test_a_moved_model_is_told_with_the_flag_that_helps(place, capsys):
     assert main(["resume", "run"]) == 0
 
 
+@pytest.mark.whole
 def test_a_bare_recipe_goes_on_from_elsewhere(place, monkeypatch):
     recipe = grpo(model="./inst", steps=1, tasks_per_step=2, group_size=2, evaluation_tasks=2, tasks=EASY)
     recipe = override(recipe, ["roles.solver.sampling.max_tokens=8", "evaluation.splits=[]"])

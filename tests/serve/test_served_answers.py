@@ -24,6 +24,7 @@ from cotrain.text.plain import ByteRenderer
 from cotrain.train.trainer import CoTrainer
 
 
+@pytest.mark.whole
 def test_models_and_health(client):
     listed = client.get("/v1/models").json()["data"]
     assert [m["id"] for m in listed] == [
@@ -36,6 +37,7 @@ def test_models_and_health(client):
     assert client.get("/health").json()["status"] == "ok"
 
 
+@pytest.mark.whole
 def test_a_role_is_asked_as_in_training(client, served, task, greedy):
     """The same greedy text as the executor's own play."""
     executor = served.trainer.executor.greedy_copy()
@@ -227,6 +229,7 @@ def test_control_tokens_in_a_message_are_text(client, served, task):
 # -- verdicts
 
 
+@pytest.mark.whole
 def test_verdicts_on_each_step(client, task):
     found = ask(client, "verify", problem=task.prompt, solution=task.solution, temperature=0)
     assert found["model"] == "verifier" and found["failure"] is None and found["solution_failure"] is None
@@ -240,6 +243,7 @@ def test_verdicts_on_each_step(client, task):
     assert [s["text"] for s in again["steps"]] == steps and again["answer"] == task.answer and again["failure"] is None
 
 
+@pytest.mark.whole
 def test_several_reviews_are_put_together_and_a_seed_repeats_them(client, task):
     asked = {"problem": task.prompt, "solution": task.solution, "n": 3, "seed": 1, "temperature": 1.5}
     found = ask(client, "verify", **asked)
@@ -267,6 +271,7 @@ def test_the_reason_of_any_review_that_cannot_be_read_is_told():
     assert found["steps"] == [{"text": "a step", "verdict": None, "share": None}]
 
 
+@pytest.mark.whole
 def test_a_reward_model_and_a_program(task):
     served = ServedRun(CoTrainer(cooper(steps=1, warmup=1, tasks=study_problems((2, 2)))))
     client = TestClient(make_application(served), base_url=HERE, raise_server_exceptions=False)

@@ -23,6 +23,7 @@ def base(sentences, tokenizer, tmp_path):
     return tmp_path / "base"
 
 
+@pytest.mark.whole
 def test_from_text_to_a_tuned_model(base, sentences, conversations, tokenizer, tmp_path):
     model, tokens = load_model(base)
     assert (model.config.pad_token_id, model.config.eos_token_id) == (tokens.pad_token_id, tokens.eos_token_id)
@@ -64,6 +65,7 @@ def test_a_finished_run_is_not_done_again(base, sentences, tokenizer):
         pretrain(base, corpus=sentences, tokenizer=tokenizer, config=config, **SMALL)
 
 
+@pytest.mark.whole
 def test_going_on_from_a_model_with_a_tokenizer_of_its_own(base, sentences, tmp_path):
     outcome = pretrain(tmp_path / "more", corpus=sentences, model=base, **SMALL)
     assert outcome.finished
@@ -88,6 +90,7 @@ def test_plans_in_tokens():
         make_plan(1000, 128, {"stpes": 3}, length=60, lr=1.0, warmup=0)
 
 
+@pytest.mark.whole
 def test_conversations_longer_than_a_row(base, tmp_path):
     turns = [{"role": "user", "content": "ab " * 80}, {"role": "assistant", "content": "7"}]
     with pytest.raises(DataError, match="longer than 64 tokens"):

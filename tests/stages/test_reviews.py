@@ -131,11 +131,13 @@ def test_own_reviews_that_are_right_are_kept_of_right_and_of_wrong_solutions_ali
     assert said.startswith("24 of 24 problems answered: ") and "reviews of them are right" in said
 
 
+@pytest.mark.whole
 def test_verdicts_on_the_answer_alone_are_written_from_the_truth(tmp_path):
     said = [row["messages"][1]["content"] for row in own(problems(tmp_path), form="genrm", reviews=0)]
     assert [read_genrm(text).final for text in said] == [True, False] * (len(said) // 2) and said
 
 
+@pytest.mark.whole
 def test_wrong_solutions_of_several_steps_need_labels(tmp_path):
     with pytest.raises(DataError, match="nobody knows which step is wrong; --judge genrm"):
         own(problems(tmp_path), reviews=0)
@@ -159,6 +161,7 @@ def test_solutions_are_cut_as_a_run_cuts_them(tmp_path, other):
         assert choose_step_format(role, model, "nowhere", say=heard.append) is role  # no model is asked
 
 
+@pytest.mark.whole
 def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_path, capsys):
     (tmp_path / "labelled.jsonl").write_text("".join(json.dumps(ROW | {"id": str(i)}) + "\n" for i in range(4)))
     words = ["sft", "--role", "verifier", "--model", TINY, "--tokens", "2048", "--batch-tokens", "1024"]

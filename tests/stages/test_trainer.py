@@ -125,6 +125,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(config, read, held, tmp
     assert not (tmp_path / "b" / "checkpoints").exists()
 
 
+@pytest.mark.whole
 def test_slow_steps_are_told_one_by_one_and_leave_no_other_rows(config, read, tmp_path, monkeypatch):
     """Sixteen steps of 22 s each said nothing for four minutes: only each tenth was told."""
     plan, quick, slow = replace(PLAN, log_every=4), [], []
@@ -135,6 +136,7 @@ def test_slow_steps_are_told_one_by_one_and_leave_no_other_rows(config, read, tm
     assert [row["step"] for row in lines(tmp_path / "b")] == [row["step"] for row in quick] != []
 
 
+@pytest.mark.whole
 def test_a_damaged_checkpoint_costs_steps_not_the_run(config, read, tmp_path):
     def interrupt(line):
         if line["step"] == 5:

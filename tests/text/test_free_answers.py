@@ -73,6 +73,7 @@ def test_what_is_read_is_the_same_in_tags(text, name):
         assert len(parsed.steps) == len(solution.steps)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", sorted(READERS))
 @pytest.mark.parametrize("piece", ["answer is ", "**", "#### ", "1,234.", "\\boxed{", "answer to a ", "<step>", "-.5/"])
 def test_degenerate_text_is_read_in_a_moment(name, piece):

@@ -162,6 +162,7 @@ def shown(form, text):
     return told["solution"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", OTHERS)
 @pytest.mark.parametrize("forged", FORGED[:18])
 def test_each_imitation_would_be_read_and_is_not(form, forged):

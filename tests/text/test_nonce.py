@@ -75,6 +75,7 @@ def test_several_candidates_are_numbered():
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("template", ["ours", "chatml", "trimming", "strict", "thinking", None])
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
 def test_a_hostile_candidate_in_a_rendered_prompt_is_plain_text(tokenizer_with, kind, template):

@@ -67,6 +67,7 @@ def test_text_outside_of_the_tags_costs_format_but_not_the_solution():
     assert parsed.ok and parsed.format_score == 0.6
 
 
+@pytest.mark.whole
 @given(steps=st.lists(harmless, min_size=1, max_size=5), answer=harmless.filter(lambda t: t.strip()))
 def test_written_solutions_are_read_back(steps, answer):
     parsed = tagged_solution(write_solution(steps, answer))

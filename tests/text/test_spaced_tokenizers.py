@@ -54,6 +54,7 @@ def own_ids(tokenizer, messages: list[Message], opening: bool) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("between", ["\n", ": ", ""])
 @pytest.mark.parametrize("kind", ["first", "prepend", "never", "bytes", "always"])
 def test_a_reply_is_cut_as_it_stands_behind_its_prompt(kind, between):

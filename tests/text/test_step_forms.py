@@ -118,6 +118,7 @@ TEXTS = st.lists(
 ).map("".join)
 
 
+@pytest.mark.whole
 @given(text=TEXTS, kind=st.sampled_from(STEPS_AS))
 def test_steps_stand_in_the_text_in_order_and_are_read_back(text, kind):
     steps = steps_in(text, kind)

@@ -123,6 +123,7 @@ def test_what_is_no_review(text, why, score):
     assert (reason(parsed), parsed.format_score) == (why, score)
 
 
+@pytest.mark.whole
 @given(st.lists(st.tuples(harmless, st.booleans(), st.none() | harmless), min_size=1, max_size=5))
 def test_written_reviews_are_read_back(sheet):
     steps = tuple(right for _, right, _ in sheet)

@@ -37,6 +37,7 @@ def test_advantages_are_told_as_runs_and_once_for_repeated_samples():
     assert worth["0:0:0:solver:0"] == {"generator": [[0.5, 2], [-1.235, 3]], "critic": [[0.0, 5]]}
 
 
+@pytest.mark.whole
 def test_a_run_keeps_them_beside_its_rollouts_and_they_are_those_of_the_groups(tmp_path):
     made = grpo(model="embedded", steps=1, tasks_per_step=4, group_size=4, evaluation_tasks=1, kl=0.0)
     loop.start_run(made, tmp_path / "run")

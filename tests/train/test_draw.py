@@ -6,6 +6,7 @@ from cotrain.config.schedule import train_task
 from cotrain.core.address import permuted_index
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("size", [*range(1, 41), 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513])
 def test_every_place_comes_once(size):
     for key in (0, 1, 2**40 + 7):

@@ -62,6 +62,7 @@ def test_rounds_go_on_until_all_have_spread_or_none_are_left():
     assert len(asked) == 1 and asked[0][0] == drawn[:2]
 
 
+@pytest.mark.whole
 def test_a_run_keeps_its_own_problems_and_counts_the_others(tmp_path):
     problems, counts = {}, {}
     for refill in (0, 2):

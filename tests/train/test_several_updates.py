@@ -42,6 +42,7 @@ def learned(tmp_path_factory):
     return rows_of(folder)
 
 
+@pytest.mark.whole
 def test_every_batch_gives_so_many_updates(learned):
     assert [row["generator/updates"] for row in learned] == [3, 6]
 
@@ -58,6 +59,7 @@ def test_all_of_the_work_is_counted(learned, tmp_path):
     assert three["generator/flops/learning"] == 3 * one["generator/flops/learning"]
 
 
+@pytest.mark.whole
 def test_the_updates_are_made_from_the_same_samples(monkeypatch, tmp_path):
     seen, update = [], TorchLearner.update
 
@@ -71,6 +73,7 @@ def test_the_updates_are_made_from_the_same_samples(monkeypatch, tmp_path):
     assert first == second and third == fourth and [s.key for s in first] != [s.key for s in third]
 
 
+@pytest.mark.whole
 def test_rates_fall_over_all_updates(tmp_path):
     api.run(small(2, lr_decay="linear"), tmp_path / "falls")
     rates = [row["generator/lr"] for row in rows_of(tmp_path / "falls")]  # of the second and the fourth update of four

@@ -73,6 +73,7 @@ def test_what_was_changed_is_counted():
         assert figure.value == 1.0 - row / figure.n == figure.low == figure.high
 
 
+@pytest.mark.whole
 def test_an_adapter_is_compared_as_the_model_that_it_makes_of_its_base(tmp_path):
     for further in ({}, {"path": tmp_path / "saved"}):  # fresh, and one that was saved
         handles = opened(small=adapter(TINY, rank=2, alpha=6, **{k: str(v) for k, v in further.items()}))
@@ -103,6 +104,7 @@ def test_what_cannot_be_measured_is_said_and_ends_nothing(tmp_path):
     ]
 
 
+@pytest.mark.whole
 def test_a_run_ends_with_it_and_begins_without(tmp_path, capsys):
     made = grpo(steps=2, kl=0.0, **SMALL)
     loop.start_run(replace(made, evaluation=replace(made.evaluation, group_size=1, splits=())), tmp_path / "run")
