@@ -106,7 +106,7 @@ def xplay(
     for point in points:
         drawn_solutions.append(draw_solutions(point, recipes[point.run], tasks, n, split, device, pace))
         say(
-            f"{point.run} after step {point.step}: {sum(drawn_solutions[-1].right)} of "
+            f"{point.run} after step {point.step}: {drawn_solutions[-1].right.count(True)} of "
             f"{len(drawn_solutions[-1].right)} solutions are right"
         )
     judges = [(point, recipes[point.run]) for point in points]
