@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -12,14 +13,17 @@ from cotrain.cli import main
 from cotrain.config.override import override
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import Episode, Trace
+from cotrain.core.types import Episode, Sampling, Trace
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.lab.attack import reviewed
 from cotrain.lab.attack.tables import Attempt, AttemptOutcome
-from cotrain.lab.attack.xplay import DrawnSolutions, RunPoint, lines_of, pair_figures, solved_share
+from cotrain.lab.attack.xplay import REFERENCE, DrawnSolutions, RunPoint, lines_of, pair_figures, solved_share
 from cotrain.methods.tango import tango
+from cotrain.rollout import common_roles
+from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
+from cotrain.text.parsers import parse_solution
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2}
@@ -102,25 +106,95 @@ def test_a_sample_of_the_ledger_is_the_same_always_and_leaves_out_what_is_not_kn
         ledger.append(0, [solution(0, task, m, (task + m) % 2 == 0) for task in range(4) for m in range(5)])
         ledger.append(3, [solution(3, 0, 0, None), solution(3, 1, 0, True, "no tags"), solution(3, 2, 0, True)])
     tasks = []
-    first = reviewed.sample_solutions(tmp_path, 0, 8, tasks)
+    first = reviewed.sample_solutions(tmp_path, 0, 8, tasks, {})
     assert len(first.right) == 8 and set(first.right) == {True, False}
     assert [one.prompt for one in tasks] == sorted(one.prompt for one in tasks) and tasks[0].answer == "1"
     again = []
-    assert reviewed.sample_solutions(tmp_path, 0, 8, again) == first
-    only = reviewed.sample_solutions(tmp_path, 3, 8, tasks)
+    assert reviewed.sample_solutions(tmp_path, 0, 8, again, {}) == first
+    only = reviewed.sample_solutions(tmp_path, 3, 8, tasks, {})
     assert only.right == (True,) and tasks[only.attempts[0].problem].prompt == "problem 2"
-    assert reviewed.sample_solutions(tmp_path, 0, 99, [])  # fewer than asked for are all of them
+    assert reviewed.sample_solutions(tmp_path, 0, 99, [], {})  # fewer than asked for are all of them
+
+
+def test_with_a_reference_rollouts_without_truth_are_drawn_too_and_ungraded_ones_are_not(tmp_path):
+    ungraded = solution(0, 3, 0, None)
+    ungraded = replace(ungraded, traces=(replace(ungraded.traces[0], failure="timeout"),))
+    with Ledger(tmp_path / "episodes") as ledger:
+        ledger.append(0, [solution(0, 0, 0, True), solution(0, 1, 0, None), solution(0, 2, 0, None, "no"), ungraded])
+    tasks = []
+    drawn = reviewed.sample_solutions(tmp_path, 0, 8, tasks, {}, unknown=True)
+    assert drawn.right == (True, None) and [one.prompt for one in tasks] == ["problem 0", "problem 1"]
+    assert reviewed.sample_solutions(tmp_path, 0, 8, [], {}).right == (True,)
+    said = [judged(0, True, 0.9), judged(1, False, 0.1)]
+    found = pair_figures(drawn, said)
+    assert found["true_positive_rate"]["n"] == 1 and found["false_positive_rate"] is None and found["unread"] == 0
+    assert solved_share(drawn)["value"] == 1.0 and solved_share(drawn)["n"] == 1
+
+
+def test_solutions_in_words_of_their_own_are_read_as_their_role_reads_them(tmp_path):
+    role = Role(
+        policy="generator", prompt="{problem}", sampling=Sampling(max_tokens=8), parse=parse_solution, answer="phrase"
+    )
+    with Ledger(tmp_path / "episodes") as ledger:
+        ledger.append(0, [solution(0, 0, 0, True, "2 + 2 = 4\nThe answer is 4.")])
+    assert reviewed.sample_solutions(tmp_path, 0, 8, [], {}) is None
+    [attempt] = reviewed.sample_solutions(tmp_path, 0, 8, [], {"solver": role}).attempts
+    assert attempt.solution.answer == "4" and attempt.text == attempt.solution.tagged
+
+
+def test_judges_beside_each_other_by_hand():
+    drawn = DrawnSolutions(
+        attempts=tuple(judged(place // 2, None, None).attempt for place in range(10)),
+        right=(True, True, False, False, False, None, None, None, None, None),
+    )
+    reference = [True, False, False, False, True, True, False, None, True, None]
+    verifier = [True, True, True, False, False, True, True, True, None, None]
+    outcomes = [[[judged(0, final, None) for final in said]] for said in (reference, verifier)]
+    of_verifier, of_truth, of_reference = reviewed.compare_judges([drawn], outcomes, [1], [0])
+    # both could judge the first seven: the verifier calls 5 right, the reference 3; they agree on 1, 4 and 6
+    assert (of_verifier["verifier"], of_verifier["reference"], of_verifier["n"]) == (1, 0, 7)
+    assert of_verifier["called_right"]["value"] == pytest.approx(5 / 7)
+    assert of_verifier["reference_called_right"]["value"] == pytest.approx(3 / 7)
+    assert of_verifier["gap"]["value"] == pytest.approx(2 / 7)
+    assert of_verifier["gap"]["low"] < 2 / 7 < of_verifier["gap"]["high"]
+    assert of_verifier["agreement"]["value"] == pytest.approx(3 / 7)
+    # chance: (5 · 3 + 2 · 4) / 49 = 23/49; κ = (21 − 23) / (49 − 23)
+    assert of_verifier["kappa"]["value"] == pytest.approx(-2 / 26)
+    # the truth of the first five: 2 are right, of which the verifier calls 3 right and the reference 2
+    assert (of_truth["verifier"], of_truth["reference"], of_truth["n"]) == (1, None, 5)
+    assert of_truth["gap"]["value"] == pytest.approx(1 / 5)
+    assert of_reference["verifier"] == 0 and of_reference["gap"]["value"] == pytest.approx(0.0)
+    assert of_reference["kappa"]["value"] == pytest.approx((5 * 3 - 13) / (25 - 13))  # 3 agree; chance: 2 · 2 + 3 · 3
+
+
+def test_kappa_of_judges_that_always_say_the_same_is_not_known():
+    drawn = DrawnSolutions(attempts=(judged(0, None, None).attempt,) * 3, right=(None,) * 3)
+    said = [[judged(0, True, None)] * 3]
+    own, truth, _ = reviewed.compare_judges([drawn], [said, said], [1], [0])
+    assert own["agreement"]["value"] == 1.0 and own["gap"]["value"] == 0.0 and own["kappa"] is None
+    assert truth["gap"] is None and truth["n"] == 0
+
+
+def test_a_reference_is_asked_as_the_verifier_is_where_both_know_the_same_formats():
+    recipe = tango(steps=4, warmup=0, tasks=EASY, seed=0, **SMALL)
+    judge = replace(recipe.roles["verifier"], sampling=Sampling(max_tokens=99, temperature=0.5))
+    alike = reviewed.with_reference(recipe, judge, "embedded-checker")
+    assert alike.roles[REFERENCE] == replace(judge, policy=REFERENCE)
+    server = "http://127.0.0.1:9/v1#chat"
+    other = reviewed.with_reference(recipe, judge, server).roles[REFERENCE]
+    assert other == common_roles.verifier(REFERENCE, server, temperature=0.5) and other.prompt != judge.prompt
 
 
 def test_rollouts_are_those_of_the_checkpoints(tmp_path):
     def steps(*points):
         return reviewed.played_steps(tmp_path, [RunPoint(run="r", seed=0, step=step) for step in points])
 
-    assert steps(0, 4) == []
+    assert steps(0, 4) == {}
     with Ledger(tmp_path / "episodes") as ledger:
         for step in (0, 1, 2, 5, 6):
             ledger.append(step, [])
-    assert steps(0, 2, 4, 7) == [0, 2, 5, 6]  # 4 was not recorded; after 7 there is nothing
+    assert steps(0, 2, 4, 7) == {0: 0, 2: 1, 5: 2, 6: 3}  # 4 was not recorded; after 7 there is nothing
+    assert steps(0, 6, 7) == {0: 0, 6: 1}  # which played step 6 with the weights of its own checkpoint
 
 
 def test_reviews_of_rollouts_fit_80_columns():
@@ -130,7 +204,7 @@ def test_reviews_of_rollouts_fit_80_columns():
     ]
     rows = [{"step": 1000 * i, "n": 128} for i in range(3)]
     lines = reviewed.lines_of(
-        {"generators": rows, "verifiers": [{"step": 1000 * j} for j in range(10)], "cells": cells}
+        {"generators": rows, "verifiers": [{"step": 1000 * j} for j in range(10)], "cells": cells, "pairs": []}
     )
     assert all(len(line) <= 80 for line in lines) and "2001 n 128" in lines[-2] and "2 more verifiers" in lines[-1]
 
@@ -154,6 +228,49 @@ def test_stored_verifiers_review_the_runs_own_rollouts(tmp_path, capsys):
     ]
     assert all(cell["n"] == rows[cell["generator"]]["n"] for cell in found["cells"])
     assert main([*words[:2], str(run), *words[2:]]) == 2 and "takes one run" in capsys.readouterr().err
+
+
+@pytest.mark.whole
+def test_references_review_the_same_rollouts(tmp_path, capsys):
+    run = tmp_path / "run"
+    api.run(override(tango(steps=2, warmup=1, reviews=2, tasks=EASY, seed=0, **SMALL), BRIEF), run, checkpoint_every=1)
+    capsys.readouterr()
+    words = ["xplay", str(run), "--on-rollouts", "--every", "1", "--threads", "1", "--reference"]
+    missing = tmp_path / "nobody"
+    assert main([*words, TINY, str(missing)]) == 2
+    out, error = capsys.readouterr()
+    assert error.count("\n") == 1 and f"{str(missing)!r}: no such directory" in error and "judged" not in out
+    assert main([*words, "http://127.0.0.1:9/v1"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "expected the name of one of its models behind '#'" in line
+    assert not (run / "reviewed.json").exists()
+    assert main([*words, "embedded-checker", TINY]) == 0
+    printed = capsys.readouterr().out
+    found = json.loads((run / "reviewed.json").read_text())
+    assert found["verifiers"][:2] == [{"model": "embedded-checker"}, {"model": TINY}]
+    assert [one["step"] for one in found["verifiers"][2:]] == [0, 1, 2]
+    rows = found["generators"]
+    assert {(c["generator"], c["verifier"]) for c in found["cells"]} == {
+        (i, j) for i in range(len(rows)) for j in range(5)
+    }
+    own = {0: 2, 1: 3}  # which verifier played a step, of the list
+    assert [(p["generator"], p["verifier"], p["reference"]) for p in found["pairs"]] == [
+        (i, *pair)
+        for i, row in enumerate(rows)
+        for pair in (
+            (own[row["step"]], 0),
+            (own[row["step"]], 1),
+            (own[row["step"]], None),
+            (0, 1),
+            (0, None),
+            (1, None),
+        )
+    ]
+    assert all(pair["n"] <= rows[pair["generator"]]["n"] for pair in found["pairs"])
+    assert f"A: embedded-checker\nB: {TINY}\n" in printed and "A (first) and B (second)" in printed
+    assert all(len(line) <= 80 for line in printed.splitlines() if " (second)" in line or line[:1].isdigit())
+    assert main(["xplay", str(run), "--reference", TINY]) == 2
+    assert "--reference goes with --on-rollouts alone" in capsys.readouterr().err
 
 
 @pytest.mark.whole

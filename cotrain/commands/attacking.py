@@ -17,7 +17,8 @@ from cotrain.lab.attack import seats as at_table
 from cotrain.lab.attack import xplay as cross
 
 SEATS, ROLLOUTS = "--seats", "--on-rollouts"
-OF_ONE = {"--signal": SEATS, "--rollouts": ROLLOUTS}  # the matrix of ``xplay`` that alone looks at a flag
+# the matrix of ``xplay`` that alone looks at a flag
+OF_ONE = {"--signal": SEATS, "--rollouts": ROLLOUTS, "--reference": ROLLOUTS}
 NOT_OF = {SEATS: ("--role",), ROLLOUTS: ("--problems", "--samples", "--split")}  # and flags that one does not look at
 
 
@@ -70,6 +71,9 @@ def xplay(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--rollouts", type=whole_number(1), default=128, metavar="N", help="of each step, then (default: 128)"
     )
+    parser.add_argument(
+        "--reference", nargs="+", default=[], metavar="MODEL", help="judges from outside, which review the same, then"
+    )
     parser.add_argument("--seats", nargs=2, metavar="ROLE", help="players of a game meet: who plays which two roles")
     parser.add_argument("--signal", default="won", metavar="NAME", help="what they play for, then (default: won)")
     parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
@@ -101,7 +105,11 @@ def xplay(argv: Sequence[str]) -> int:
         lines = at_table.lines_of(result)
     elif arguments.on_rollouts:
         result = on_rollouts.review_rollouts(
-            arguments.directories[0], role=arguments.role, rollouts=arguments.rollouts, **common
+            arguments.directories[0],
+            role=arguments.role,
+            rollouts=arguments.rollouts,
+            references=arguments.reference,
+            **common,
         )
         lines = on_rollouts.lines_of(result)
     else:

@@ -189,7 +189,13 @@ def poisoned_run(directory: Path, texts: list[str]) -> Path:
     )
     write(
         directory / "reviewed.json",
-        {"role": whole, "generators": [{**p, "n": whole} for p in places], "verifiers": places, "cells": cells},
+        {
+            "role": whole,
+            "generators": [{**p, "n": whole} for p in places],
+            "verifiers": [{"model": whole}, *places[1:]],
+            "cells": cells,
+            "pairs": [{"generator": 0, "verifier": v, "reference": r, "n": whole} for v, r in ((1, 0), (0, None))],
+        },
     )
     (directory / "episodes" / "episodes.jsonl.gz").unlink()
     with Ledger(directory / "episodes") as ledger:

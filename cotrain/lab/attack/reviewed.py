@@ -9,23 +9,36 @@ Of each pair balanced accuracy, precision, recall and F1 (wrong is the positive 
 in ``metrics/verdicts.py``: a review that cannot be read is wrong of either class. Intervals are over problems. Written
 to ``reviewed.json`` in the run. Left out: solutions that do not parse, which no verifier is shown, and those that could
 not be graded.
+
+A reference is a model from outside that reviews the same solutions, those of problems without an answer too. Of the
+verifier of a step and each reference ``metrics/verdicts.py: PAIR_FIGURES`` are written, which need no truth, over the
+solutions that both could judge; and the same of each judge and the truth, where it is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from cotrain.config.policies import Program, frozen
+from cotrain.config.recipe import Recipe
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, GOLD, PROBLEM
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
 from cotrain.disk.ledger import Ledger
-from cotrain.lab.attack.matrix import MatrixCells, matrix_lines, write_figures
+from cotrain.lab.attack.matrix import LETTERS, MatrixCells, estimate_json, matrix_lines, write_figures
 from cotrain.lab.attack.play import judging_role
-from cotrain.lab.attack.tables import Attempt
-from cotrain.lab.attack.xplay import DrawnSolutions, RunPoint, Say, judged_cells, points_of, solved_share
+from cotrain.lab.attack.tables import Attempt, AttemptOutcome
+from cotrain.lab.attack.xplay import REFERENCE, DrawnSolutions, RunPoint, Say, judged_cells, points_of, solved_share
+from cotrain.metrics.clusters import make_figure
+from cotrain.metrics.verdicts import PAIR_FIGURES, pair_counts
+from cotrain.models.load import model_directory
+from cotrain.rollout import common_roles
+from cotrain.rollout.role import Role
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.text.parsers import Solution, tagged_solution
 
@@ -39,18 +52,20 @@ def review_rollouts(
     every: int,
     role: str = "verifier",
     rollouts: int = 128,
+    references: Sequence[str] = (),
     device: str = "cpu",
     out: Path | str | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
     """Let all stored verifiers review and write ``reviewed.json``. ``every``: steps between checkpoints that review;
-    ``rollouts``: of each step, at most.
+    ``rollouts``: of each step, at most; ``references``: models that review as well, as ``frozen`` takes them.
 
-    Raises ConfigError where there is no stored checkpoint or no rollout whose truth is known, UnknownName for a role
-    there is not, RunDirectoryError for what is no run.
+    Raises ConfigError where there is no stored checkpoint or no rollout whose truth is known (with references: no
+    rollout), UnknownName for a role there is not, RunDirectoryError for what is no run, ModelError for a reference that
+    cannot be loaded.
     """
     recipe = rebuild_recipe(directory)
-    role, _ = judging_role(recipe, role)
+    role, judge = judging_role(recipe, role)
     points = points_of(str(directory), recipe, every)
     if len(points) == 1:
         raise ConfigError(
@@ -59,18 +74,22 @@ def review_rollouts(
         )
     if len(points) == 2:
         say(f"{directory} has the checkpoint of step {points[1].step} alone; `cotrain run --keep-every N` keeps more")
+    judges = [(replace(points[0], model=m), with_reference(recipe, judge, m)) for m in references]
+    judges += [(point, recipe) for point in points]
     tasks: list[Task] = []
+    point_of_step = played_steps(directory, [point for point, _ in judges])
     samples = [
         (step, drawn)
-        for step in played_steps(directory, points)
-        if (drawn := sample_solutions(directory, step, rollouts, tasks))
+        for step in point_of_step
+        if (drawn := sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references)))
     ]
     if not samples:
-        raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver whose truth is known")
+        known = "" if references else " whose truth is known"
+        raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver{known}")
     for step, drawn in samples:
-        say(f"step {step + 1}: {len(drawn.right)} solutions, {sum(drawn.right)} are right")
-    judges, all_drawn = [(point, recipe) for point in points], [drawn for _, drawn in samples]
-    cells = judged_cells(judges, all_drawn, tasks, "reviewed/{}", role, SHOWN, device, say)
+        say(f"step {step + 1}: {len(drawn.right)} solutions, {drawn.right.count(True)} are right")
+    all_drawn, own_places = [drawn for _, drawn in samples], [point_of_step[step] for step, _ in samples]
+    cells, outcomes = judged_cells(judges, all_drawn, tasks, "reviewed/{}", role, SHOWN, device, say)
     figures = {
         "every": every,
         "role": role,
@@ -85,29 +104,79 @@ def review_rollouts(
             }
             for step, drawn in samples
         ],
-        "verifiers": [point.json() for point in points],
+        "verifiers": [point.json() for point, _ in judges],
         "cells": [{**cell, "n": len(all_drawn[cell["generator"]].right)} for cell in cells],
+        "pairs": compare_judges(all_drawn, outcomes, own_places, range(len(references))) if references else [],
     }
     return write_figures(out or directory, FILE, FORMAT, figures)
 
 
-def played_steps(directory: Path | str, points: Sequence[RunPoint]) -> list[int]:
-    """For each checkpoint the recorded step that was played with its weights; of the last one the last step."""
+def with_reference(recipe: Recipe, judge: Role, model: str) -> Recipe:
+    """The recipe with a judge from outside. It is asked as the run's verifier is, if both know the package's short
+    formats or neither does; else as recipes ask a verifier that begins with this model. Raises ModelError for one that
+    is not there."""
+    own, reference = recipe.policies[judge.policy], frozen(model)
+    if reference.head:
+        model_directory(model)
+    asked = replace(judge, policy=REFERENCE)
+    if isinstance(own, Program) or common_roles.speaks_short(own.model) != common_roles.speaks_short(model):
+        asked = common_roles.verifier(REFERENCE, model, temperature=judge.sampling.temperature)
+    return replace(recipe, policies={**recipe.policies, REFERENCE: reference}, roles={**recipe.roles, REFERENCE: asked})
+
+
+def compare_judges(
+    drawn: Sequence[DrawnSolutions],
+    outcomes: Sequence[Sequence[Sequence[AttemptOutcome]]],
+    own_places: Sequence[int],
+    references: Sequence[int],
+) -> list[dict[str, Any]]:
+    """Of each step all pairs of its own verifier, the references and the truth, which is nobody's place (None).
+
+    ``outcomes``: [verifier][step]; ``own_places``: of each step which verifier played it.
+    """
+    pairs = []
+    for i, (mine, own) in enumerate(zip(drawn, own_places, strict=True)):
+        verdicts: dict[int | None, Sequence[bool | None]] = {
+            place: [outcome.final for outcome in outcomes[place][i]] for place in (own, *references)
+        }
+        verdicts[None] = mine.right
+        for verifier, reference in combinations(verdicts, 2):
+            by_problem: dict[int, list[tuple[bool | None, bool | None]]] = {}
+            for attempt, first, second in zip(mine.attempts, verdicts[verifier], verdicts[reference], strict=True):
+                by_problem.setdefault(attempt.problem, []).append((first, second))
+            counts = {problem: pair_counts(said) for problem, said in by_problem.items()}
+            n = int(sum(sum(row.values()) for row in counts.values()))
+            figures = {name: estimate_json(make_figure(counts, one, n)) for name, one in PAIR_FIGURES.items()}
+            pairs.append({"generator": i, "verifier": verifier, "reference": reference, **figures, "n": n})
+    return pairs
+
+
+def played_steps(directory: Path | str, points: Sequence[RunPoint]) -> dict[int, int]:
+    """Recorded steps that were played with the weights of a checkpoint, and the place of that checkpoint; for the last
+    one the last step stands."""
     recorded = Ledger(Path(directory) / "episodes").steps()
-    if not recorded:
-        return []
-    return sorted({next((step for step in recorded if step >= point.step), recorded[-1]) for point in points})
+    found: dict[int, int] = {}
+    for place, point in enumerate(points):
+        if recorded and not point.model:
+            found.setdefault(next((step for step in recorded if step >= point.step), recorded[-1]), place)
+    return found
 
 
-def sample_solutions(directory: Path | str, step: int, rollouts: int, tasks: list[Task]) -> DrawnSolutions | None:
-    """Solutions of one step, the same ones always, their problems added to ``tasks``; None where there is none."""
-    solutions: list[tuple[Trace, Solution, bool, str]] = []
+def sample_solutions(
+    directory: Path | str, step: int, rollouts: int, tasks: list[Task], roles: Mapping[str, Role], unknown: bool = False
+) -> DrawnSolutions | None:
+    """Solutions of one step, the same ones always, their problems added to ``tasks``; None where there is none.
+    ``unknown``: those of problems without an answer too."""
+    solutions: list[tuple[Trace, Solution, bool | None, str]] = []
     for episode in Ledger(Path(directory) / "episodes").read(step):
         for trace in episode.traces:
             right, problem = CORRECT.of(trace), PROBLEM.of(trace)
-            if trace.parent is not None or right is None or problem is None:
+            if trace.parent is not None or problem is None:
                 continue
-            solution = tagged_solution(trace.text)
+            if right is None and (trace.failure is not None or not unknown):
+                continue
+            free = trace.role in roles and roles[trace.role].is_free_form
+            solution = roles[trace.role].parse_reply(trace.text, {}) if free else tagged_solution(trace.text)
             if isinstance(solution, Solution):
                 solutions.append((trace, solution, right, str(problem)))
     if len(solutions) > rollouts:
@@ -122,7 +191,8 @@ def sample_solutions(directory: Path | str, step: int, rollouts: int, tasks: lis
             tasks.append(
                 Task(id="", prompt=problem, answer=gold, solution=None, difficulty=0.0, grader=_ALREADY_GRADED)
             )
-        attempts.append(Attempt(injection=None, problem=task_numbers[key], text=trace.text, solution=solution))
+        text = solution.tagged or trace.text
+        attempts.append(Attempt(injection=None, problem=task_numbers[key], text=text, solution=solution))
         rights.append(right)
     return DrawnSolutions(attempts=tuple(attempts), right=tuple(rights)) if attempts else None
 
@@ -147,15 +217,30 @@ MATRICES = {
     "precision": "precision on wrong ones",
     "recall": "recall on wrong ones",
 }
+COLUMNS = {"called_right": "first", "reference_called_right": "second", "gap": "gap", "low": "low", "high": "high"}
+COLUMNS |= {"agreement": "agree", "kappa": "kappa"}
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
     """The matrices, rollouts of a step down and verifiers across."""
     rows = [f"{row['step'] + 1} n {row['n']}" for row in found["generators"]]
-    columns = [str(one["step"]) for one in found["verifiers"]]
+    models = [one["model"] for one in found["verifiers"] if "model" in one]
+    columns = [*LETTERS[: len(models)], *(str(one["step"]) for one in found["verifiers"][len(models) :])]
 
     def cells_of(key: str) -> MatrixCells:
         return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}
 
     explanation = "rows: rollouts of a step and how many; columns: the verifier after a step"
-    return [explanation, *matrix_lines(MATRICES, cells_of, rows, columns, others=f"verifiers: see {FILE}", margin=14)]
+    lines = [explanation, *(f"{letter}: {model}" for letter, model in zip(LETTERS, models, strict=False))]
+    lines += matrix_lines(MATRICES, cells_of, rows, columns, others=f"verifiers: see {FILE}", margin=14)
+    names = {place: columns[place] for place in range(len(models))} | {None: "the truth"}
+    pairs: dict[str, dict[tuple[int, int], Any]] = {}
+    for one in found["pairs"]:
+        first = names.get(one["verifier"], "the verifier of the step")
+        title = f"{first} (first) and {names[one['reference']]} (second)"
+        gap = one["gap"] or {"low": None, "high": None}
+        figures = one | {end: {"value": gap[end]} for end in ("low", "high")}
+        table = pairs.setdefault(title, {(i, j): None for i in range(len(rows)) for j in range(len(COLUMNS))})
+        table |= {(one["generator"], j): figures[key] for j, key in enumerate(COLUMNS)}
+    titles = {title: title for title in pairs}
+    return lines + matrix_lines(titles, pairs.__getitem__, rows, [*COLUMNS.values()], others="", margin=14)

@@ -45,6 +45,7 @@ from cotrain.train.refusals import refuse_unmeasured
 FILE, FORMAT = "xplay.json", 1
 PAIR_STATISTICS: dict[str, Statistic] = {**rate_statistics(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
 SHOWN = ("balanced_accuracy", "mcc", "false_positive_rate", "true_positive_rate")
+REFERENCE = "outside_judge"  # policy and role of a model that judges beside the verifiers
 BEST, RIGHT = Share("best", "problems"), Share("right", "all")
 
 Say = Callable[[str], None]
@@ -57,17 +58,18 @@ class RunPoint:
     run: str
     seed: int
     step: int
+    model: str | None = None  # a judge from outside, in place of the run's verifier
 
     def json(self) -> dict[str, Any]:
-        return {"run": self.run, "seed": self.seed, "step": self.step}
+        return {"model": self.model} if self.model else {"run": self.run, "seed": self.seed, "step": self.step}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnSolutions:
-    """What one generator wrote: an attempt for each solution, and whether it is right."""
+    """What one generator wrote: an attempt for each solution, and whether it is right, None where nobody knows."""
 
     attempts: tuple[Attempt, ...]
-    right: tuple[bool, ...]
+    right: tuple[bool | None, ...]
 
 
 def xplay(
@@ -104,11 +106,11 @@ def xplay(
     for point in points:
         drawn_solutions.append(draw_solutions(point, recipes[point.run], tasks, n, split, device, pace))
         say(
-            f"{point.run} after step {point.step}: {sum(drawn_solutions[-1].right)} of "
+            f"{point.run} after step {point.step}: {drawn_solutions[-1].right.count(True)} of "
             f"{len(drawn_solutions[-1].right)} solutions are right"
         )
     judges = [(point, recipes[point.run]) for point in points]
-    cells = judged_cells(judges, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say)
+    cells, _ = judged_cells(judges, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say)
     figures = {
         "every": every,
         "role": role,
@@ -133,20 +135,24 @@ def judged_cells(
     names: Sequence[str],
     device: str,
     say: Say,
-) -> list[dict[str, Any]]:
-    """What the verifier of each point makes of each generator's solutions: the figures of these ``names``. ``split``:
-    with the generator's place filled in, where its problems are."""
-    cells = []
+) -> tuple[list[dict[str, Any]], list[list[list[AttemptOutcome]]]]:
+    """What the verifier of each point makes of each generator's solutions: the figures of these ``names``, and what it
+    says of each, [verifier][generator]. ``split``: with the generator's place filled in, where its problems are."""
+    cells: list[dict[str, Any]] = []
+    outcomes: list[list[list[AttemptOutcome]]] = []
     pace = Pace(len(judges) * sum(len(one.attempts) for one in drawn), "{} solutions judged", say)
     for place, (point, recipe) in enumerate(judges):
         trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
-        player = trainer.make_executor(evaluation_seed(judges[0][1].seed))
+        player, judge = trainer.make_executor(evaluation_seed(judges[0][1].seed)), REFERENCE if point.model else role
+        outcomes.append([])
         for i, mine in enumerate(drawn):
-            outcomes = judge_attempts(player, role, tasks, mine.attempts, split=split.format(i), pace=pace)
-            cells.append({"generator": i, "verifier": place, **pair_figures(mine, outcomes, names)})
-        say(f"verifier of {point.run} after step {point.step} has judged {len(drawn)} generators")
+            said = judge_attempts(player, judge, tasks, mine.attempts, split=split.format(i), pace=pace)
+            outcomes[-1].append(said)
+            cells.append({"generator": i, "verifier": place, **pair_figures(mine, said, names)})
+        who = point.model or f"verifier of {point.run} after step {point.step}"
+        say(f"{who} has judged {len(drawn)} generators")
         trainer.close()
-    return sorted(cells, key=lambda one: (one["generator"], one["verifier"]))
+    return sorted(cells, key=lambda one: (one["generator"], one["verifier"])), outcomes
 
 
 def refuse_other_problems(recipes: Mapping[str, Recipe]) -> None:
@@ -198,10 +204,12 @@ async def _solve_one(task: Task, roles: Roles) -> None:
 def pair_figures(
     drawn: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN
 ) -> dict[str, Any]:
-    """What one verifier makes of one generator; ``names``: of the figures in ``PAIR_STATISTICS``."""
+    """What one verifier makes of one generator, where the truth is known; ``names``: of the figures in
+    ``PAIR_STATISTICS``."""
     by_problem: dict[int, list[tuple[AttemptOutcome, bool]]] = {}
     for outcome, right in zip(outcomes, drawn.right, strict=True):
-        by_problem.setdefault(outcome.attempt.problem, []).append((outcome, right))
+        if right is not None:
+            by_problem.setdefault(outcome.attempt.problem, []).append((outcome, right))
     counts, best = {}, {}
     for problem, graded_outcomes in by_problem.items():
         final_verdicts = [(outcome.final, right) for outcome, right in graded_outcomes if not outcome.refused]
@@ -210,11 +218,11 @@ def pair_figures(
             [_outcome_score(outcome) for outcome, _ in graded_outcomes], [right for _, right in graded_outcomes]
         )
         best[problem] = {"best": float(best_right), "problems": 1.0}
-    total = sum(map(len, by_problem.values()))
     shown_outcomes = [outcome for outcome in outcomes if not outcome.refused]
+    graded = sum(not outcome.refused for pairs in by_problem.values() for outcome, _ in pairs)
     return {
         **{
-            name: estimate_json(make_figure(counts, PAIR_STATISTICS[name], len(shown_outcomes)) if total else None)
+            name: estimate_json(make_figure(counts, PAIR_STATISTICS[name], graded) if by_problem else None)
             for name in names
         },
         "best_of_n": estimate_json(make_figure(best, BEST, len(best)) if best else None),
@@ -228,13 +236,13 @@ def _outcome_score(outcome: AttemptOutcome) -> float:
 
 
 def solved_share(drawn: DrawnSolutions) -> dict[str, Any] | None:
-    """Share of right solutions."""
+    """Share of right solutions, of those whose truth is known."""
     counts: dict[int, dict[str, float]] = {}
     for attempt, right in zip(drawn.attempts, drawn.right, strict=True):
         row = counts.setdefault(attempt.problem, {"right": 0.0, "all": 0.0})
-        row["right"] += right
-        row["all"] += 1.0
-    return estimate_json(make_figure(counts, RIGHT, len(drawn.right)) if counts else None)
+        row["right"] += right is True
+        row["all"] += right is not None
+    return estimate_json(make_figure(counts, RIGHT, sum(row["all"] for row in counts.values())) if counts else None)
 
 
 # -- printing

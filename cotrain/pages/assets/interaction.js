@@ -71,7 +71,20 @@ function Crossed({ xplay }) {
 
 function Reviewed({ reviewed }) {
   const text = "Solutions of training down, by step; stored verifiers across. A column that sinks downwards: the generator gets past this verifier. A row that sinks to the right: it forgets. A number of rollouts opens those of the step.";
-  return html`<${Heat} title="What stored verifiers say of this run's rollouts" text=${text} found=${reviewed} measures=${REVIEWED} rollouts />`;
+  return html`<${Heat} title="What stored verifiers say of this run's rollouts" text=${text} found=${reviewed} measures=${REVIEWED} rollouts /><${Apart} reviewed=${reviewed} />`;
+}
+
+// The gap that needs no truth: of each step its own verifier beside each judge from outside.
+function Apart({ reviewed }) {
+  const judges = reviewed?.verifiers, steps = reviewed?.generators;
+  const pairs = [judges, steps, reviewed?.pairs].every(Array.isArray) ? reviewed.pairs.slice(0, 400) : [];
+  if (!pairs.length) return null;
+  const name = (place) => (place === null ? "the truth" : judges[place]?.model ?? "the verifier of the step");
+  const share = (one) => html`<td>${number(one?.value, true)}</td>`, beyond = (one) => (finite(one?.value) ? one.value.toFixed(2).replace("-", "−") : "–");
+  return html`<section><h2>Judges beside each other</h2><p class="soft">The gap is the share that the first calls right minus the share that the second does, over solutions that both could judge. Against a judge from outside it needs no truth.</p>
+    <div class="scroll"><table><thead><tr><th>first</th><th>second</th><th>rollouts</th><th>n</th><th>first calls right</th><th>second</th><th>gap, points</th><th>95 %</th><th>agree</th><th>κ</th></tr></thead><tbody>
+    ${pairs.map((one) => html`<tr><td><${Text} of=${name(one.verifier)} limit=${60} /></td><td><${Text} of=${name(one.reference)} limit=${60} /></td><td>step ${ordinal(steps[one.generator]?.step)}</td><td>${number(one.n)}</td>
+      ${share(one.called_right)}${share(one.reference_called_right)}<td><b>${signed(one.gap?.value, true)}</b></td><td>${signed(one.gap?.low, true)} to ${signed(one.gap?.high, true)}</td>${share(one.agreement)}<td>${beyond(one.kappa)}</td></tr>`)}</tbody></table></div></section>`;
 }
 
 // Each cell with its n; generators down, verifiers across.
@@ -80,8 +93,8 @@ function Heat({ title, text, found: table, measures, rollouts }) {
   if (!table || !Array.isArray(table.generators) || !Array.isArray(table.verifiers) || !Array.isArray(table.cells)) return null;
   const at = (row, column) => table.cells.find((cell) => cell.generator === row && cell.verifier === column)?.[key];
   const values = table.cells.map((cell) => cell[key]?.value).filter(finite), low = Math.min(...values), high = Math.max(...values);
-  const runs = new Set([...table.generators, ...table.verifiers].map((one) => one.run)), several = runs.size > 1;
-  const from = (one) => (several ? `${one.run} ` : ""), after = (one) => `${from(one)}after step ${number(one.step)}`;
+  const runs = new Set([...table.generators, ...table.verifiers].filter((one) => !one.model).map((one) => one.run)), several = runs.size > 1;
+  const from = (one) => (several ? `${one.run} ` : ""), after = (one) => one.model ?? `${from(one)}after step ${number(one.step)}`;
   const named = (one) => (rollouts ? `${from(one)}step ${ordinal(one.step)}` : after(one)), own = (one, other) => !rollouts && one.run === other.run && one.step === other.step;
   return html`<section><div class="bar"><h2>${title}</h2><label>shown <select value=${measures.findIndex(([name]) => name === key)} onChange=${(event) => choose(measures[Number(event.target.value)][0])}>
       ${measures.map(([, label], place) => html`<option value=${place}>${label}</option>`)}</select></label></div>
