@@ -96,7 +96,7 @@ def _parse_call(text: str, arguments: str) -> ToolCall:
     try:
         found = json.loads(text)
         call = ToolCall(tool=str(found["name"]), named=dict(found.get(arguments, {})))
-        json.dumps(call.named, allow_nan=False)
+        json.dumps(call.named, allow_nan=False, ensure_ascii=False).encode()  # neither endless nor lone surrogates
         return call
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ToolError("bad call") from error

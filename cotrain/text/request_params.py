@@ -118,7 +118,7 @@ def read_chat(body: bytes, *, tools: bool = False) -> RequestParams:
         raise BadRequest("the last message is the assistant's; expected one that it can answer", "messages")
     functions, calls = _read_tools(fields.get("tools", [])), fields.get("tool_choice") != "none"
     if functions and fields.get("parallel_tool_calls") is False:
-        raise BadRequest("parallel_tool_calls is False: not implemented; leave it out", "parallel_tool_calls")
+        raise BadRequest("parallel_tool_calls is false: not implemented; leave it out", "parallel_tool_calls")
     return replace(params, messages=tuple(chat_messages), tools=functions, calls=calls)
 
 

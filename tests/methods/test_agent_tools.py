@@ -251,6 +251,7 @@ def test_the_syntax_is_that_of_the_template_and_thoughts_hold_no_calls():
         (CALL.removesuffix("</tool_call>"), ["ok"]),
         (CALL.replace("6", "NaN"), ["bad call"]),
         (CALL.replace("6", "1e999"), ["bad call"]),
+        (CALL.replace("a table", "\\ud800"), ["bad call"]),
         (CALL.replace("6", "[" * 10**5), ["bad call"]),
         ('<tool_call>{"name": "calculator", "arguments": "6"}</tool_call>', ["bad call"]),
     ):
