@@ -16,17 +16,21 @@ and the metrics count.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotrain.core.errors import TooLong
+from cotrain.core.errors import ModelError, TooLong
 from cotrain.core.notes import CALLS as CALLED
 from cotrain.core.types import ParseFailure
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.idle_loop import pausing_engine
 from cotrain.rollout.role import Turn
 from cotrain.text.nonce import wrap_text
+from cotrain.text.parsers import behind_thoughts
+from cotrain.text.render import Renderer
+from cotrain.text.request_params import function_call
 
 Tool = Callable[..., Awaitable[object]]
 MAX_OUTPUT = 500  # characters
@@ -83,10 +87,17 @@ def tag_format(tag: str, shown: str) -> CallFormat:
     return CallFormat(stop=(closing,), read=read_call, show=show_output)
 
 
-def _read_json(text: str, tools: Mapping[str, Tool]) -> ToolCall | None:
+def _read_json(text: str, tools: Mapping[str, Tool]) -> ToolCall:
+    return _parse_call(text[: -len("</tool_call>")].rpartition("<tool_call>")[2], "arguments")
+
+
+def _parse_call(text: str, arguments: str) -> ToolCall:
+    """A call in JSON. Raises ToolError."""
     try:
-        found = json.loads(text[: -len("</tool_call>")].rpartition("<tool_call>")[2])
-        return ToolCall(tool=str(found["name"]), named=dict(found.get("arguments", {})))
+        found = json.loads(text)
+        call = ToolCall(tool=str(found["name"]), named=dict(found.get(arguments, {})))
+        json.dumps(call.named, allow_nan=False, ensure_ascii=False).encode()  # neither endless nor lone surrogates
+        return call
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ToolError("bad call") from error
 
@@ -97,6 +108,44 @@ HERMES = CallFormat(
     read=_read_json,
     show=lambda chat, output, mark: chat.tool(wrap_text(output, mark, "result")),
 )
+
+
+Syntax = tuple[re.Pattern[str], str]  # a call with its JSON as group 1, and the key of the arguments in it
+SYNTAXES: dict[str, Syntax] = {  # of models that were taught to call, by the name in messages
+    "Hermes and Qwen": (re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL), "arguments"),
+    "Llama 3": (re.compile(r"\A\s*(\{\s*\"name\".*)", re.DOTALL), "parameters"),
+}
+
+
+def find_syntax(renderer: Renderer) -> Syntax:
+    """The one in which the chat template writes calls. Raises ModelError where it is none of ``SYNTAXES``."""
+    written = renderer.write_calls("", [function_call("call_0", "f", {"x": 1})])
+    for syntax in SYNTAXES.values():
+        if read_calls(written, syntax, {"f"})[1] == [ToolCall(tool="f", named={"x": 1})]:
+            return syntax
+    known = ", ".join(SYNTAXES)
+    raise ModelError(f"its chat template writes calls of tools as {written[:80]!r}; expected the way of {known}")
+
+
+def read_calls(text: str, syntax: Syntax, tools: Collection[str]) -> tuple[str, list[ToolCall], list[str]]:
+    """The calls in a whole reply, none in a thought: what is said beside them, the calls, and the outcome of each, "ok"
+    or why it stays text."""
+    calls, outcomes = list[ToolCall](), list[str]()
+
+    def take_call(found: re.Match[str]) -> str:
+        try:
+            call = _parse_call(found[1], syntax[1])
+            if call.tool not in tools:
+                raise ToolError("unknown tool")
+        except ToolError as error:
+            outcomes.append(error.reason)
+            return found[0]
+        calls.append(call)
+        outcomes.append("ok")
+        return ""
+
+    spoken = behind_thoughts(text) or ""
+    return text[: len(text) - len(spoken)] + syntax[0].sub(take_call, spoken), calls, outcomes
 
 
 async def use_tools(

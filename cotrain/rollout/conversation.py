@@ -69,7 +69,7 @@ class Conversation:
         self.messages = [] if role.system is None else [Message("system", role.system)]
         self.messages.append(Message("user", prompt))
         self.turns: list[Turn] = []  # of this conversation; those of its trunk are the trunk's
-        self._renderer, self._ask, self._opened, self._keep = renderer, answer, opened, keep
+        self.renderer, self._ask, self._opened, self._keep = renderer, answer, opened, keep
         self._declared = declared
         self._fork: tuple[int, ...] = ()  # where it left its trunk
         self._said = self._begun = self._forks = 0  # turns that were asked for, and those awaited; forks that were made
@@ -106,10 +106,12 @@ class Conversation:
         self.messages.append(Message("assistant", text))
         self._open = True
 
-    def set_messages(self, messages: Sequence[Message]) -> None:
+    def set_messages(self, messages: Sequence[Message], renderer: Rendering) -> None:
         """All that its next turn is to answer, in the place of what was said so far: for an agent that sends whole
-        conversations. Where they do not begin with the tokens so far, the turn begins a training sequence."""
+        conversations. Where they do not begin with the tokens so far, the turn begins a training sequence.
+        ``renderer``: the role's, or one of the same tokens that describes tools (``Renderer.with_tools``)."""
         self._refuse_while_speaking()
+        self.renderer = renderer
         self.messages, self._open, self._answer = list(messages), False, ()
 
     # -- what the role says
@@ -148,7 +150,7 @@ class Conversation:
             group=self.group,
             parent=self.parent,
             fields=self.fields,
-            renderer=self._renderer,
+            renderer=self.renderer,
             mark=self.mark,
             answer=self._ask,
             opened=self._opened,
@@ -226,9 +228,9 @@ class Conversation:
         self._speaking = True
         try:
             prompt = self._prompt_pieces()
-            new = None if self._sequence is None else self._sequence.new_ids(prompt, self._renderer)
+            new = None if self._sequence is None else self._sequence.new_ids(prompt, self.renderer)
             going_on = self._sequence if new is not None else None
-            prompt_ids = self._renderer.encode_pieces(prompt) if going_on is None else (*going_on.ids, *(new or ()))
+            prompt_ids = self.renderer.encode_pieces(prompt) if going_on is None else (*going_on.ids, *(new or ()))
             fields = {**self.fields, "messages": tuple(self.messages)} if self._last else self.fields
             completion = await self._ask(
                 address,
@@ -258,7 +260,7 @@ class Conversation:
             parent=self.parent,
             prompt_ids=prompt_ids,
             completion=completion,
-            renderer=self._renderer,
+            renderer=self.renderer,
             declared=self._declared,
             stop=role.sampling.stop,
             chat=self,
@@ -269,9 +271,9 @@ class Conversation:
             turn.fail(completion.failure)
         opened = self._open  # the last piece of the prompt is what the role has begun to say
         ids = completion.token_ids
-        self.assistant(self._renderer.decode(ids))
-        self._open = not ids or ids[-1] not in self._renderer.stop_ids
-        self._sequence = sampled_after(prompt, prompt_ids, ids, self._renderer)
+        self.assistant(self.renderer.decode(ids))
+        self._open = not ids or ids[-1] not in self.renderer.stop_ids
+        self._sequence = sampled_after(prompt, prompt_ids, ids, self.renderer)
         self._last, self._answer = turn, (*self._answer, turn)
         thinking = "".join(text for text, _ in prompt[: len(prompt) - opened]).rstrip().endswith(THOUGHT)
         turn.parsed = role.parse_reply(self.answer_text, self.fields, thinking=thinking)
@@ -280,9 +282,9 @@ class Conversation:
     def _prompt_pieces(self) -> list[Piece]:
         """The prompt of the next turn: all messages, and what there is of the one that goes on."""
         if not self._open:
-            return self._renderer.prompt_pieces(self.messages)
+            return self.renderer.prompt_pieces(self.messages)
         *before, begun = self.messages
-        return [*self._renderer.prompt_pieces(before), (begun.content, "reply")]
+        return [*self.renderer.prompt_pieces(before), (begun.content, "reply")]
 
     def _add_message(self, role: str, text: str) -> None:
         self._refuse_while_speaking()
@@ -311,7 +313,7 @@ class Conversation:
             raise RuntimeError(f"conversation {self.address} is speaking; await its turn, or fork it before")
 
     def _join_turns(self, turns: Sequence[Turn]) -> Trace:
-        trace = join_traces([turn.trace() for turn in turns], self._renderer.decode)
+        trace = join_traces([turn.trace() for turn in turns], self.renderer.decode)
         at = {turn.id: len(turn.prompt_ids) - len(trace.prompt_ids) for turn in turns}
         more = list(self._whole)
         for signal, first, last in self._across:

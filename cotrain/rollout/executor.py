@@ -208,6 +208,11 @@ class RoleHandle:
         """Names of the fields that the role's template has."""
         return fields_of(self._roles._stage.roles[self._name].prompt)
 
+    @property
+    def renderer(self) -> Rendering:
+        """What makes its prompts."""
+        return self._roles._stage.renderers[self._roles._stage.roles[self._name].policy]
+
     def format_solution(self, solution: str) -> str:
         """A solution in tags as this role is read: for programs that speak in its place."""
         return self._roles._stage.roles[self._name].format_solution(solution)

@@ -91,6 +91,7 @@ class ChatTemplate:
         long, unless it was ``tried`` before."""
         self.source, self._special = source, dict(special)
         self.now = datetime.now()
+        self.tools: list[Any] | None = None  # functions to describe, as OpenAI's protocol has them
         wrong = "" if tried else _try_template(source, tuple(sorted(self._special.items())))
         if wrong:
             raise ModelError(f"the chat template {wrong} for a few short messages; give the model another one")
@@ -113,24 +114,27 @@ class ChatTemplate:
             raise ModelError(f"the tokenizer's chat_template is a {type(template).__name__}; expected a text")
         return cls(template, tokenizer.special_tokens_map)
 
-    def render(self, turns: Sequence[TemplateTurn], *, opening: bool) -> str:
+    def render(self, turns: Sequence[TemplateTurn], *, opening: bool, calls: Sequence[Any] = ()) -> str:
         """What it makes of a conversation; models that can think are asked not to. ``opening``: up to the beginning of
-        the assistant's next turn. Raises ModelError."""
+        the assistant's next turn. ``calls``: of tools, in the last turn. Raises ModelError."""
         try:
-            text = self._render_turns(turns, opening)
+            text = self._render_turns(turns, opening, calls)
         except Exception as error:  # a template is a program of a stranger and may raise anything
             raise ModelError((str(error).strip() or type(error).__name__).splitlines()[0]) from error
         if _PLACE.search(text) and not any(_PLACE.search(content) for _, content in turns):
             raise ModelError("it shows a place in memory, which is another one in every process")
         return text
 
-    def _render_turns(self, turns: Sequence[TemplateTurn], opening: bool) -> str:
+    def _render_turns(self, turns: Sequence[TemplateTurn], opening: bool, calls: Sequence[Any] = ()) -> str:
         options: dict[str, Any] = {"enable_thinking": False} if "enable_thinking" in self.source else {}
+        messages: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in turns]
+        if calls:
+            messages[-1]["tool_calls"] = list(calls)
         return _compile_template(self.source).render(
             **self._special,
             **options,
-            messages=[{"role": role, "content": content} for role, content in turns],
-            tools=None,
+            messages=messages,
+            tools=self.tools,
             documents=None,
             add_generation_prompt=opening,
             strftime_now=self._format_now,

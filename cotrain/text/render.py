@@ -19,14 +19,16 @@ Some templates look into contents: they drop the thoughts of earlier turns, take
 every prompt is the template's own rendering; where the placeholders do not give it, it is rendered with the beginnings
 of control tokens in contents hidden from it, or as it is where that makes no control token more.
 
-Left out: descriptions of tools, images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such
+Left out: images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such
 marks cannot be told from contents that imitate them.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -197,6 +199,39 @@ class Renderer:
         if self._template is not None:
             self._template.now = moment
             self._layouts.clear()
+
+    # -- tools
+
+    def with_tools(self, tools: Sequence[Any]) -> Renderer:
+        """The same, for prompts in which the chat template describes these functions, which are as in OpenAI's
+        protocol. Raises ModelError for a template that describes none, and where a description holds the text of a
+        control token."""
+        described, question = copy(self), [("user", "")]
+        described._template, described._layouts = copy(self._template), {}
+        if self._template is None or described._template is None:
+            raise ModelError("it has no chat template")
+        described._template.tools = list(tools)
+        if self._template.render(question, opening=True) == described._template.render(question, opening=True):
+            raise ModelError("its chat template describes no tools")
+        written = json.dumps(tools, ensure_ascii=False)
+        for control in filter(None, map(self.token_text, sorted(self._forbidden))):
+            if control in written:
+                raise ModelError(f"a tool's description holds {control!r}, a control token of the model; take it out")
+        return described
+
+    def write_calls(self, content: str, calls: Sequence[Any]) -> str:
+        """An assistant's turn with calls of tools, as the content that makes the chat template write the same. Raises
+        ModelError for a template that cannot write them so."""
+        if self._template is None:
+            raise ModelError("it has no chat template")
+        turns, mark = [("user", "")], _PLACEHOLDER.format(1)
+        before, _, after = self._template.render([*turns, ("assistant", mark)], opening=False).partition(mark)
+        text = self._template.render([*turns, ("assistant", content)], opening=False, calls=calls)
+        if text == self._template.render([*turns, ("assistant", content)], opening=False):
+            raise ModelError("its chat template writes no calls of tools")
+        if not (text.startswith(before) and text.endswith(after) and len(text) >= len(before + after)):
+            raise ModelError(f"its chat template writes calls of tools as {text.removeprefix(before)[:80]!r}")
+        return text[len(before) : len(text) - len(after)]
 
     # -- ids → text
 

@@ -37,6 +37,13 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # not implemented: the values that ask
 }
 
 
+@dataclass(frozen=True, slots=True)
+class CallingMessage(Message):
+    """An assistant's turn that calls tools, before anybody has written the calls into its content."""
+
+    calls: tuple[dict[str, Any], ...]  # OpenAI's, with the arguments read from their JSON
+
+
 class BadRequest(UserError, ValueError):
     """What is wrong with a request, and with which parameter."""
 
@@ -67,6 +74,8 @@ class RequestParams:
     echo: bool = False
     ids: bool = False  # the token ids of each answer too
     messages: tuple[Message, ...] = ()  # of a chat
+    tools: tuple[dict[str, Any], ...] = ()  # functions that it may call
+    calls: bool = True  # are calls of them read
 
 
 def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:
@@ -89,8 +98,9 @@ def decode_body(body: bytes, known: Sequence[str]) -> dict[str, Any]:
     return body_of
 
 
-def read_chat(body: bytes) -> RequestParams:
-    fields = decode_body(body, CHAT)
+def read_chat(body: bytes, *, tools: bool = False) -> RequestParams:
+    """``tools``: of a server that takes them."""
+    fields = decode_body(body, (*CHAT, "tools") if tools else CHAT)
     wanted, top = boolean_field(fields, "logprobs"), integer_field(fields, "top_logprobs", 0, MAX_TOP)
     if top is not None and not wanted:
         raise BadRequest("top_logprobs is given without logprobs; set logprobs to true", "top_logprobs")
@@ -103,10 +113,13 @@ def read_chat(body: bytes) -> RequestParams:
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadRequest(f"messages is {_short_value(messages)}; expected a list of at least one message", "messages")
-    chat_messages = [_read_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    chat_messages = [_read_message(message, f"messages[{i}]", tools) for i, message in enumerate(messages)]
     if chat_messages[-1].role == "assistant":
         raise BadRequest("the last message is the assistant's; expected one that it can answer", "messages")
-    return replace(params, messages=tuple(chat_messages))
+    functions, calls = _read_tools(fields.get("tools", [])), fields.get("tool_choice") != "none"
+    if functions and fields.get("parallel_tool_calls") is False:
+        raise BadRequest("parallel_tool_calls is false: not implemented; leave it out", "parallel_tool_calls")
+    return replace(params, messages=tuple(chat_messages), tools=functions, calls=calls)
 
 
 def read_completions(body: bytes) -> tuple[RequestParams, list[str | tuple[int, ...]]]:
@@ -199,19 +212,55 @@ def _read_params(
     )
 
 
-def _read_message(message: Any, where: str) -> Message:
-    role = message.get("role") if isinstance(message, dict) else None
-    if role not in ("system", "developer", "user", "assistant"):
-        raise BadRequest(
-            f"{where}: role is {_short_value(role)}; expected system, developer, user or assistant", "messages"
+def _read_tools(tools: Any) -> tuple[dict[str, Any], ...]:
+    expected = "expected a list of {'type': 'function', 'function': {'name': …}}"
+    if not isinstance(tools, list):
+        raise BadRequest(f"tools is {_short_value(tools)}; {expected}", "tools")
+    for i, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise BadRequest(f"tools[{i}] is {_short_value(tool)}; {expected}", "tools")
+    return tuple(tools)
+
+
+def _read_calls(calls: Any, where: str) -> tuple[dict[str, Any], ...]:
+    try:
+        read = [
+            (str(call["id"]), call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls
+        ]
+        json.dumps(read, ensure_ascii=False).encode()  # lone surrogates
+        if not all(isinstance(name, str) and isinstance(arguments, dict) for _, name, arguments in read):
+            raise TypeError
+    except (TypeError, KeyError, ValueError, RecursionError):
+        message = (
+            f"{where}: tool_calls is {_short_value(calls)}; expected calls with an id, a name and arguments in JSON"
         )
+        raise BadRequest(message, "messages") from None
+    return tuple(function_call(*call) for call in read)
+
+
+def function_call(name: str, function: str, arguments: Any) -> dict[str, Any]:
+    """A call as in OpenAI's JSON. ``name``: its id."""
+    return {"id": name, "type": "function", "function": {"name": function, "arguments": arguments}}
+
+
+def _read_message(message: Any, where: str, tools: bool) -> Message:
+    role = message.get("role") if isinstance(message, dict) else None
+    roles = ("system", "developer", "user", "assistant", *(["tool"] if tools else []))
+    if role not in roles:
+        raise BadRequest(f"{where}: role is {_short_value(role)}; expected one of {', '.join(roles)}", "messages")
+    calls = message.get("tool_calls") if tools and role == "assistant" else None
     content = message.get("content")
+    if calls and content is None:
+        content = ""
     if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise BadRequest(
             f"{where}: content is {_short_value(content)}; expected a text or a list of text parts", "messages"
         )
+    if calls:
+        return CallingMessage(role, content, _read_calls(calls, where))
     return Message("system" if role == "developer" else role, content)
 
 

@@ -68,6 +68,24 @@ SMOLLM_2 = (  # whatever the role; made without tools in mind
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+DESCRIBED = (  # in front of the conversation: the functions that may be called
+    "{%- if tools %}{{- '<|im_start|>system\nTools:' }}{%- for t in tools %}{{- '\n' + (t | tojson) }}{%- endfor %}"
+    "{{- '<|im_end|>\n' }}{%- endif %}"
+)
+QWEN_2_5_TOOLS = DESCRIBED + QWEN_2_5.replace(  # as it is with tools: calls in tags, a line each
+    "{%- else %}{{- '<|im_start|>' + m.role",
+    "{%- elif m.tool_calls %}{{- '<|im_start|>assistant' }}{%- if m.content %}{{- '\n' + m.content }}{%- endif %}"
+    '{%- for c in m.tool_calls %}{{- \'\n<tool_call>\n{"name": "\' + c.function.name + \'", "arguments": \' }}'
+    "{{- c.function.arguments | tojson }}{{- '}\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\n' }}"
+    "{%- else %}{{- '<|im_start|>' + m.role",
+)
+LLAMA_3_1_TOOLS = DESCRIBED + LLAMA_3_1.replace(  # one call, and nothing beside it
+    "{{- m.content | trim + '<|eot_id|>' }}",
+    "{%- if m.tool_calls %}{%- if m.tool_calls | length > 1 %}{{- raise_exception('one call at a time') }}{%- endif %}"
+    '{{- \'{"name": "\' + m.tool_calls[0].function.name + \'", "parameters": \' }}'
+    "{{- (m.tool_calls[0].function.arguments | tojson) + '}<|eot_id|>' }}"
+    "{%- else %}{{- m.content | trim + '<|eot_id|>' }}{%- endif %}",
+)
 TEMPLATES = {
     "qwen-2.5": QWEN_2_5,
     "qwen-3": QWEN_3,

@@ -131,11 +131,11 @@ def test_a_second_turn_extends_the_first_or_says_that_it_cannot(renderer):
     """Tokens of the first turn are never changed: where the template rewrites them (thoughts that go), a new sequence
     begins."""
     asked = [user("2+2?")]
-    pieces = renderer.pieces(asked)
+    pieces = renderer.prompt_pieces(asked)
     prompt = renderer.encode_pieces(pieces)
     reply = (*renderer.encode("4"), renderer._closing[-1])
     sequence = sampled_after(pieces, prompt, reply, renderer)
-    after = renderer.pieces([*asked, said("4"), user("Sure?")])
+    after = renderer.prompt_pieces([*asked, said("4"), user("Sure?")])
     new = sequence.new_ids(after, renderer)
     whole = "".join(text for text, _ in after)
     if new is None:

@@ -7,8 +7,8 @@ the ``model`` of a request: ``--models planner,coder`` has two, each with a poli
 GRPO from the tokens as they were sampled; nothing is tokenised again. Rewards are what the grader of the problem says
 of the answer, or a function of yours, which may pay each role differently.
 
-Control: ``learns`` names the roles that learn, and the others stay frozen. Left out: the parameter ``tools``, judge
-models, agents on other machines.
+Control: ``learns`` names the roles that learn, and the others stay frozen. Left out: judge models, agents on other
+machines.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ so batches follow from the work and not from the clock, as long as the agent ask
 
 A request sends a whole conversation. Where it begins with what the role has heard and said in one of its conversations
 of this rollout, it goes on with the very tokens that were sampled; what does not begin with them starts a training
-sequence, and is counted (``sequences``). Left out: the parameter ``tools`` (an agent can name its tools in its prompt
-and read calls in texts), several answers to one request, log-probabilities.
+sequence, and is counted (``sequences``). Left out: several answers to one request, log-probabilities.
 """
 
 from __future__ import annotations
@@ -23,17 +22,19 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from cotrain.core.errors import ModelError, TooLong, UserError, unknown_message
 from cotrain.core.notes import PROBLEM
 from cotrain.methods.agent.program import Agent, AgentFailed, ProgramRun
+from cotrain.methods.agent.tools import ToolMessages
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import awaiting_server
 from cotrain.text.decoding import stop_in
+from cotrain.text.render import Rendering
 from cotrain.text.request_params import BadRequest, RequestParams
 
 
@@ -45,6 +46,7 @@ class Reply:
     finish: str
     prompt_tokens: int
     completion_tokens: int
+    calls: tuple[dict[str, Any], ...] = ()  # of tools, with the arguments as an object
 
 
 class Rollout:
@@ -57,6 +59,7 @@ class Rollout:
         self._loop = asyncio.get_running_loop()
         self._inbox: asyncio.Queue[tuple[RequestParams, Future[Reply]] | None] = asyncio.Queue()  # None: it has ended
         self._speaking: set[Conversation] = set()
+        self._tools = ToolMessages()
         self._refused = ""
         self._over = False
 
@@ -158,9 +161,10 @@ class Rollout:
             raise BadRequest(unknown_message("model", params.model, self.models), "model", status=404)
         if params.n > 1 or params.top is not None:
             raise BadRequest("expected n=1 without logprobs; ask once for each answer", "n")
-        chat = self._find_chat(params)
+        params, renderer, syntax = self._tools.prepare_request(params, getattr(self._roles, params.model).renderer)
+        chat = self._find_chat(params, renderer)
         limit = min(params.max_tokens or self._max_tokens, self._max_tokens)
-        chat.set_messages(params.messages)
+        chat.set_messages(params.messages, renderer)
         self._speaking.add(chat)
         try:
             turn = await chat.say(stop=params.stop or None, max_tokens=limit)
@@ -171,12 +175,17 @@ class Rollout:
             raise BadRequest(f"the model gave no answer: {turn.completion.failure}", status=500, code="no_answer")
         stopped = stop_in(turn.text, params.stop)
         text = turn.text if stopped is None else turn.text[: stopped[0]]
-        return Reply(text=text, finish=turn.finish, prompt_tokens=len(turn.prompt_ids), completion_tokens=turn.tokens)
+        reply = Reply(text=text, finish=turn.finish, prompt_tokens=len(turn.prompt_ids), completion_tokens=turn.tokens)
+        if syntax is None or turn.finish != "stop":  # a reply that was cut has no calls
+            return reply
+        beside, calls = self._tools.read_reply(turn, text, params, syntax)
+        return replace(reply, text=beside, calls=calls, finish="tool_calls") if calls else reply
 
-    def _find_chat(self, params: RequestParams) -> Conversation:
-        """The longest conversation that the messages begin with, else a new one."""
+    def _find_chat(self, params: RequestParams, renderer: Rendering) -> Conversation:
+        """The longest conversation, with the same tools, that the messages begin with; else a new one."""
         messages, chats = list(params.messages), self.chats[params.model]
-        known = [c for c in chats if c not in self._speaking and messages[: len(c.messages)] == c.messages]
+        idle = [c for c in chats if c not in self._speaking and c.renderer is renderer]
+        known = [c for c in idle if messages[: len(c.messages)] == c.messages]
         if known:
             return max(known, key=lambda chat: len(chat.messages))
         role = getattr(self._roles, params.model)

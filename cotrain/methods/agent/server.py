@@ -65,7 +65,7 @@ class AgentServer:
         if rollout is None:
             return _refusal(BadRequest("the key is of no rollout that is played; send api_key", status=401))
         try:
-            params = read_chat(await request.body())
+            params = read_chat(await request.body(), tools=True)
             answer = asyncio.wrap_future(rollout.ask(params))
             while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
                 if await request.is_disconnected():
@@ -99,15 +99,26 @@ def _usage(reply: Reply) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
 
+def _message(reply: Reply) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.calls:
+        texts = [{**call["function"], "arguments": json.dumps(call["function"]["arguments"])} for call in reply.calls]
+        calls = [{**call, "function": text} for call, text in zip(reply.calls, texts, strict=True)]
+        message |= {"content": reply.text or None, "tool_calls": calls}
+    return message
+
+
 def _whole_answer(head: dict[str, Any], reply: Reply) -> Response:
-    message = {"role": "assistant", "content": reply.text, "refusal": None}
+    message = {**_message(reply), "refusal": None}
     choice = {"index": 0, "message": message, "finish_reason": reply.finish, "logprobs": None}
     return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": _usage(reply)})
 
 
 def _stream_of(head: dict[str, Any], reply: Reply, usage: bool) -> Response:
     """The whole answer in one piece, for clients that ask for a stream."""
-    whole = {"role": "assistant", "content": reply.text}
+    whole = _message(reply)
+    for index, call in enumerate(whole.get("tool_calls", ())):
+        call["index"] = index
     chunks: list[dict[str, Any]] = [
         {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}]}
         for delta, finish in ((whole, None), ({}, reply.finish))
