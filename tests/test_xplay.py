@@ -11,6 +11,7 @@ import pytest
 from cotrain import api
 from cotrain.cli import main
 from cotrain.config.override import override
+from cotrain.config.remote import remote
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Episode, Sampling, Trace
@@ -231,7 +232,7 @@ def test_stored_verifiers_review_the_runs_own_rollouts(tmp_path, capsys):
 
 
 @pytest.mark.whole
-def test_references_review_the_same_rollouts(tmp_path, capsys):
+def test_references_review_the_same_rollouts(tmp_path, capsys, monkeypatch):
     run = tmp_path / "run"
     api.run(override(tango(steps=2, warmup=1, reviews=2, tasks=EASY, seed=0, **SMALL), BRIEF), run, checkpoint_every=1)
     capsys.readouterr()
@@ -243,6 +244,11 @@ def test_references_review_the_same_rollouts(tmp_path, capsys):
     assert main([*words, "http://127.0.0.1:9/v1"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "expected the name of one of its models behind '#'" in line
+    with monkeypatch.context() as patched:  # a server that is gone
+        patched.setattr(reviewed, "frozen", lambda model: remote("http://127.0.0.1:9/v1", "judge", deadline=0.2))
+        assert main([*words, "http://127.0.0.1:9/v1#judge"]) != 0
+    [line] = capsys.readouterr().err.splitlines()
+    assert "requests to policy 'outside_judge' had no answer" in line and "'judge'" in line
     assert not (run / "reviewed.json").exists()
     assert main([*words, "embedded-checker", TINY]) == 0
     printed = capsys.readouterr().out

@@ -51,14 +51,15 @@ def refuse_unmeasured(where: str, episodes: Sequence[Episode], set_aside: Mappin
     refuse_mass_failure(where, [e for e in episodes if e.failure != TOO_LONG] or episodes, set_aside)
 
 
-def refuse_silence(step: int, handles: Iterable[PolicyHandle], outside: Mapping[str, float]) -> None:
-    """A server that is gone is not to be trained without. ``outside``: what the policies counted in this step."""
+def refuse_silence(where: str, handles: Iterable[PolicyHandle], outside: Mapping[str, float]) -> None:
+    """A server that is gone is not to be trained without, nor measured. ``outside``: what the policies counted
+    ``where``."""
     for handle in handles:
         answers, failed = (outside.get(f"{handle.name}/remote/{what}", 0.0) for what in ("answers", "failed"))
         if failed > PROPORTION_OF_FAILURES * answers:
             raise TooManyFailures(
-                f"step {step}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer; bring "
-                f"back the server of {handle.spec.model!r} and resume"
+                f"{where}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer; bring "
+                f"back the server of {handle.spec.model!r}, and resume or ask again"
             )
 
 

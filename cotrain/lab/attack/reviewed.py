@@ -87,7 +87,8 @@ def review_rollouts(
         known = "" if references else " whose truth is known"
         raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver{known}")
     for step, drawn in samples:
-        say(f"step {step + 1}: {len(drawn.right)} solutions, {drawn.right.count(True)} are right")
+        unknown = f", of {some} nobody knows" if (some := drawn.right.count(None)) else ""
+        say(f"step {step + 1}: {len(drawn.right)} solutions, {drawn.right.count(True)} are right{unknown}")
     all_drawn, own_places = [drawn for _, drawn in samples], [point_of_step[step] for step, _ in samples]
     cells, outcomes = judged_cells(judges, all_drawn, tasks, "reviewed/{}", role, SHOWN, device, say)
     figures = {

@@ -40,7 +40,7 @@ from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
 from cotrain.text.parsers import Solution
 from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
-from cotrain.train.refusals import refuse_unmeasured
+from cotrain.train.refusals import refuse_silence, refuse_unmeasured
 
 FILE, FORMAT = "xplay.json", 1
 PAIR_STATISTICS: dict[str, Statistic] = {**rate_statistics(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
@@ -147,6 +147,7 @@ def judged_cells(
         outcomes.append([])
         for i, mine in enumerate(drawn):
             said = judge_attempts(player, judge, tasks, mine.attempts, split=split.format(i), pace=pace)
+            refuse_silence("xplay", trainer.policies, trainer.policies.outside_counts())
             outcomes[-1].append(said)
             cells.append({"generator": i, "verifier": place, **pair_figures(mine, said, names)})
         who = point.model or f"verifier of {point.run} after step {point.step}"
