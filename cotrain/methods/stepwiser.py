@@ -7,10 +7,10 @@ clip-higher: with two possible verdicts, reviews soon agree and teach nothing). 
 larger class of judging prompts; here the step verdicts of a problem are drawn so that as many right as wrong steps
 count, and a solution without a drawn step is not reviewed.
 
-Controls are parameters: ``labels="absolute"|"relative"|"ratio"|"oracle"`` ("oracle" is the truth of the steps: the
-ceiling), ``balance=False`` counts every step, ``clip=(0.2, 0.2)`` drops clip-higher, ``generator="trained"`` trains the
-solver beside the judge (GRPO on the outcome; it never sees the verdicts, and the labels then follow its current
-weights).
+Controls are parameters: ``labels="absolute"|"relative"|"ratio"|"oracle"|"answer"`` ("oracle" is the truth of the steps:
+the ceiling; "answer" counts the verdict on the answer alone, without continuations), ``balance=False`` counts every
+step, ``clip=(0.2, 0.2)`` drops clip-higher, ``generator="trained"`` trains the solver beside the judge (GRPO on the
+outcome; it never sees the verdicts, and the labels then follow its current weights).
 
 Unlike the paper, one review judges all steps of a solution and its answer, where the paper asks once for each chunk and
 shows no later one; labels are made anew at each step instead of once; 8 continuations stand for 16. Left out:
@@ -30,7 +30,6 @@ from cotrain import solve_then_verify
 from cotrain.rollout.monte_carlo import (
     ALPHA,
     GAMMA,
-    Labels,
     balanced_places,
     completer_role,
     share_right,
@@ -38,6 +37,7 @@ from cotrain.rollout.monte_carlo import (
     review_verdicts,
 )
 
+StepLabels = Literal["absolute", "relative", "ratio", "oracle", "answer"]
 COUNTED = Finding[list[int]]("counted", list[int], "the steps whose labels count, by index")
 
 
@@ -49,7 +49,7 @@ async def judge_steps(
     samples: Positive = 4,
     reviews: Positive = 4,
     rollouts: Positive = 8,
-    labels: Labels = "relative",
+    labels: StepLabels = "relative",
     alpha: float = ALPHA,
     gamma: float = GAMMA,
     balance: bool = True,
@@ -63,8 +63,14 @@ async def judge_steps(
     if len({CORRECT.known(s) for s in graded}) < 2:
         return
     readable = [s for s in graded if s.parsed.ok]
-    labels_by_id = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, alpha=alpha, gamma=gamma)
-    places = [(name, k) for name, step_labels_of in labels_by_id.items() for k in range(len(step_labels_of))]
+    if labels == "answer":
+        labels_by_id = {s.id: [False] * len(s.parsed.steps) + [CORRECT.known(s)] for s in readable}
+        places = [(s.id, len(s.parsed.steps)) for s in readable]
+    else:
+        labels_by_id = await step_labels(
+            task, roles, readable, kind=labels, rollouts=rollouts, alpha=alpha, gamma=gamma
+        )
+        places = [(name, k) for name, step_labels_of in labels_by_id.items() for k in range(len(step_labels_of))]
     counted: Sequence[int] = range(len(places))
     if balance:
         counted = balanced_places(
@@ -91,7 +97,7 @@ def stepwiser(
     rollouts: int = 8,  # continuations of a beginning
     verifier_lr: float = 2e-4,  # learning rate of the judge
     clip: tuple[float, float] = (0.2, 0.28),  # lower and upper clip of its ratio
-    labels: Labels = "relative",  # of steps, see ``rollout/monte_carlo.py``
+    labels: StepLabels = "relative",  # of steps, see ``rollout/monte_carlo.py``
     alpha: Share = ALPHA,  # α of the labels
     gamma: Share = GAMMA,  # γ of the labels
     balance: bool = True,  # count as many right as wrong steps

@@ -91,6 +91,17 @@ def test_stepwiser_pays_for_as_many_right_as_wrong_steps():
 
 
 @pytest.mark.whole
+def test_stepwiser_without_labels_pays_for_the_verdict_on_the_answer_alone():
+    episodes = CoTrainer(stepwiser(**SMALL, labels="answer")).step().episodes
+    traces = {str(t.address): t for episode in episodes for t in episode.traces}
+    reviews = [t for t in traces.values() if t.role == "verifier" and "final" in t.parsed]
+    assert reviews and not any(t.role == "completer" for t in traces.values())
+    for review in reviews:
+        correct = traces[review.parent].truth["correct"]
+        assert signals(review) == {"match": float(review.parsed["final"] == correct)}
+
+
+@pytest.mark.whole
 def test_genprm_keeps_only_agreeing_reviews_that_pass_the_filter():
     count, trainer = 0, CoTrainer(genprm(**SMALL, rollouts=3, reviews=3))
     for episode in [e for _ in range(3) for e in trainer.step().episodes]:
