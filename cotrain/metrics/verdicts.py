@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -96,43 +96,6 @@ def belief_gap(sums: Sums) -> Array:
     """The gap: verdicts CORRECT minus solutions that are right, over readable reviews; positive where a judge is too
     kind."""
     return ratio(sums["said"] - sums["believable"], sums["parsed"])
-
-
-# -- Two judges on the same solutions: how much kinder is the first, and do they agree? The second may be the truth.
-
-
-def pair_counts(pairs: Sequence[tuple[bool | None, bool | None]]) -> dict[str, float]:
-    """Counts of (what the first judge says, what the second one says), True for right: how many solutions ``both`` call
-    right, the ``first`` or the ``second`` alone, or ``neither``. None, nothing readable, leaves a solution out."""
-    counts = dict.fromkeys(PAIR_CELLS, 0.0)
-    for first, second in pairs:
-        if first is not None and second is not None:
-            counts["both" if first and second else "first" if first else "second" if second else "neither"] += 1.0
-    return counts
-
-
-def called_right_gap(sums: Sums) -> Array:
-    """The share that the first judge calls right minus the share that the second one does."""
-    return ratio(sums["first"] - sums["second"], np.sum([sums[cell] for cell in PAIR_CELLS], axis=0))
-
-
-def cohen_kappa(sums: Sums) -> Array:
-    """Cohen's κ (Cohen 1960): agreement beyond what the two shares of "right" give by chance, 0 for chance and 1 for
-    full agreement; NaN where chance alone agrees always."""
-    n = np.sum([sums[cell] for cell in PAIR_CELLS], axis=0)
-    first, second, agree = sums["both"] + sums["first"], sums["both"] + sums["second"], sums["both"] + sums["neither"]
-    chance = first * second + (n - first) * (n - second)
-    return ratio(n * agree - chance, n * n - chance)
-
-
-PAIR_CELLS = ("both", "first", "second", "neither")
-PAIR_FIGURES: Mapping[str, Share | Bounded] = {
-    "called_right": Share("both first", " ".join(PAIR_CELLS)),
-    "reference_called_right": Share("both second", " ".join(PAIR_CELLS)),
-    "gap": Bounded(called_right_gap, -1.0, 1.0, frozenset(PAIR_CELLS)),
-    "agreement": Share("both neither", " ".join(PAIR_CELLS)),
-    "kappa": Bounded(cohen_kappa, -1.0, 1.0, frozenset(PAIR_CELLS)),
-}
 
 
 def unanimous_share(verdicts: Sequence[Sequence[bool]]) -> float | None:

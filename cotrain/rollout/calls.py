@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ from cotrain.rollout.idle_loop import pausing_engine
 from cotrain.rollout.role import Turn
 from cotrain.text.nonce import wrap_text
 from cotrain.text.parsers import behind_thoughts
-from cotrain.text.render import Renderer
+from cotrain.text.render import PLACEHOLDER, Renderer
 from cotrain.text.request_params import function_call
 
 Tool = Callable[..., Awaitable[object]]
@@ -117,7 +118,40 @@ SYNTAXES: dict[str, Syntax] = {  # of models that were taught to call, by the na
 }
 
 
-def find_syntax(renderer: Renderer) -> Syntax:
+class ToolRenderer(Renderer):
+    """A model's renderer, of prompts in which its chat template describes these functions, which are as in OpenAI's
+    protocol. Raises ModelError for a template that describes none, and where a description holds the text of a control
+    token."""
+
+    def __init__(self, renderer: Renderer, tools: Sequence[Any] = ()) -> None:
+        vars(self).update(vars(renderer))
+        if renderer._template is None:
+            raise ModelError("it has no chat template")
+        self._template, self._layouts = copy(renderer._template), {}
+        self._template.tools = list(tools)
+        question = [("user", "")]
+        if tools and self._template.render(question, opening=True) == renderer._template.render(question, opening=True):
+            raise ModelError("its chat template describes no tools")
+        written = json.dumps(tools, ensure_ascii=False)
+        for control in filter(None, map(self.token_text, sorted(self._forbidden))):
+            if control in written:
+                raise ModelError(f"a tool's description holds {control!r}, a control token of the model; take it out")
+
+    def write_calls(self, content: str, calls: Sequence[Any]) -> str:
+        """An assistant's turn with calls of tools, as the content that makes the chat template write the same. Raises
+        ModelError for a template that cannot write them so."""
+        assert self._template is not None
+        turns, mark = [("user", "")], PLACEHOLDER.format(1)
+        before, _, after = self._template.render([*turns, ("assistant", mark)], opening=False).partition(mark)
+        text = self._template.render([*turns, ("assistant", content)], opening=False, calls=calls)
+        if text == self._template.render([*turns, ("assistant", content)], opening=False):
+            raise ModelError("its chat template writes no calls of tools")
+        if not (text.startswith(before) and text.endswith(after) and len(text) >= len(before + after)):
+            raise ModelError(f"its chat template writes calls of tools as {text.removeprefix(before)[:80]!r}")
+        return text[len(before) : len(text) - len(after)]
+
+
+def find_syntax(renderer: ToolRenderer) -> Syntax:
     """The one in which the chat template writes calls. Raises ModelError where it is none of ``SYNTAXES``."""
     written = renderer.write_calls("", [function_call("call_0", "f", {"x": 1})])
     for syntax in SYNTAXES.values():

@@ -109,7 +109,7 @@ class Conversation:
     def set_messages(self, messages: Sequence[Message], renderer: Rendering) -> None:
         """All that its next turn is to answer, in the place of what was said so far: for an agent that sends whole
         conversations. Where they do not begin with the tokens so far, the turn begins a training sequence.
-        ``renderer``: the role's, or one of the same tokens that describes tools (``Renderer.with_tools``)."""
+        ``renderer``: the role's, or one of the same tokens that describes tools (``ToolRenderer``)."""
         self._refuse_while_speaking()
         self.renderer = renderer
         self.messages, self._open, self._answer = list(messages), False, ()

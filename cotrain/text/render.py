@@ -25,10 +25,8 @@ marks cannot be told from contents that imitate them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 _MARK = ("\ue000", "\ue001")  # around the number of a hidden control token
 _PAD = "\t"  # set around a placeholder to see whether the template trims contents
 _MARKED = re.compile(f"{_MARK[0]}(\\d+){_MARK[1]}")
-_PLACEHOLDER = "content{}placeholder"
+PLACEHOLDER = "content{}placeholder"
 _BEFORE = 256  # characters that are encoded in front of a text
 _ANCHORS = ("\n", ".", "a")  # and what is where its tokens would grow together with them
 
@@ -200,39 +198,6 @@ class Renderer:
             self._template.now = moment
             self._layouts.clear()
 
-    # -- tools
-
-    def with_tools(self, tools: Sequence[Any]) -> Renderer:
-        """The same, for prompts in which the chat template describes these functions, which are as in OpenAI's
-        protocol. Raises ModelError for a template that describes none, and where a description holds the text of a
-        control token."""
-        described, question = copy(self), [("user", "")]
-        described._template, described._layouts = copy(self._template), {}
-        if self._template is None or described._template is None:
-            raise ModelError("it has no chat template")
-        described._template.tools = list(tools)
-        if self._template.render(question, opening=True) == described._template.render(question, opening=True):
-            raise ModelError("its chat template describes no tools")
-        written = json.dumps(tools, ensure_ascii=False)
-        for control in filter(None, map(self.token_text, sorted(self._forbidden))):
-            if control in written:
-                raise ModelError(f"a tool's description holds {control!r}, a control token of the model; take it out")
-        return described
-
-    def write_calls(self, content: str, calls: Sequence[Any]) -> str:
-        """An assistant's turn with calls of tools, as the content that makes the chat template write the same. Raises
-        ModelError for a template that cannot write them so."""
-        if self._template is None:
-            raise ModelError("it has no chat template")
-        turns, mark = [("user", "")], _PLACEHOLDER.format(1)
-        before, _, after = self._template.render([*turns, ("assistant", mark)], opening=False).partition(mark)
-        text = self._template.render([*turns, ("assistant", content)], opening=False, calls=calls)
-        if text == self._template.render([*turns, ("assistant", content)], opening=False):
-            raise ModelError("its chat template writes no calls of tools")
-        if not (text.startswith(before) and text.endswith(after) and len(text) >= len(before + after)):
-            raise ModelError(f"its chat template writes calls of tools as {text.removeprefix(before)[:80]!r}")
-        return text[len(before) : len(text) - len(after)]
-
     # -- ids → text
 
     def token_text(self, token: int) -> str:
@@ -258,7 +223,7 @@ class Renderer:
         for i, token in enumerate(after):
             if token in self._control:
                 own = self._decoder.raw_text(after[:i])
-                self._repeats = any(_PLACEHOLDER.format(k) in own for k in range(2))
+                self._repeats = any(PLACEHOLDER.format(k) in own for k in range(2))
                 return slot, (token,) if self._repeats else tuple(after[: i + 1])
         if self.tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer has no end-of-sequence token and its chat template no end-of-turn token")
@@ -295,7 +260,7 @@ class Renderer:
         return layout
 
     def _template_layout(self, template: ChatTemplate, roles: tuple[str, ...], opening: bool) -> _Layout | str:
-        marks = [_PLACEHOLDER.format(i) for i in range(len(roles))]
+        marks = [PLACEHOLDER.format(i) for i in range(len(roles))]
         turns = [(role, _PAD + mark + _PAD) for role, mark in zip(roles, marks, strict=True)]
         try:
             text = template.render(turns, opening=opening)

@@ -11,7 +11,7 @@ to ``reviewed.json`` in the run. Left out: solutions that do not parse, which no
 not be graded.
 
 A reference is a model from outside that reviews the same solutions, those of problems without an answer too. Of the
-verifier of a step and each reference ``metrics/verdicts.py: PAIR_FIGURES`` are written, which need no truth, over the
+verifier of a step and each reference ``PAIR_FIGURES`` are written, which need no truth, over the
 solutions that both could judge; and the same of each judge and the truth, where it is known.
 """
 
@@ -22,6 +22,8 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cotrain.config.policies import Program, frozen
 from cotrain.config.recipe import Recipe
@@ -34,8 +36,7 @@ from cotrain.lab.attack.matrix import LETTERS, MatrixCells, estimate_json, matri
 from cotrain.lab.attack.play import judging_role
 from cotrain.lab.attack.tables import Attempt, AttemptOutcome
 from cotrain.lab.attack.xplay import REFERENCE, DrawnSolutions, RunPoint, Say, judged_cells, points_of, solved_share
-from cotrain.metrics.clusters import make_figure
-from cotrain.metrics.verdicts import PAIR_FIGURES, pair_counts
+from cotrain.metrics.clusters import Array, Bounded, Share, Sums, make_figure, ratio
 from cotrain.models.load import model_directory
 from cotrain.rollout import common_roles
 from cotrain.rollout.role import Role
@@ -150,6 +151,43 @@ def compare_judges(
             figures = {name: estimate_json(make_figure(counts, one, n)) for name, one in PAIR_FIGURES.items()}
             pairs.append({"generator": i, "verifier": verifier, "reference": reference, **figures, "n": n})
     return pairs
+
+
+# -- Two judges on the same solutions: how much kinder is the first, and do they agree? The second may be the truth.
+
+
+def pair_counts(pairs: Sequence[tuple[bool | None, bool | None]]) -> dict[str, float]:
+    """Counts of (what the first judge says, what the second one says), True for right: how many solutions ``both`` call
+    right, the ``first`` or the ``second`` alone, or ``neither``. None, nothing readable, leaves a solution out."""
+    counts = dict.fromkeys(PAIR_CELLS, 0.0)
+    for first, second in pairs:
+        if first is not None and second is not None:
+            counts["both" if first and second else "first" if first else "second" if second else "neither"] += 1.0
+    return counts
+
+
+def called_right_gap(sums: Sums) -> Array:
+    """The share that the first judge calls right minus the share that the second one does."""
+    return ratio(sums["first"] - sums["second"], np.sum([sums[cell] for cell in PAIR_CELLS], axis=0))
+
+
+def cohen_kappa(sums: Sums) -> Array:
+    """Cohen's κ (Cohen 1960): agreement beyond what the two shares of "right" give by chance, 0 for chance and 1 for
+    full agreement; NaN where chance alone agrees always."""
+    n = np.sum([sums[cell] for cell in PAIR_CELLS], axis=0)
+    first, second, agree = sums["both"] + sums["first"], sums["both"] + sums["second"], sums["both"] + sums["neither"]
+    chance = first * second + (n - first) * (n - second)
+    return ratio(n * agree - chance, n * n - chance)
+
+
+PAIR_CELLS = ("both", "first", "second", "neither")
+PAIR_FIGURES: Mapping[str, Share | Bounded] = {
+    "called_right": Share("both first", " ".join(PAIR_CELLS)),
+    "reference_called_right": Share("both second", " ".join(PAIR_CELLS)),
+    "gap": Bounded(called_right_gap, -1.0, 1.0, frozenset(PAIR_CELLS)),
+    "agreement": Share("both neither", " ".join(PAIR_CELLS)),
+    "kappa": Bounded(cohen_kappa, -1.0, 1.0, frozenset(PAIR_CELLS)),
+}
 
 
 def played_steps(directory: Path | str, points: Sequence[RunPoint]) -> dict[int, int]:

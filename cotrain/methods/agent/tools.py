@@ -13,7 +13,7 @@ from typing import Any
 
 from cotrain.core.errors import ModelError
 from cotrain.core.notes import CALLS
-from cotrain.rollout.calls import Syntax, find_syntax, read_calls
+from cotrain.rollout.calls import Syntax, ToolRenderer, find_syntax, read_calls
 from cotrain.rollout.role import Turn
 from cotrain.text.chat_template import Message
 from cotrain.text.render import Renderer, Rendering
@@ -24,7 +24,7 @@ class ToolMessages:
     """What was called so far."""
 
     def __init__(self) -> None:
-        self._describing: dict[str, tuple[Renderer, Syntax]] = {}  # by model and tools
+        self._describing: dict[str, tuple[ToolRenderer, Syntax]] = {}  # by model and tools
         self._sampled: dict[str, tuple[CallingMessage, str]] = {}  # by the id of the first call, with the sampled text
         self._outcomes: dict[str, list[str]] = {}  # of the calls in a training sequence
 
@@ -38,22 +38,23 @@ class ToolMessages:
         try:
             if not isinstance(renderer, Renderer):
                 raise ModelError("it has no chat template")
-            params = replace(params, messages=tuple(self._write_calls(one, renderer) for one in params.messages))
+            writer = ToolRenderer(renderer)
+            params = replace(params, messages=tuple(self._write_calls(one, writer) for one in params.messages))
             if not params.tools:
                 return params, renderer, None
             key = json.dumps([params.model, params.tools])
             if key not in self._describing:
-                self._describing[key] = renderer.with_tools(params.tools), find_syntax(renderer)
+                self._describing[key] = ToolRenderer(renderer, params.tools), find_syntax(writer)
             describing, syntax = self._describing[key]
             return params, describing, syntax if params.calls else None
         except ModelError as error:
             raise BadRequest(f"model {params.model!r} cannot take these tools: {error}", "tools") from error
 
-    def _write_calls(self, message: Message, renderer: Renderer) -> Message:
+    def _write_calls(self, message: Message, writer: ToolRenderer) -> Message:
         if not isinstance(message, CallingMessage):
             return message
         sent, text = self._sampled.get(message.calls[0]["id"], (None, ""))
-        return Message("assistant", text if message == sent else renderer.write_calls(message.content, message.calls))
+        return Message("assistant", text if message == sent else writer.write_calls(message.content, message.calls))
 
     def read_reply(
         self, turn: Turn, text: str, params: RequestParams, syntax: Syntax
