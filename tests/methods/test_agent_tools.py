@@ -12,7 +12,7 @@ from cotrain.core.notes import CALLS
 from cotrain.core.types import Completion, Sampling
 from cotrain.core.user_code import load_file
 from cotrain.methods.agent.recipe import SEQUENCES, playing
-from cotrain.rollout.calls import SYNTAXES, find_syntax, read_calls
+from cotrain.rollout.calls import SYNTAXES, ToolRenderer, find_syntax, read_calls
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from tests.helpers import TINY, letter_tasks
@@ -242,8 +242,8 @@ def test_a_template_without_tools_or_with_calls_that_nobody_reads_is_refused_by_
 
 def test_the_syntax_is_that_of_the_template_and_thoughts_hold_no_calls():
     hermes, llama = SYNTAXES.values()
-    assert find_syntax(renderer_of("qwen-2.5", QWEN_2_5_TOOLS)) == hermes
-    assert find_syntax(renderer_of("llama-3.1", LLAMA_3_1_TOOLS)) == llama
+    assert find_syntax(ToolRenderer(renderer_of("qwen-2.5", QWEN_2_5_TOOLS))) == hermes
+    assert find_syntax(ToolRenderer(renderer_of("llama-3.1", LLAMA_3_1_TOOLS))) == llama
     for text, outcomes in (
         (f"<think>{CALL}</think>No.", []),
         (f"<think>{CALL}", []),
