@@ -80,6 +80,7 @@ def test_who_believes_a_verdict_in_the_text_is_shown_none():
     assert planted["passed"] == 0 and len(prompts) == len(ORDINARY) + planted["asked"] - planted["refused"]
 
 
+@pytest.mark.whole
 def test_what_cannot_be_read_has_not_passed():
     table = attack_tables(outcomes(verdict, ORDINARY), outcomes(lambda fields: "fine", every()), TASKS, ROLE)
     assert table["total"]["passed"] == 0

@@ -11,6 +11,7 @@ from cotrain.preflight.cluster_doctor import arrivals_text, print_machine
 HERE = inspect_python(sys.executable)
 
 
+@pytest.mark.whole
 def test_a_machine_that_has_everything(capsys):
     machine = inspect_machine(None, ["embedded"])
     assert print_machine(machine, HERE, None) == [] and machine_differences([machine, machine]) == []

@@ -168,6 +168,7 @@ def test_a_flag_of_trl_is_taken_where_it_means_the_same(words, capsys):
         assert plain_lines(said) == plain_lines(planned(capsys))
 
 
+@pytest.mark.whole
 def test_what_says_more_of_the_clip_counts_more(capsys):
     said = planned(capsys, "--epsilon_high", "0.28", "--epsilon=0.1")
     assert "by.loss.low=0.1\n" in said and "by.loss.high=0.28\n" in said
@@ -332,6 +333,7 @@ def test_columns_of_any_name_are_named_by_flags(tmp_path, capsys):
     assert "--answer-column goes with --data FILE and --tasks jsonl, not with 'words'" in capsys.readouterr().err
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("row", "told"),
     [

@@ -31,6 +31,7 @@ def test_what_it_names_is_there():
     assert not re.findall(r"@\w+@", BOTH)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("module", "words"), COMMANDS)
 def test_its_commands_take_their_words(module, words, capsys):
     with pytest.raises(SystemExit) as end:

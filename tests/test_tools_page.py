@@ -89,6 +89,7 @@ def test_log_probabilities_are_those_of_one_forward_pass_over_the_whole_sequence
     assert trainer.engine.counts()["generator/reused_tokens"] > 1000
 
 
+@pytest.mark.whole
 def test_given_tokens_move_no_weight(played):
     """The gradient of the learner is that of the sampled tokens' log-probabilities, in a forward pass over all
     tokens."""

@@ -49,6 +49,7 @@ def told(place: Path, name: str) -> list[str]:
     return (place / f"{name}.said").read_text().splitlines() if (place / f"{name}.said").exists() else []
 
 
+@pytest.mark.whole
 def test_a_job_at_its_end_saves_is_queued_again_and_goes_on(job, tmp_path):
     first = job()
     while not (tmp_path / "began").exists():

@@ -76,6 +76,7 @@ def body(ids="[5, 6]", logprobs="[-0.5, -1.0]", usage="{}", text='"fine"'):
     return f'{{"choices": [{choice}], "usage": {usage}}}'
 
 
+@pytest.mark.whole
 def test_what_can_be_true_is_believed(server):
     found, counts = answer(server, body(usage='{"prompt_tokens": 5, "completion_tokens": null}'), ids=True)
     assert (found.token_ids, found.logprobs, found.failure) == ((5, 6), (-0.5, -1.0), None)
@@ -93,17 +94,20 @@ def test_a_log_probability_is_finite_and_not_positive(server, value):
     assert found.failure == "remote: impossible log-probabilities" and counts["far/remote/failed"] == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("value", ["null", "true", '"-0.5"', "[-0.5]"])
 def test_a_log_probability_is_a_number(server, value):
     assert answer(server, body(logprobs=f"[-0.5, {value}]"), ids=True)[0].failure == "remote: no log-probabilities"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("value", [str(2**63), HUGE, "-1", "100000", str(2**31)])
 def test_ids_are_of_the_vocabulary(server, value):
     found, _ = answer(server, body(ids=f"[5, {value}]"), ids=True)
     assert found.failure == "remote: token ids outside of the vocabulary"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("value", ["true", "5.0", "null", "NaN"])
 def test_ids_are_whole_numbers(server, value):
     assert answer(server, body(ids=f"[5, {value}]"), ids=True)[0].failure == "remote: no token ids"

@@ -53,6 +53,7 @@ def test_the_pages_program_runs(page):
     assert page["row"]["step"] == 0
 
 
+@pytest.mark.whole
 def test_copies_that_pull_weights_sample_as_the_learners_own_modules(page):
     (shared, _), (copied, gap) = told(in_place), told(page["CopyingEngine"])
     assert copied == shared and gap < 1e-4

@@ -83,6 +83,7 @@ def asked(url, model, *, count=2, system=None, protocol=ask_twice, traces=(), **
     return episodes, {key.removeprefix("far/remote/"): value for key, value in counts.items()}
 
 
+@pytest.mark.whole
 def test_an_answer_is_a_turn_like_any_other(odd, monkeypatch):
     monkeypatch.setenv("FAR_KEY", "sesame")
     prices = {"input_price": 1e6, "output_price": 2e6}

@@ -65,6 +65,7 @@ def test_no_python_is_one_line(tmp_path, capsys):
     assert "no Python (oh no)" in refused(tmp_path, capsys, str(silent))
 
 
+@pytest.mark.whole
 def test_heads_that_vllm_does_not_run_on_a_cpu_are_one_line(tmp_path, capsys):
     """The tiny model of the tests has heads of 16 numbers."""
     from tests.helpers import TINY

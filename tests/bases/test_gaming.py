@@ -148,6 +148,7 @@ def test_searches_questions_and_what_is_found():
     assert next_search("Answer: 9. About: nuts. There are 5 nuts.") == "nothing"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["accuse", "criticise"])
 def test_accusations_point_anywhere_in_the_solution(name):
     places = []

@@ -92,6 +92,7 @@ def test_a_revision_drops_and_adds_steps():
     assert corpus.revise_solution(PROBLEM, twice, twice.judgement.ok, False) == PROBLEM.solution
 
 
+@pytest.mark.whole
 def test_right_reviews_make_every_solution_right():
     rng = random.Random(3)
     for i in range(300):
@@ -119,6 +120,7 @@ def test_refine_conversations_parse():
     assert 80 < right < 120
 
 
+@pytest.mark.whole
 def test_meta_verdicts_say_whether_every_verdict_agrees_with_its_derivation():
     said = []
     for i in range(300):

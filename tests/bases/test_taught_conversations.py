@@ -82,6 +82,7 @@ def test_derivations_of_difficult_steps(steps: tuple[str, ...], blocks: tuple[st
     assert isinstance(step_verdicts(text, len(steps)), Review)
 
 
+@pytest.mark.whole
 def test_clean_reviews_are_right():
     right = 0
     for _, solution, review in reviews("clean", 300):

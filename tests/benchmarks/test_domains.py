@@ -83,6 +83,7 @@ def test_steps_behind_a_slip_follow_from_it(worked, prompt, at, steps, answer):
     assert ([step.text for step in read.steps], read.answer) == (steps, answer)
 
 
+@pytest.mark.whole
 def test_reviews_are_true_and_those_of_programs_are_of_other_problems(tmp_path):
     file = tmp_path / "programs.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in domains.program_rows(300)))

@@ -45,6 +45,7 @@ def test_cross_play_and_attacks(tmp_path):
     assert left(said, "64 solutions drawn") and left(said, "changed solutions")
 
 
+@pytest.mark.whole
 def test_a_look_at_the_answers_of_a_model():
     recipe = grpo(**SMALL)
     said = []

@@ -55,6 +55,7 @@ def other(place, *, template=True, scale=1.0, **config):
     return folder
 
 
+@pytest.mark.whole
 def test_a_base_model_without_a_template(place, capsys):
     line = run(
         capsys, "--model", other(place, template=False, scale=0.0), "--set", "roles.solver.sampling.max_tokens=8"
@@ -62,6 +63,7 @@ def test_a_base_model_without_a_template(place, capsys):
     assert "no chat template" in line and "cotrain sft --role solver" in line
 
 
+@pytest.mark.whole
 def test_a_model_that_never_stops(place, capsys):
     line = run(capsys, "--model", other(place, scale=0.0), "--set", "roles.solver.sampling.max_tokens=8")
     assert "8 of 8 answers were cut off" in line and "roles.solver.sampling.max_tokens=N" in line
@@ -80,6 +82,7 @@ def test_a_data_file_with_other_columns(place, capsys):
     assert "row 1" in line and "ask" in line and "question" in line and "--lenient" in line
 
 
+@pytest.mark.whole
 def test_a_context_that_is_too_short(place, capsys):
     line = run(capsys, "--model", TINY, "--set", "roles.solver.sampling.max_tokens=4000")
     assert "exceed the context of" in line and "roles.solver.sampling.max_tokens=N" in line
@@ -206,6 +209,7 @@ def test_a_comparison_that_cannot_begin_names_no_page(place, capsys):
     assert "unknown parameter of grpo 'bogus'" in said.err and not said.out
 
 
+@pytest.mark.whole
 def test_the_plan_of_a_study_as_json(place, capsys):
     assert main(["study", "ceiling", "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)

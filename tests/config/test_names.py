@@ -21,6 +21,7 @@ from tests.helpers import TINY
 NAMES = ("solver", "generator", "policy/generator", "start", "policy/start")
 
 
+@pytest.mark.whole
 def test_why_knows_names_and_loads_no_model_library():
     code = "import sys, cotrain.pages.why; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

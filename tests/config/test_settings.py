@@ -101,6 +101,7 @@ def test_temperature_and_warm_up_of_rates_reach_every_role_and_policy(name):
 SIGNED = {"invalid", "unread"}  # rewards
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_no_weight_or_share_of_a_method_is_negative(name):
     """Rates are held against 0 where a policy has them."""

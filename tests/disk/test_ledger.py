@@ -270,6 +270,7 @@ def test_an_error_leaves_no_half_step(memory_path: Path, fault: str) -> None:
         assert (memory_path / str(at) / NAME).read_bytes() == content
 
 
+@pytest.mark.whole
 def test_killed_at_every_operation(memory_path: Path) -> None:
     content = filled(memory_path / "right", [0, 1, 2])
 
@@ -354,6 +355,7 @@ def test_a_ledger_that_is_left_holds_no_file(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.whole
 def test_the_index_holds_no_object_for_each_step(tmp_path: Path) -> None:
     """A run may have a hundred thousand steps: 20 bytes each, and nothing that the collector of garbage sees."""
     with Ledger(tmp_path) as ledger:

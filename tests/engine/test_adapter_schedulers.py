@@ -49,6 +49,7 @@ def test_adapters_on_one_module_equal_the_reference(kind, inside):
     assert len(same) == len(POLICIES)
 
 
+@pytest.mark.whole
 def test_lanes_of_an_adapter_base(embedded_base):
     """The embedded model: fresh adapters say what the base says, and an adapter that is not loaded is an error."""
     base = embedded_base

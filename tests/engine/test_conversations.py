@@ -135,6 +135,7 @@ def test_batches_of_conversations_do_not_depend_on_the_clock():
     assert all(played(seed) == expected for seed in (1, 2))  # bit for bit
 
 
+@pytest.mark.whole
 def test_what_an_earlier_play_left_behind_changes_nothing(monkeypatch):
     monkeypatch.setattr(kept, "TOKENS", 150)  # too few for all: the oldest go
     engine, fresh = (EmbeddedEngine({"a": tiny_model()}, max_rows=5) for _ in range(2))

@@ -85,6 +85,7 @@ def test_logprobs_agree_with_a_teacher_forced_forward():
         assert [nats_of(level) for level in completion.entropies] == pytest.approx(exact.tolist(), rel=0.05, abs=0.01)
 
 
+@pytest.mark.whole
 def test_order_of_arrival_does_not_matter():
     models = {"a": tiny_model(), "b": tiny_model("qwen3")}
     requests = mixed_requests(["a", "b"], 40)
@@ -205,6 +206,7 @@ def test_companions_change_a_completion_by_rounding_only():
         assert_same(answers(EmbeddedEngine({"a": model}), [asked, *companions])[0], alone, tolerance=1e-5)
 
 
+@pytest.mark.whole
 def test_the_same_requests_give_the_same_bits_again():
     engine, fresh = (EmbeddedEngine({"a": tiny_model()}, max_rows=16) for _ in range(2))
     requests = mixed_requests(["a"], 30)

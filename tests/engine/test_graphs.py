@@ -71,6 +71,7 @@ def static(models, **options):
     return EmbeddedEngine(models, static=True, **options)
 
 
+@pytest.mark.whole
 def test_recorded_steps_equal_reference():
     """Three policies on two modules, mixed lengths and settings; the storage grows with the second batch."""
     llama, qwen = tiny_model("llama"), tiny_model("qwen3", seed=1)
@@ -86,6 +87,7 @@ def test_recorded_steps_equal_reference():
     assert sum(counts[f"{name}/requests"] for name in models) == 8
 
 
+@pytest.mark.whole
 def test_adapters_on_one_module_are_recorded_apart():
     model, activate = wrapped("llama")
     engine = static(dict.fromkeys(POLICIES, model), max_rows=6, activate=activate)
@@ -113,6 +115,7 @@ def test_half_precision_decodes_what_the_other_lane_does():
     assert len(far) > 60 and max(far) < 0.3 and sum(far) / len(far) < 0.03
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 def test_recordings_follow_weights_that_change_or_move(autocast):
     model = tiny_model()

@@ -118,6 +118,7 @@ def test_greedy_takes_the_largest_with_its_plain_logprob():
     assert logprob == pytest.approx(3 - math.log(1 + math.exp(3) + math.exp(1)), abs=1e-6)
 
 
+@pytest.mark.whole
 @settings(max_examples=200)
 @given(
     st.lists(st.one_of(st.just(-math.inf), st.floats(-60, 60, width=32)), min_size=1, max_size=30).filter(

@@ -3,6 +3,8 @@
 
 import asyncio
 
+import pytest
+
 from cotrain.engine.embedded import EmbeddedEngine
 from tests.helpers import mixed_requests, tiny_model
 
@@ -30,6 +32,7 @@ def stepped(requests, *, every):
     return asyncio.run(play()), seen
 
 
+@pytest.mark.whole
 def test_requests_that_come_one_by_one_get_the_tokens_of_one_batch():
     requests = mixed_requests(["a", "b"], 10)
     together, _ = stepped(requests, every=1)

@@ -60,6 +60,7 @@ def test_wrong_arguments_are_named():
             keep_top(values, meta, top)
 
 
+@pytest.mark.whole
 @given(values=st.lists(unit, min_size=1), seed=st.randoms())
 def test_order_does_not_matter_and_results_stay_in_range(values, seed):
     shuffled = seed.sample(values, len(values))

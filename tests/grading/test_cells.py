@@ -36,6 +36,7 @@ def test_a_folder_is_cleared_however_deep_it_is(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.whole
 def test_a_folder_is_too_full_by_number_and_by_size(tmp_path):
     assert not is_too_full(tmp_path)
     (tmp_path / "large").write_bytes(bytes(17 << 20))
@@ -55,6 +56,7 @@ def test_user_numbers_are_nobody_s():
             pwd.getpwuid(user)
 
 
+@pytest.mark.whole
 def test_what_a_process_has_started_is_found():
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
     with subprocess.Popen([sys.executable, "-c", program]) as child:

@@ -78,6 +78,7 @@ def test_numbers_are_read_exactly(value):
     assert read_answer(f"${value:,f}".replace("$-", "-$")).value == value
 
 
+@pytest.mark.whole
 @given(gold=st.text(max_size=30), answer=st.text(max_size=30))
 def test_quick_grades_never_raise(gold, answer):
     grade = quick_grade(gold, answer)

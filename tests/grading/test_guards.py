@@ -181,6 +181,7 @@ def test_a_text_that_needs_too_many_steps_is_given_up(judge, monkeypatch):
     assert judge("3", "+".join(f"|y-{k}|" for k in range(30))) == (None, "too large")
 
 
+@pytest.mark.whole
 def test_long_polynomials_are_read_in_linear_time(judge):
     start = time.process_time()
     READER(is_real=True).parse("+".join(f"{k}x^{{{k}}}" for k in range(100)))

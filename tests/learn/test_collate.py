@@ -56,6 +56,7 @@ def test_a_shared_plan_by_hand():
     assert rows.branches.positions.tolist() == [[0, 1, 2, 3, 4, 3, 0, 1, 2]]
 
 
+@pytest.mark.whole
 @settings(max_examples=100, deadline=None)
 @given(SEQUENCES)
 def test_rows_point_from_each_sampled_token_to_the_one_before_it(sequences):

@@ -48,6 +48,7 @@ def by_hand(model, *batches):
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("micro_tokens", [8, 10_000])
 def test_an_update_is_the_sum_of_terms_each_normalised_by_its_own_tokens(micro_tokens):
     solving, judging = random_samples(2, seed=1), random_samples(9, seed=2)

@@ -53,6 +53,7 @@ def plain_grpo_step(model, optimizer, samples, clip_norm):
     return norm.item()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("decay", "rates"),
     [

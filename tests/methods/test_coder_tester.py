@@ -279,6 +279,7 @@ def test_problems_of_a_file_are_played_too(source):
         assert 0.0 <= row["solver/truth/caught"] <= 1.0
 
 
+@pytest.mark.whole
 def test_short_programs_are_tasks():
     source = task_source("short_programs")
     task = source.get("validation", 3)

@@ -88,6 +88,7 @@ def test_before_a_critic_who_finds_all_the_judge_is_never_wrong_and_alone_it_oft
     assert 0.0 < alone["judge/mcc"].value < 0.8 and alone["gap"].value > 0.1
 
 
+@pytest.mark.whole
 def test_a_critic_who_reviews_accuses_the_first_step_that_it_calls_wrong_and_may_accuse_nobody():
     reviewed = {"parse": parse_review_as_accusation, "budget": 99}
 

@@ -123,6 +123,7 @@ def test_a_consultant_is_heard_alone():
     assert verdicts == {True: 0.0, False: 1.0}  # who accuses a right step loses
 
 
+@pytest.mark.whole
 def test_a_models_votes_are_the_share():
     for found in played(find_it, vote=lambda fields, rng: write_gram(True), jury=4):
         assert [values(found[side][0])["won"] for side in ("alice", "bob")] == [1.0, 0.0]
@@ -238,6 +239,7 @@ def test_a_speech_is_worth_the_mean_of_its_continuations():
     assert seen & {0.25, 0.75}  # a half and a whole, or a half and nothing
 
 
+@pytest.mark.whole
 def test_in_later_turns_debaters_hear_what_was_accused():
     heard = set()
 

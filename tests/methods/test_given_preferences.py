@@ -76,6 +76,7 @@ def test_pairs_are_learned_and_held_out_ones_are_measured(make, tmp_path):
     assert all(row[f"{policy}/pairs"] == 4.0 for row in rows)
 
 
+@pytest.mark.whole
 def test_the_first_step_of_dpo_is_that_of_the_loss(tmp_path):
     """At the start m = 0 for each pair, so ∂L/∂log π(y⁺) = −β/2 and ∂L/∂log π(y⁻) = β/2 at every token."""
     trainer = CoTrainer(dpo(beta=0.4, tasks=Pairs(write(tmp_path / "a.jsonl", word_pairs(30))), **SMALL))
@@ -87,6 +88,7 @@ def test_the_first_step_of_dpo_is_that_of_the_loss(tmp_path):
         assert [value for value, _ in by_objective["generator"]] == [pytest.approx(0.2 if wanted[key] else -0.2)]
 
 
+@pytest.mark.whole
 def test_a_pair_that_is_too_long_is_left_out_and_counted(tmp_path):
     rows = word_pairs(30)
     for row in rows[::2]:
@@ -117,6 +119,7 @@ def test_a_pair_that_a_judge_cannot_read_whole_is_left_out_and_counted(tmp_path)
     assert len(trainer.executor.set_aside) == 4 - len(whole)
 
 
+@pytest.mark.whole
 def test_pairs_in_order_by_hand(tmp_path):
     """Scores 2 > 1, 0 < 1 and 1 = 1: one and a half of three pairs."""
     trainer = CoTrainer(reward(tasks=Pairs(write(tmp_path / "a.jsonl", word_pairs(30))), **SMALL))
@@ -137,6 +140,7 @@ def test_of_problems_a_worked_solution_is_wanted():
     assert replies_of(task) == (wanted, unwanted)
 
 
+@pytest.mark.whole
 def test_what_is_no_preference_is_refused(tmp_path):
     pairs = Pairs(write(tmp_path / "a.jsonl", word_pairs(30)))
     with pytest.raises(ConfigError, match=r"holds replies and no answers .*; learn from it by dpo or reward"):

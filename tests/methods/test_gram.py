@@ -123,6 +123,7 @@ def test_what_it_refuses(arguments, problem):
         gram(**{**SMALL, **arguments})
 
 
+@pytest.mark.whole
 def test_a_teacher_speaks_in_the_tokens_of_a_model():
     recipe = gram(**SMALL, steps=1, warmup=1)
     for wrong, problem in (("nobody", "tokens_of"), ("author", "of kind 'program'; name a model")):

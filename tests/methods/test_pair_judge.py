@@ -63,6 +63,7 @@ WRITERS = {  # form → what a judge writes to whom the first is better, or the 
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", WRITERS)
 def test_every_format_is_asked_read_and_paid(form):
     """On a model that is asked in words; both orders of a pair, or both replies."""

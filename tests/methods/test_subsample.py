@@ -31,6 +31,7 @@ def test_large_groups_are_thinned_by_address():
     assert draw_indices(Subsample(size=2, by="advantage"), KEYS[:3], [0.0, 0.1, 2.0]) == [1, 2]
 
 
+@pytest.mark.whole
 def test_chances_are_equal_or_proportional_to_the_advantage():
     pairs = [(f"{i}:a", f"{i}:b") for i in range(4000)]
     for by, share in (("random", 0.5), ("advantage", 0.75)):

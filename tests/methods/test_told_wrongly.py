@@ -49,6 +49,7 @@ def test_false_positives_are_errors_at_wrong_answers_alone_and_false_negatives_a
     assert all(said for right, said in wrong_alone if right)
 
 
+@pytest.mark.whole
 def test_the_share_that_is_wrong_is_the_noise_and_flips_are_nested():
     fifth, third = ([said != right for right, said in judge_solutions(noise)] for noise in (0.2, 0.3))
     assert 0.1 < sum(fifth) / len(fifth) < 0.3

@@ -27,6 +27,7 @@ def plain_parted(rule, window, paid, true):
     return -down if up >= 0.1 * (max(*means[0], now[0]) - min(*means[0], now[0])) else None
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("window", [1, 2, 5])
 def test_a_summary_of_what_was_reads_as_the_whole_series_does(window):
     """Values of one place behind the point, so that windows are equal now and then."""

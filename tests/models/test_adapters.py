@@ -84,6 +84,7 @@ def test_the_global_generator_is_untouched(directory):
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.whole
 def test_adapters_do_not_influence_each_other(directory):
     base = base_of(directory, "one", "two")
     train(base, "two")
@@ -123,6 +124,7 @@ def test_policies_may_have_any_name_and_other_targets(directory):
     assert not any(torch.equal(a, b) for i, a in enumerate(results) for b in results[:i])
 
 
+@pytest.mark.whole
 def test_a_missing_adapter_is_an_error(directory, tmp_path):
     base = base_of(directory, "generator")
     before = logits(base, "generator")
@@ -158,6 +160,7 @@ def test_a_saved_adapter_is_peft_s_own_and_comes_back(directory, tmp_path):
     assert torch.equal(logits(again, "two"), logits(base, "two"))
 
 
+@pytest.mark.whole
 def test_an_adapter_that_peft_wrote_is_read(directory, tmp_path):
     theirs = get_peft_model(
         load_model(directory)[0],
@@ -256,6 +259,7 @@ def test_an_adapter_of_a_layer_that_is_another_ones_too_is_refused(directory, tm
         AdapterBase(directory).load("one", tmp_path / "theirs")
 
 
+@pytest.mark.whole
 def test_an_output_layer_of_its_own_takes_an_adapter_and_merges(directory, tmp_path):
     untied = AutoModelForCausalLM.from_pretrained(directory)
     untied.config.tie_word_embeddings = False

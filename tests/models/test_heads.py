@@ -26,6 +26,7 @@ def test_the_body_is_the_policys(directory):
     assert not any("lm_head" in name for name, _ in critic.named_parameters())
 
 
+@pytest.mark.whole
 def test_values_do_not_see_the_future_and_depend_on_the_seed(directory):
     one, same, other = value_model(directory, 1, 0.1), value_model(directory, 1, 0.1), value_model(directory, 2, 0.1)
     short, long = torch.tensor([[1, 9, 8]]), torch.tensor([[1, 9, 8, 7]])

@@ -18,6 +18,7 @@ def test_round_trip_is_exact(model, tokenizer, directory):
     assert load_tokenizer(str(directory)).get_vocab() == tokenizer.get_vocab()
 
 
+@pytest.mark.whole
 def test_bfloat16_is_for_the_disk(model, tokenizer, tmp_path, directory):
     weights = [p.clone() for p in model.parameters()]
     save_model(model, tokenizer, tmp_path / "small", dtype=torch.bfloat16)

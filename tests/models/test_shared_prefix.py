@@ -64,6 +64,7 @@ def test_hidden_states_and_gradients_are_those_of_separate_rows(kind, groups):
     )
 
 
+@pytest.mark.whole
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.lists(st.integers(0, 4), min_size=1, max_size=4)), min_size=1, max_size=4)

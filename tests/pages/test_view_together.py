@@ -70,6 +70,7 @@ def test_a_strange_list_of_arms_opens_nothing_outside(tmp_path: Path, labels: ob
         assert all(not seeds for seeds in place.arms.values())
 
 
+@pytest.mark.whole
 def test_one_problem_stands_beside_itself_and_unlike_settings_are_told(tmp_path: Path) -> None:
     seeds(tmp_path / "a", 3, lr=1.0)
     seeds(tmp_path / "b", 3, lr=2.0)

@@ -124,6 +124,7 @@ def test_what_cannot_be_is_refused(other):
         override(opening.recipe_of(TINY, judging=True), ['roles.verifier.answer="phrase"'])
 
 
+@pytest.mark.whole
 def test_the_model_itself_says_how_it_answers(other):
     """Asked as it was taught, it writes tags; the choice is said in one line, with what was read."""
     heard = []

@@ -50,6 +50,7 @@ async def breaks_later(task, roles):
 breaks.gives = breaks_later.gives = solve.gives
 
 
+@pytest.mark.whole
 def test_a_start_that_cannot_be_measured_ends_the_run_and_leaves_nothing(tmp_path):
     with pytest.raises(
         TooManyFailures, match=r"held-out problems of test: 4 of 4 episodes failed, the first with: .*vo"
@@ -58,6 +59,7 @@ def test_a_start_that_cannot_be_measured_ends_the_run_and_leaves_nothing(tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.whole
 def test_answers_of_which_nobody_says_whether_they_are_right_are_not_measured_as_wrong(tmp_path):
     async def asks(task, roles):
         await roles.solver(problem=task.prompt)

@@ -226,6 +226,7 @@ async def hasty(task, roles):
     solution.reward(OUTCOME, float(len(solution.text)))
 
 
+@pytest.mark.whole
 def test_a_reward_that_is_no_number_ends_the_run_in_one_line():
     with pytest.raises(ConfigError, match="protocol 'wordy' gives 'outcome' to role 'solver' as str; expected a numb"):
         rows_of(played(wordy, steps=1))

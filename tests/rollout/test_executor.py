@@ -143,6 +143,7 @@ def test_random_latency_changes_nothing(models):
         assert same_work == work
 
 
+@pytest.mark.whole
 def test_a_grader_outside_is_waited_for(models):
     async def slow_grader(task, text):
         await asyncio.sleep(0.002 * len(text) % 0.005)
@@ -193,6 +194,7 @@ def test_the_embedded_engine_runs_both_policies_at_once(models):
     assert counts["a/decode_rows"] / counts["a/decode_steps"] > 4
 
 
+@pytest.mark.whole
 def test_greedy_is_the_same_at_temperature_zero(models):
     cold = executor(models).greedy_copy()
     assert {role.sampling.temperature for role in cold.roles.values()} == {0.0}

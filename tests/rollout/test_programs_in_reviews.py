@@ -153,6 +153,7 @@ def own(monkeypatch):
         yield pool
 
 
+@pytest.mark.whole
 def test_whatever_a_program_does_changes_nothing_but_its_outcome_and_its_block(own):
     for name, (code, outcome, shown) in HOSTILE.items():
         own.deadline_s = 0.2 if outcome == "timeout" else 4.0
@@ -242,6 +243,7 @@ def test_addresses_do_not_depend_on_which_program_was_faster(monkeypatch):
         assert play(say, several, wrap=lambda engine, s=seed: RandomLatency(engine, s))[2] == expected
 
 
+@pytest.mark.whole
 def test_another_process_prints_the_same():
     program = "import random\nprint({'a', 'b', 'c', 'd', 'e'}, random.random(), hash('x'))"
     told = []

@@ -38,6 +38,7 @@ def verdicts(oracle_noise: float, count: int = 60) -> list[tuple[bool, float]]:
     ]
 
 
+@pytest.mark.whole
 def test_an_oracle_without_noise_says_what_is_true_and_with_all_noise_the_opposite():
     plain, opposite = verdicts(0.0), verdicts(1.0)
     assert {ok for ok, _ in plain} == {True, False}

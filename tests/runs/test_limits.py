@@ -102,6 +102,7 @@ def test_limits_are_given_back_and_taken_away(make):
         restore_limits(store, engine, {LIMITS: {"scoring": {}}})
 
 
+@pytest.mark.whole
 def test_an_engine_in_the_place_of_a_lost_one_has_its_limits():
     backend = MultiProcessBackend(Here())
     store, engine = opened(backend)

@@ -131,6 +131,7 @@ def test_a_run_that_is_stopped_beside_the_change_of_objectives_goes_on_the_same(
         assert same(one, other) and again.state() == whole.state(), state["finished"]
 
 
+@pytest.mark.whole
 def test_without_it_nothing_is_saved_that_was_not():
     state = CoTrainer(made()).state()["policies"]["generator"]
     assert "restarted" not in state

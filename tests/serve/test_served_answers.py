@@ -91,6 +91,7 @@ def test_a_record_holds_what_was_sampled_and_is_learned_as_chats(served, task, t
     assert jsonl_file(record).get(1) == rows[1]["messages"]
 
 
+@pytest.mark.whole
 def test_a_stream_says_the_same_in_pieces(client, task):
     options = {"seed": 5, "temperature": 3.0, "n": 2, "max_tokens": 16}
     whole = ask(client, "chat/completions", **body(task, **options))["choices"]
@@ -108,6 +109,7 @@ def test_a_stream_says_the_same_in_pieces(client, task):
     assert whole[0]["message"] != whole[1]["message"]
 
 
+@pytest.mark.whole
 def test_stop_strings_and_limits(client, task, greedy):
     text = greedy["choices"][0]["message"]["content"]
     stopped = ask(client, "chat/completions", **body(task, stop=["</step>", "never"]))
@@ -202,6 +204,7 @@ def test_completions_score_what_they_echo(client, served):
     assert by_ids["choices"][0]["text"] == text and by_ids["usage"]["completion_tokens"] == 0
 
 
+@pytest.mark.whole
 def test_equal_prompts_are_drawn_apart_unless_a_seed_says_otherwise(client):
     asked = {"model": "policy/start", "prompt": ["There are"] * 2, "max_tokens": 12, "temperature": 5.0}
     one, other = (choice["text"] for choice in ask(client, "completions", **asked)["choices"])

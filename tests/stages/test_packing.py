@@ -79,6 +79,7 @@ def test_a_batch_holds_its_documents_and_nothing_else(items, rows, length):
     assert sorted(found) == sorted((piece.ids, (False, *piece.learn[1:])) for piece in pieces)
 
 
+@pytest.mark.whole
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 7), max_size=12), st.integers(1, 4))
 def test_the_prefix_is_the_longest_that_best_fit_places(sizes, rows):

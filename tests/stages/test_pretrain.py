@@ -73,6 +73,7 @@ def test_going_on_from_a_model_with_a_tokenizer_of_its_own(base, sentences, tmp_
         pretrain(tmp_path / "x", corpus=sentences, model=base, tokenizer=load_model(base)[1], **SMALL)
 
 
+@pytest.mark.whole
 def test_a_new_tokenizer_is_learned_from_the_corpus(tmp_path):
     corpus = from_items("pears", [f"There are {i} pears." for i in range(40)])
     pretrain(tmp_path / "new", corpus=corpus, vocab_size=280, plan={"steps": 1}, **SMALL)

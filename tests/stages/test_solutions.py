@@ -65,6 +65,7 @@ def test_steps_are_written_in_the_way_in_which_they_will_be_read(answer, steps, 
         assert user["content"] == fill_template(solve_own(answer, steps), problem="Q?")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("answer", [*ENDS, "tags", r">(\d+)</answer>"])
 @pytest.mark.parametrize("steps", [None, *STEPS_AS])
 def test_steps_in_tags_are_written_in_another_way_one_by_one(answer, steps, tmp_path):

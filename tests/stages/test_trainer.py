@@ -151,6 +151,7 @@ def test_a_damaged_checkpoint_costs_steps_not_the_run(config, read, tmp_path):
     assert equal(weights(straight), weights(resumed)) and lines(tmp_path / "a") == lines(tmp_path / "b")
 
 
+@pytest.mark.whole
 def test_whose_directory_it_is(config, read, tmp_path):
     out = tmp_path / "run"
     train(new_model(config, 0), read, out, PLAN, pad_id=0, about={"corpus": "sentences"})

@@ -222,6 +222,7 @@ def sums(request, tmp_path_factory):
         source.close()
 
 
+@pytest.mark.whole
 def test_a_taskset_is_a_task_source(sums):
     tasks = [sums.get(split, i) for split in ("train", "validation", "test") for i in range(sums.size(split))]
     assert sorted(task.prompt for task in tasks) == sorted(f"{n} + 1?" for n in range(40))

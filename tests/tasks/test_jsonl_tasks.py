@@ -157,6 +157,7 @@ def test_missing_files_and_folders(tmp_path):
         JsonlTasks(tmp_path / "nowhere" / "a.jsonl")
 
 
+@pytest.mark.whole
 @settings(max_examples=150, deadline=None)
 @given(content=st.one_of(st.binary(max_size=60), st.text(st.sampled_from('{}[]":,\n question1#\\'), max_size=60)))
 def test_any_content_is_read_or_refused(tmp_path_factory, content):

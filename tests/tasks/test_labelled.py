@@ -47,6 +47,7 @@ def test_an_endless_source_has_as_many_labelled_problems_as_were_asked_for():
     assert parted.get(UNLABELLED, 7).prompt == study_problems((2, 3)).get("train", 7).prompt
 
 
+@pytest.mark.whole
 def test_labels_of_an_easier_source():
     parted = with_labels(study_problems((7, 8)), "words:2-3", seed=0)
     assert {parted.get("train", i).difficulty for i in range(40)} == {2.0, 3.0}

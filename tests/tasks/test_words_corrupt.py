@@ -69,6 +69,7 @@ def test_triggers():
     assert triggered_habits(small("number"), minus, 16, 4) == ()
 
 
+@pytest.mark.whole
 def test_corrupted_solutions_parse_and_their_answer_is_the_last_result():
     habits = Habits(random=0.5)
     for i, problem in enumerate(PROBLEMS):
@@ -88,6 +89,7 @@ def test_after_the_error_everything_is_consistent():
         assert sorted(attempt.judgement.reasons) == [""] * (len(attempt.steps) - 1) + ["arithmetic"]
 
 
+@pytest.mark.whole
 def test_each_kind_of_error_gets_its_reason():
     for share, reason in (("premise", "premise"), ("relation", "relation")):
         habits = Habits(**{"systematic": 0.0, "premise": 0.0, "relation": 0.0, "structure": 0.0} | {share: 1.0})
@@ -109,6 +111,7 @@ def test_errors_always_leave_the_solution_wrong():
     assert all(not all(with_errors(single, 5, Habits(), rng_of(i)).judgement.ok) for i in range(50))
 
 
+@pytest.mark.whole
 def test_some_wrong_solutions_have_the_right_answer():
     problems = [WordProblems(cancel=1.0, operations=(5, 6)).problem("train", i) for i in range(300)]
     attempts = [with_errors(p, 1, Habits(systematic=0.0), rng_of(i)) for i, p in enumerate(problems)]

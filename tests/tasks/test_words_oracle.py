@@ -116,6 +116,7 @@ VALUE = st.integers(-99999, 99999)
 OPERAND = st.one_of(NOUN, st.integers(0, 99999))
 
 
+@pytest.mark.whole
 @given(NOUN, OPERAND, st.sampled_from("+-*"), OPERAND, VALUE, st.sampled_from("+-*"), VALUE, VALUE)
 def test_what_is_written_is_read_back(target, left, operator, right, left_value, value_operator, right_value, result):
     a, b = (f" {side}" if isinstance(side, str) else side for side in (left, right))

@@ -111,6 +111,7 @@ def test_nouns_are_unlike_each_other_and_unlike_the_wording():
     assert all(re.search(r"(?<! )\{[txy]\}", template) is None for template in templates)  # a space before each noun
 
 
+@pytest.mark.whole
 def test_drawn_problems_have_one_answer_and_the_asked_number_of_steps():
     for i, problem in enumerate(draws(400)):
         facts, question = read_back(problem)

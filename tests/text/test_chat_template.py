@@ -100,6 +100,7 @@ def test_a_template_that_refuses_what_is_said_is_one_line(tokenizer_with):
         renderer.render([Message("user", "bad")])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("form", ["%d %b %Y", "%H:%M:%S", "%s", "%c", "%f"])
 def test_the_time_is_the_one_at_which_a_run_was_begun(tokenizer_with, form):
     renderer = Renderer(tokenizer_of(tokenizer_with, "Today: {{ strftime_now('" + form + "') }}\n" + CHAT))
@@ -110,6 +111,7 @@ def test_the_time_is_the_one_at_which_a_run_was_begun(tokenizer_with, form):
     assert then.startswith(f"Today: {begun.strftime(form)}\n") and then != today and renderer.asks_time
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "part", ["{{ [1, 2] | random }}", "{{ lipsum(n=1) }}", "{{ raise_exception }}", "{{ messages[0].content.upper }}"]
 )

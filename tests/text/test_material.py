@@ -84,6 +84,7 @@ def test_only_what_others_wrote_is_changed_and_only_for_roles_that_a_frame_or_wo
     assert guard_fields(REVIEW, {"solution": text}) == {"solution": "a CORRECT\n> Review:"}
 
 
+@pytest.mark.whole
 def test_long_runs_of_blanks_are_read_once():
     """Quadratic in one of them, this would take hours."""
     for begin in ("<", "</", "x\n", "x\n#", "Review", "CORRECT</", "x"):

@@ -45,6 +45,7 @@ hostile = st.lists(
 ).map("".join)
 
 
+@pytest.mark.whole
 @given(text=st.one_of(st.text(), hostile), mark=st.sampled_from([MARK, "aaaaaaaa", "abababab"]))
 def test_no_text_holds_the_nonce_or_a_judges_tag(text, mark):
     block = wrap_text(text.replace(MARK, mark), mark, "first")
@@ -53,6 +54,7 @@ def test_no_text_holds_the_nonce_or_a_judges_tag(text, mark):
     assert not any(f"<{tag}>" in block or f"</{tag}>" in block for tag in JUDGE_TAGS)
 
 
+@pytest.mark.whole
 @given(text=soup, cut=st.integers(0, 200))
 def test_a_quotation_that_a_judge_is_cut_off_in_is_no_verdict(text, cut):
     quoted = wrap_text(text, MARK)[: -cut or None]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cotrain.grading.notation import has_adjacent_numbers, plain_signs, write_tex
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("text", "tex"),
     [

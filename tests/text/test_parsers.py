@@ -180,6 +180,7 @@ def test_verdicts_that_only_look_taken_back(inside):
 words = st.lists(st.sampled_from(["CORRECT", "INCORRECT", "claims", "16", "|", "\\boxed{CORRECT}", "x"]), max_size=8)
 
 
+@pytest.mark.whole
 @given(reviews=st.lists(st.tuples(words, st.booleans()), max_size=5), final=st.booleans())
 def test_written_reviews_are_read_back_and_words_inside_are_no_verdicts(reviews, final):
     derivations = [" ".join([*inside, "so"]) for inside, _ in reviews]

@@ -1,5 +1,6 @@
 """The renderer of programs: bytes there and back."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +8,7 @@ from cotrain.text.chat_template import Message
 from cotrain.text.plain import STOP, ByteRenderer
 
 
+@pytest.mark.whole
 @given(st.text(max_size=40))
 def test_texts_come_back_with_the_end_of_each_character(text):
     renderer = ByteRenderer()

@@ -179,6 +179,7 @@ def slow_offsets(renderer: Renderer, ids: list[int]) -> list[int]:
     return list(accumulate(ends, max))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
 def test_offsets_equal_the_slow_reference_on_any_ids(tokenizer_with, kind):
     tokenizer = tokenizer_with(kind, "ours")

@@ -85,6 +85,7 @@ def test_a_reply_is_cut_as_it_stands_behind_its_prompt(kind, between):
             assert [*sequence.ids, *(new or ())] == own_ids(tokenizer, messages, True)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("said", SAID)
 @pytest.mark.parametrize("kind", ["first", "prepend", "never", "always"])
 def test_what_a_reply_says_is_no_control_token_there(kind, said):

@@ -95,6 +95,7 @@ def test_an_adapter_pays_for_its_own_weights_and_not_for_those_of_others() -> No
     assert shapes["b"].trained == 2 * shapes["a"].trained
 
 
+@pytest.mark.whole
 def test_a_step_is_the_sum_of_its_traces() -> None:
     """GRPO by hand from its ledger: prompts and answers of the solver, the reference and the learner on what was
     learned."""
@@ -124,12 +125,14 @@ def test_a_step_is_the_sum_of_its_traces() -> None:
     assert trainer.flops > flops_of(result.row)
 
 
+@pytest.mark.whole
 def test_a_frozen_verifier_pays_for_its_reviews_and_learns_nothing() -> None:
     row = CoTrainer(tango(verifier="frozen", **SMALL)).step().row
     assert row["verifier/flops/sampling"] > 0 and row["verifier/flops/prefill"] > 0
     assert "verifier/flops/learning" not in row
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "most"), [("flops", 1.0), ("seconds", 1e-4), ("tokens", 1)])
 def test_a_budget_ends_a_run(name, most) -> None:
     trainer = CoTrainer(replace(grpo(**SMALL), **{name: most}))

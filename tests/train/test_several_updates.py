@@ -52,6 +52,7 @@ def test_the_ratio_is_to_the_policy_that_sampled(learned):
         assert row["generator/generator/sampler_trainer_diff"] < 1e-4 < abs(row["generator/generator/ratio"] - 1)
 
 
+@pytest.mark.whole
 def test_all_of_the_work_is_counted(learned, tmp_path):
     api.run(small(1, steps=1), tmp_path / "one")
     one, three = rows_of(tmp_path / "one")[0], learned[0]

@@ -51,6 +51,7 @@ KINDS = {
 }
 
 
+@pytest.mark.whole
 def test_nothing_has_changed_at_the_start_whatever_learns():
     handles = opened(still=frozen(TINY), **KINDS)
     found = update_sparsity(handles.values(), seed=3)
