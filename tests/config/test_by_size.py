@@ -304,7 +304,6 @@ def test_one_shard_of_two_in_the_cache_is_not_the_model(on_the_hub):
     assert parameter_count("someone/inst") == model_size("someone/inst").parameters == 64 * 32  # as the server says
 
 
-@pytest.mark.whole
 def test_a_size_that_nobody_can_tell_is_told(on_the_hub, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["run", "grpo", "--model=someone/inst", "--out=run", "--dry-run", *SHORT]

@@ -182,7 +182,6 @@ def test_what_are_no_ratings(text, why):
 line = st.text(min_size=1).filter(lambda t: len(t.splitlines()) == 1 and t == t.strip() and "<" not in t and t)
 
 
-@pytest.mark.whole
 @given(
     principles=st.lists(st.tuples(line, st.integers(1, 100)), min_size=1, max_size=4),
     critique=harmless,
