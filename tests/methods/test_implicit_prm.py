@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from learn_makers import credit, sampled
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.functional.credit import whiten
@@ -13,6 +12,7 @@ from cotrain.learn.collate import collate
 from cotrain.learn.contract import Normaliser
 from cotrain.methods.prime.implicit_prm import ImplicitPrm, Prime, PrimeValues
 from cotrain.methods.prime.recipe import prime
+from tests.learn.learn_makers import credit, sampled
 
 
 def answer(outcome, prm, start, call=0, group="g", values=None):

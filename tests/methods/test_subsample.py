@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from learn_makers import advantages, credit, outcomes, sampled
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.algorithms import grpo
 from cotrain.learn.policy_gradient import drop_flat_groups
 from cotrain.methods.mars.subsample import Subsample, draw_indices
+from tests.learn.learn_makers import advantages, credit, outcomes, sampled
 
 KEYS = [f"0:0:{i}:digester:0" for i in range(6)]
 
