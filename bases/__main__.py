@@ -41,6 +41,11 @@ def main(argv: Sequence[str]) -> int:
         action="store_true",
         help="make embedded-games: embedded-habits, taught the formats of games",
     )
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="make embedded-search: embedded-games, taught to work out the questions of ssp before it writes them",
+    )
     parser.add_argument("--install", action="store_true", help="copy the result into the installed package")
     add_threads_flag(parser)
     given = parser.parse_strictly(argv)
@@ -48,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         refuse_used(given.out, resumable=True)
     if given.noisy and (given.settle or given.size != "1M"):
         parser.error("--noisy has one size and no --settle; leave them out")
-    taught_on = [f"--{name}" for name in ("habits", "proposer", "games") if getattr(given, name)]
+    taught_on = [f"--{name}" for name in ("habits", "proposer", "games", "search") if getattr(given, name)]
     if len(taught_on) > 1:
         parser.error(f"{' and '.join(taught_on)} make a model each; leave all but one out")
     if taught_on and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
@@ -72,6 +77,8 @@ def main(argv: Sequence[str]) -> int:
         )
     elif given.games:
         made = gaming.build_games(out, gaming.GameSettings(seed=given.seed), resume=given.resume, report=say)
+    elif given.search:
+        made = gaming.build_search(out, gaming.SearchSettings(seed=given.seed), resume=given.resume, report=say)
     else:
         settings = stage.BaseSettings(seed=given.seed, size=given.size)
         settings = settings if given.tokens is None else replace(settings, practice_tokens=given.tokens)

@@ -35,10 +35,20 @@ from cotrain.methods.magrpo.teams import ANSWERED, MESSAGE
 from cotrain.methods.marti.workflows import HEAR
 from cotrain.methods.spiral.play import MOVE, write_move
 from cotrain.methods.spiral.source import GAMES
-from cotrain.methods.ssp.searching import ENOUGH, SearchTrail, library_of, question_aim, rests_on, seeker_start
+from cotrain.methods.ssp.searching import (
+    ENOUGH,
+    SearchTrail,
+    library_of,
+    mix_noise,
+    problem_of,
+    question_aim,
+    rests_on,
+    seeker_start,
+    truth_of,
+)
 from cotrain.methods.ssrl.recipe import SEARCH
 from cotrain.methods.ssrl.world import World, world_grader_of
-from cotrain.models.load import EMBEDDED_HABITS
+from cotrain.models.load import EMBEDDED_GAMES, EMBEDDED_HABITS
 from cotrain.rollout.proposals import PROPOSE
 from cotrain.stages.corpora import Corpus, procedural_corpus
 from cotrain.tasks.words.corrupt import Attempt, Habits, clean_attempt, with_errors, with_habits
@@ -53,7 +63,7 @@ from cotrain.text.prompts import SOLVE, fill_template
 from cotrain.text.role_prompts import PLAN
 
 NAME = "base-games"
-TAUGHT = ("constitutional", "debate", "debate_solve", "magrpo", "marti", "spiral", "ssp", "ssrl")  # methods
+TAUGHT = ("constitutional", "debate", "debate_solve", "magrpo", "marti", "spiral", "ssrl")  # methods
 
 Conversation = list[dict[str, str]]
 
@@ -103,6 +113,29 @@ def conversations_of(settings: GameSettings) -> list[tuple[Corpus, int]]:
         "hear": (3, lambda i: hearing_conversation(settings, i)),
     }
     return [(procedural_corpus(name, get), weight) for name, (weight, get) in kinds.items()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings(GameSettings):
+    """Everything that the base of Search Self-Play depends on, beside embedded-games."""
+
+    start: str = EMBEDDED_GAMES
+    habits: Habits = field(default_factory=lambda: Habits(random=0.0, systematic=0.35))
+    tokens: int = 1800 * BATCH
+
+
+def build_search(
+    out: Path, settings: SearchSettings, *, resume: bool = False, report: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Train the model into ``out/base-search``, described in ``out/base-search.json``."""
+    kinds: dict[str, tuple[int, Callable[[int], Any]]] = {
+        "solve": (1, lambda i: solver_conversation(settings.libraries, settings.habits, settings.seed, i)),
+        "search": (6, lambda i: search_conversation(settings, i)),
+        "question": (4, lambda i: worked_question_conversation(settings, i)),
+        "read": (10, lambda i: read_conversation(settings, i)),
+    }
+    lessons = [(procedural_corpus(name, get), weight) for name, (weight, get) in kinds.items()]
+    return teach_on(out, "base-search", settings, lessons, taught=("ssp",), resume=resume, report=report)
 
 
 def flatten(chances: Sequence[float], factor: float) -> list[float]:
@@ -207,14 +240,26 @@ def question_conversation(settings: GameSettings, index: int) -> Conversation:
     return _one_reply(fill_template(PROPOSE, hint=shown), write_question(task, rng))
 
 
+def worked_question_conversation(settings: GameSettings, index: int) -> Conversation:
+    """Search Self-Play: the same question behind the work of finding its numbers."""
+    rng = rng_of("search", "question", settings.seed, index)
+    task = _library(settings, rng)
+    begin, problem, (about, answer, step) = seeker_start(task), problem_of(task), question_aim(task)
+    question, apart = write_question(task, rng), sorted((answer, problem.answer), reverse=True)
+    [noun] = [fact.target for fact in facts_in(question)]
+    value, sign = problem.answer, "+" if step > 0 else "-"
+    steps = (*problem.steps, f" {apart[0]}-{apart[1]}={abs(step)}")
+    steps += (f" {noun}= {about}{sign}{abs(step)}={value}{sign}{abs(step)}={answer} {noun}",)
+    said = "".join(f"<step>{one}</step>" for one in steps) + f"<problem>{question}</problem>"
+    return _one_reply(fill_template(PROPOSE, hint=" ".join([begin, *_found(begin, task, settings)])), said)
+
+
 def found_conversation(settings: GameSettings, index: int) -> Conversation:
     """Search Self-Play: a question answered from what was found, half of the time among other sentences, shuffled."""
     rng = rng_of("games", "found", settings.seed, index)
     task = _library(settings, rng)
     begin = rng.choice(_questions(task, rng))
-    trail = SearchTrail(begin)
-    library = library_of(task.prompt)
-    trail.found = [library[query] for _, query in _search_along(begin, task, settings.searches) if query != ENOUGH]
+    trail = SearchTrail(begin, _found(begin, task, settings))
     question = begin.partition(" About:")[0]
     passages = trail.passages
     if rng.random() < 0.5:
@@ -227,6 +272,26 @@ def found_conversation(settings: GameSettings, index: int) -> Conversation:
     if isinstance(problem, ParseFailure):  # more was missing than may be searched for
         return solver_conversation(settings.libraries, settings.habits, settings.seed, index)
     return _one_reply(fill_template(SOLVE, problem=shown), with_habits(problem, settings.habits, rng).text)
+
+
+def read_conversation(settings: GameSettings, index: int) -> Conversation:
+    """Search Self-Play: a question answered from what was found, among any number of other sentences up to six."""
+    rng = rng_of("search", "read", settings.seed, index)
+    task = _library(settings, rng)
+    begin = rng.choice(_questions(task, rng))
+    question = begin.partition(" About:")[0]
+    noise = distractor_sentences(f"{task.prompt} {question}", rng.randint(0, 6), rng)
+    shown = " ".join([*mix_noise(SearchTrail(begin, _found(begin, task, settings)), noise, rng), question])
+    problem = truth_of(task.prompt, question)
+    if problem is None:
+        return solver_conversation(settings.libraries, settings.habits, settings.seed, index)
+    return _one_reply(fill_template(SOLVE, problem=shown), with_habits(problem, settings.habits, rng).text)
+
+
+def _found(begin: str, task: Task, settings: GameSettings) -> list[str]:
+    """All sentences that a search finds."""
+    library = library_of(task.prompt)
+    return [library[query] for _, query in _search_along(begin, task, settings.searches) if query != ENOUGH]
 
 
 def _library(settings: GameSettings, rng: random.Random) -> Task:

@@ -1,11 +1,11 @@
 """Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
 
-Nine names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-checker``, which
+Ten names belong to the package itself: ``embedded``, the base model that ships with it, ``embedded-checker``, which
 was taught no errors and can check, ``embedded-habits``, which has two habits that are wrong, ``embedded-proposer``,
-which also writes problems, ``embedded-games``, which knows the games of single methods, ``embedded-format``, which
-knows the formats alone, ``embedded-roles``, which has learned more roles, ``embedded-digest``, which can copy what
-matters out of documents, and ``embedded-rater``, a reward model (docs/bases.md). They are stored as bfloat16 and loaded
-as float32 like any other.
+which also writes problems, ``embedded-games``, which knows the games of single methods, ``embedded-search``, which
+writes questions that need searching, ``embedded-format``, which knows the formats alone, ``embedded-roles``, which has
+learned more roles, ``embedded-digest``, which can copy what matters out of documents, and ``embedded-rater``, a reward
+model (docs/bases.md). They are stored as bfloat16 and loaded as float32 like any other.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ EMBEDDED_CHECKER = "embedded-checker"
 EMBEDDED_HABITS = "embedded-habits"
 EMBEDDED_PROPOSER = "embedded-proposer"
 EMBEDDED_GAMES = "embedded-games"
+EMBEDDED_SEARCH = "embedded-search"
 EMBEDDED_FORMAT = "embedded-format"
 EMBEDDED_ROLES = "embedded-roles"
 EMBEDDED_DIGEST = "embedded-digest"
@@ -68,6 +69,7 @@ _EMBEDDED = {
     EMBEDDED_HABITS: _ASSETS / "base-habits",
     EMBEDDED_PROPOSER: _ASSETS / "base-proposer",
     EMBEDDED_GAMES: _ASSETS / "base-games",
+    EMBEDDED_SEARCH: _ASSETS / "base-search",
     EMBEDDED_FORMAT: _ASSETS / "base-format",
     EMBEDDED_ROLES: _ASSETS / "base-roles",
     EMBEDDED_DIGEST: _ASSETS / "base-digest",

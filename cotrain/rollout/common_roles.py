@@ -27,6 +27,7 @@ EMBEDDED = (  # the package's own models
     "embedded-habits",
     "embedded-proposer",
     "embedded-games",
+    "embedded-search",
     "embedded-format",
     "embedded-roles",
     "embedded-digest",

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from operator import add, mul, sub
 
 import pytest
 
@@ -11,12 +12,15 @@ from bases.gaming import (
     NAME,
     TAUGHT,
     GameSettings,
+    SearchSettings,
     build_games,
     conversations_of,
     false_memory,
     flatten,
     mend_solution,
     next_search,
+    read_conversation,
+    worked_question_conversation,
 )
 from cotrain.core.types import ParseFailure
 from cotrain.methods.constitutional.principles import PRINCIPLES, keeps_principle
@@ -24,10 +28,13 @@ from cotrain.methods.debate.debates import parse_accusation
 from cotrain.methods.magrpo.halves import Halves
 from cotrain.methods.spiral.play import parse_move
 from cotrain.methods.spiral.source import GAMES
+from cotrain.methods.ssp.searching import SearchTrail
 from cotrain.methods.ssrl.self_search import parse_searched
 from cotrain.methods.ssrl.world import World
 from cotrain.models.load import describe_model
 from cotrain.rollout.common_roles import FORMAT_MARK, parse_meta, parse_search
+from cotrain.tasks.words.corrupt import Habits
+from cotrain.tasks.words.problem import Problem
 from cotrain.tasks.words.reader import read_problem
 from cotrain.tasks.words.source import study_problems
 from cotrain.text.parsers import parse_solution
@@ -184,3 +191,26 @@ def test_what_was_heard_is_said_again_right_or_wrong():
         assert reply in heard and len(heard) in (2, 3) and parse_solution(reply, {}).ok
         right += parse_solution(reply, {}).answer == str(read_problem(problem).answer)
     assert 10 < right < 150
+
+
+def test_questions_that_need_searching_come_behind_work_that_is_right():
+    settings = SearchSettings()
+    for index in range(40):
+        asked, reply = (turn["content"] for turn in worked_question_conversation(settings, index))
+        answer, facts = re.match(r"Answer: (\d+)\. About: \w+\. (.*)\nWrite a problem:", asked).groups()
+        work, question = re.match(r"(.*)<problem>(.*)</problem>$", reply).groups()
+        in_order = SearchTrail("", re.findall(r"[^. ][^.]*\.", facts)).passages
+        problem = read_problem(f"{in_order} {question}")
+        assert isinstance(problem, Problem) and str(problem.answer) == answer
+        for left, sign, right, said in re.findall(r"(\d+)([+*-])(\d+)=(\d+)", work):
+            assert {"+": add, "*": mul, "-": sub}[sign](int(left), int(right)) == int(said)
+
+
+def test_what_was_found_is_read_among_any_number_of_other_sentences():
+    settings = SearchSettings(habits=Habits(random=0.0, systematic=0.0))
+    lengths = Counter()
+    for index in range(60):
+        asked, reply = (turn["content"] for turn in read_conversation(settings, index))
+        lengths[asked.count(".")] += 1
+        assert parse_solution(reply, {}).ok
+    assert len(lengths) > 6

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.whole
 LIBRARY = replace(EASY, operations=(1, 2))
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 2, "lr": 1e-3, "steps": 2}
 GAMES, WRITES = {"model": "embedded-games"}, {"model": "embedded-proposer"}  # TINY knows none of their games
+SEARCHES = {"model": "embedded-search"}
 CODES = {"model": TINY_PROGRAMS, "tester_lr": 1e-3}
 
 
@@ -175,9 +176,16 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "spin: sft": {"control": "sft"},
     "spiral": {**GAMES, "tasks": Games("kuhn"), "pool": 2, "pool_every": 1, "steps": 4, "group_size": 8},
     "spiral: no baseline": {**GAMES, "tasks": Games("nim"), "baseline": False, "kl": 0.01},
-    "ssp": {**GAMES, "tasks": LIBRARY, "verify": False, "steps": 3},
-    "ssp: noise": {**GAMES, "tasks": LIBRARY, "invalid": -0.1, "kl": 0.01},
-    "ssp: frozen": {**GAMES, "tasks": LIBRARY, "proposer": "frozen", "verify": False, "tasks_per_step": 8, "steps": 4},
+    "ssp": {**SEARCHES, "tasks": LIBRARY, "verify": False, "steps": 3},
+    "ssp: noise": {**SEARCHES, "tasks": LIBRARY, "invalid": -0.1, "kl": 0.01},
+    "ssp: frozen": {
+        **SEARCHES,
+        "tasks": LIBRARY,
+        "proposer": "frozen",
+        "verify": False,
+        "tasks_per_step": 8,
+        "steps": 4,
+    },
     "ssrl": {**GAMES, "tasks": World()},
     "ssrl: unmasked": {**GAMES, "tasks": World(), "mask": False, "kl": 0.01},
     "ssrl: real engine": {**GAMES, "tasks": World(), "searches": "real", "turns": 2},

@@ -263,7 +263,7 @@ def test_a_search_that_fails_is_counted_and_ends_nothing(own):
 
 @pytest.mark.whole
 def test_the_pool_of_a_run_is_in_its_state():
-    made = ssp(steps=3, verify=False, **SMALL | {"model": "embedded-games"})
+    made = ssp(steps=3, verify=False, **SMALL | {"model": "embedded-search"})
     trainer = CoTrainer(made)
     row = trainer.step().row
     assert row["generator/updates"] >= 1 and trainer.stores["pool"].items

@@ -17,7 +17,7 @@ answer of a training task, whose own question the proposer never sees.
 Different from the authors' code: without ``search`` the library is the facts of one word problem, a search finds one
 sentence by its noun, and a proposer is told where to begin, since numbers cannot be searched for; the reader is the
 model at its start, not a larger judge, and is asked ``reads`` times; each turn is asked anew with all that was found.
-The pool is never wiped. ``embedded-games`` was taught to search and to write questions.
+The pool is never wiped. ``embedded-search`` was taught to search, and to work a question out before it writes it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ something that takes several of the facts that were found. End with a question m
 {hint}"""
 
 
-@recipe(model="embedded-games", kl=0.0, group_size=5, steps=100)
+@recipe(model="embedded-search", kl=0.0, group_size=5, steps=100)
 def ssp(
     run: Settings,
     *,
@@ -89,7 +89,8 @@ def ssp(
     writes = Role(
         policy=writer,
         prompt=PROPOSE if short else PROPOSE_FULL,
-        sampling=Sampling(max_tokens=64 if short else 256),
+        parse=parse_proposal,
+        sampling=Sampling(max_tokens=192 if short else 256),
     )
     solver = common_roles.solver("generator", run.model)
     roles = {"solver": solver, "searcher": common_roles.planner("generator", run.model), "proposer": writes}
@@ -97,7 +98,6 @@ def ssp(
     if own is not None and not short:
         prompts = {"searcher": SEARCH_OWN, "seeker": SEEK_OWN, "proposer": WRITE_OWN}
         roles |= {name: replace(roles[name], prompt=prompt) for name, prompt in prompts.items()}
-        roles["proposer"] = replace(roles["proposer"], parse=parse_proposal)
     policies = {"generator": run.learner(), "start": frozen(run.model)}
     solves = grpo(rewards={OUTCOME: 1.0}, kl=run.pull())
     objectives = {"generator": Objective(policy="generator", on="solver", also=("searcher",), by=solves)}

@@ -8,8 +8,8 @@ there is none, one about something else. Nobody sees the library as a whole.
     seeker ×turns    what to search for, beginning with one noun; told the answer a* that the question is to have
     proposer         sentences about a further noun and a question: "There are 5 more kites than pears. How many …?"
     rules            a reason, fixed and counted, why this is no question
-    reader ×reads    answers it from the seeker's passages and ``noise`` others, shuffled, without searching: it is kept
-                     where a* is the most frequent answer
+    reader ×reads    answers it from the seeker's passages and ``noise`` others among them, without searching: it is
+                     kept where more than half of the answers are a*
     searcher ×turns  ``samples`` solvers search for the question,
     solver           and answer from what they found
 
@@ -77,6 +77,10 @@ class SearchTrail:
 
     @property
     def passages(self) -> str:
+        return " ".join(self.in_order)
+
+    @property
+    def in_order(self) -> list[str]:
         """What was found, each sentence behind those that it rests on, as far as there are any."""
         left, placed, known = list(dict.fromkeys(reversed(self.found))), [], set[str]()
         while left:
@@ -84,11 +88,19 @@ class SearchTrail:
             placed.append(next(ready, left[0]))
             left.remove(placed[-1])
             known |= {fact.target for fact in facts_in(placed[-1])}
-        return " ".join(placed)
+        return placed
 
 
 def rests_on(fact: Fact) -> set[str]:
     return {noun for noun in (fact.left, fact.right) if isinstance(noun, str) and noun}
+
+
+def mix_noise(trail: SearchTrail, noise: Sequence[str], rng: Random) -> list[str]:
+    """What a reader sees: noise at any place among what was found, which stays in order."""
+    mixed = trail.in_order
+    for sentence in noise:
+        mixed.insert(rng.randint(0, len(mixed)), sentence)
+    return mixed
 
 
 def library_of(text: str) -> dict[str, str]:
@@ -273,14 +285,14 @@ async def _is_verified(
     reads: int,
     own: OwnLibrary | None,
 ) -> bool:
-    """Is a* what more than half of the readers answer from the passages and the noise, shuffled? Raises AskFailed."""
+    """Is a* what more than half of the readers answer from the passages and the noise? Raises AskFailed."""
     rng = rng_of("noise", task.id, question)
-    passages = [*dict.fromkeys(trail.found)]
     if own is None:
-        passages += distractor_sentences(f"{task.prompt} {question}", noise, rng)
+        passages = mix_noise(trail, distractor_sentences(f"{task.prompt} {question}", noise, rng), rng)
     else:
+        passages = [*dict.fromkeys(trail.found)]
         passages += await own.draw_noise(task, noise, rng, passages)
-    rng.shuffle(passages)
+        rng.shuffle(passages)
     found = await roles.reader.many(reads, problem=(" " if own is None else "\n").join([*passages, question]))
     known = None if own is None else own.reader.recall(question, answer, task)
     agreeing = 0
