@@ -7,9 +7,10 @@
 
 The server answers when it likes: the engine of this process goes on meanwhile (``rollout.idle_loop.awaiting_server``).
 Whatever goes wrong with an answer is asked again, with growing pauses, until the deadline; then the turn is a value
-with its reason, kept from training and counted. Who may not ask, or asks for what is not there, is told at once: no
-repetition mends that. An answer is believed as far as it can be true: no more of it is read than its tokens can need,
-ids are of the vocabulary, log-probabilities finite and not positive, counts of tokens those of a request.
+with its reason, kept from training and counted. Who may not ask, or asks for what is not there, is told at once, and
+after ``FIRST_CONTACT`` who asks where no server is: no repetition mends that. An answer is believed as far as it can be
+true: no more of it is read than its tokens can need, ids are of the vocabulary, log-probabilities finite and not
+positive, counts of tokens those of a request.
 
 A server is no function of the request, so a run is repeated from its ledger: an answer that is remembered is not
 asked for again. Left out: streams, proxies, and images.
@@ -38,6 +39,7 @@ from cotrain.text.plain import STOP, ByteRenderer
 from cotrain.text.render import Piece, Rendering
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before an answer is asked for again
+FIRST_CONTACT = 30.0  # seconds for which a server that never answered is waited for
 AGAIN = (408, 409, 425, 429, 500, 502, 503, 504, 520, 529)  # states of a server that may pass
 NEVER = {
     401: "it wants another key; check the variable that the policy names as key_variable",
@@ -93,6 +95,7 @@ class RemoteHandle(PolicyHandle):
         super().__init__(name, spec, renderer)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._line: _Connection | None = None
+        self._reached = False  # has the server ever answered?
         self._known: dict[Address, Trace] = {}
         self._vocabulary = renderer.vocabulary
         self._counts = dict.fromkeys(
@@ -120,7 +123,7 @@ class RemoteHandle(PolicyHandle):
             async with line.free:
                 began = time.monotonic()
                 try:
-                    return await self._request_answer(line.client, request, path, body, began + self.spec.deadline)
+                    return await self._request_answer(line.client, request, path, body, began)
                 finally:
                     self._counts["seconds"] += time.monotonic() - began
 
@@ -130,26 +133,28 @@ class RemoteHandle(PolicyHandle):
             await line.client.aclose()
 
     async def _request_answer(
-        self, client: httpx2.AsyncClient, request: Request, path: str, body: Mapping[str, Any], deadline: float
+        self, client: httpx2.AsyncClient, request: Request, path: str, body: Mapping[str, Any], began: float
     ) -> Completion:
-        pauses, tries = rng_of("pause", request.seed), 0
+        deadline, pauses, tries = began + self.spec.deadline, rng_of("pause", request.seed), 0
         while True:
-            least_pause, answer, reason = (
-                0.0,
-                None,
-                "",
-            )  # seconds that the server wants to be left alone; its answer; why not
+            least_pause, answer, reason = 0.0, None, ""  # seconds that the server wants to be left alone; why no answer
             try:
                 async with (
                     asyncio.timeout(min(self.spec.timeout, deadline - time.monotonic())),
                     client.stream("POST", path, json=body) as answer,
                 ):
+                    self._reached = True
                     content = await _read_body(answer, _most_bytes(request)) if answer.status_code == 200 else b""
                 if answer.status_code == 200:
                     return self._parse_answer(request, _parse_json(content))
             except (TimeoutError, httpx2.TimeoutException):
                 reason, answer = "timeout", None
-            except httpx2.HTTPError:
+            except httpx2.HTTPError as error:
+                if not self._reached and time.monotonic() - began > FIRST_CONTACT:
+                    raise ConfigError(
+                        f"policy {self.name!r}: no server answers at {self.spec.url} ({error}); start it, or check the "
+                        "policy's url"
+                    ) from error
                 reason, answer = "no connection", None
             except Malformed as error:
                 reason, answer = str(error), None

@@ -123,7 +123,14 @@ def test_what_goes_wrong_is_a_value_with_its_reason(odd, hurried, model, reason)
     assert (odd.asked[model] == 2) == (model == "refusing")  # a refusal is not asked for again
 
 
-def test_a_server_that_is_gone_is_a_value_too(odd, hurried):
+def test_a_server_that_never_answered_ends_the_run_with_one_line(odd, hurried):
+    odd.end()
+    with pytest.raises(ConfigError, match=r"policy 'far': no server answers at http://.*; start it, or check"):
+        asked(odd.url, "good", count=1)
+
+
+def test_a_server_that_is_gone_is_a_value_too(odd, hurried, monkeypatch):
+    monkeypatch.setattr(remote_policy, "FIRST_CONTACT", 1000.0)
     odd.end()
     episodes, _ = asked(odd.url, "good", count=1)
     assert {t.failure for t in episodes[0].traces} == {"remote: no connection"}
