@@ -78,7 +78,7 @@ class StallWatch:
 
     def note_poll(self, loop: asyncio.AbstractEventLoop) -> None:
         """Coroutines go on, and nothing has come. The models have no turn while one is ready to."""
-        now = time.monotonic()
+        now = time.thread_time()  # a process that waits for the processor asks for nothing
         if self._polls is None:
             self._polls = now
         before, self._waits = self._waits, now - self._polls
