@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import CotrainError
-from cotrain.core.notes import ANSWER, CALLS, CORRECT, FINAL, FIRST_WRONG, PROBLEM, STEP_OK, STEPS
+from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, FIRST_WRONG, PROBLEM, STEP_OK
 from cotrain.disk.ledger import ODD, Ledger, Member
 from cotrain.disk.run_files import fault_in
 from cotrain.pages.counts import (
@@ -315,13 +315,12 @@ def _count_groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: Rollo
 def _row_flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:
     parsed, traces = speech["parsed"], (speech, *reviews)
     calls = parsed.get(CALLS.name)
-    unread = not parsed.get(STEPS.name) and parsed.get(ANSWER.name) is None and bool_or_none(FINAL.name, parsed) is None
     ok = speech["truth"].get(STEP_OK.name)
     unsound = right is True and (speech["truth"].get(FIRST_WRONG.name) is not None or False in (ok or ()))
     steps = [pair for review in reviews for pair in step_verdict_pairs(speech, review)]
     first = [finds_first_error(speech, review) for review in reviews]
     return sum((
-        UNREAD * unread,
+        UNREAD * (parsed.get(FAILURE.name) is not None),
         REVIEW_UNREAD * any(bool_or_none(FINAL.name, review["parsed"]) is None for review in reviews),
         TRUNCATED * any(trace["finish"] == "length" for trace in traces),
         TOOL_FAILED * (isinstance(calls, list) and any(call not in FINE for call in calls)),

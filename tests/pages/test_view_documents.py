@@ -151,10 +151,12 @@ def test_flags_tell_what_went_wrong(tmp_path: Path) -> None:
     write(tmp_path / "recipe.json", {"name": "flags"})
     base = episode(0, 10, 0)
     speech = dataclasses.replace(base.traces[0], parsed={"failure": "no answer"}, finish="length", failure="cut off")
+    search = dataclasses.replace(base.traces[0], parsed={"searched": "spoons"})
     with Ledger(tmp_path / "episodes") as ledger:
-        ledger.append(0, [dataclasses.replace(base, traces=(speech,))])
-    (row,) = read_all(tmp_path).rollouts.rows
+        ledger.append(0, [dataclasses.replace(base, traces=(one,)) for one in (speech, search)])
+    row, read = read_all(tmp_path).rollouts.rows
     assert row[AT["flags"]] & (UNREAD | TRUNCATED | LEFT_OUT) == UNREAD | TRUNCATED | LEFT_OUT
+    assert not read[AT["flags"]] & UNREAD  # a search has no answer, and could be read
 
 
 def test_a_judge_is_counted_by_answer_by_step_and_by_probability(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ function settings({ width, height, axis, shown, gap, healthy, lanes, range, zero
     label: plain(one.label, 60),
     stroke: colour(toneOf(one)),
     width: one.truth ? 2.5 : 1.6,
-    dash: over[place] ? [5, 5 + 4 * over[place]] : one.dash,
+    dash: over[place] ? [5, 5 + 4 * over[place]] : one.dash ?? (place < TONES.length ? undefined : [2, 3]),
     spanGaps: true,
     points: { show: count < 40, size: 5 },
     value: (plot, value, at) => number(value ?? (plot.cursor.idx === null || plot.cursor.idx === undefined ? plot.data[at].findLast((some) => some !== null) : null), one.share),

@@ -33,6 +33,7 @@ function rated(rows) {
 
 export function Rollouts({ table, view, setView, list }) {
   const counts = useMemo(() => table.counts ?? Object.fromEntries(KINDS.map(([key, , test]) => [key, table.rows.filter(test).length])), [table]);
+  const several = useMemo(() => new Set(table.rows.map((row) => row.role)).size > 1, [table]);
   const pages = Math.max(1, Math.ceil(list.length / PAGE)), page = Math.min(view.page, pages - 1);
   const change = (more) => setView({ ...view, page: 0, ...more });
   return html`<section>
@@ -48,24 +49,24 @@ export function Rollouts({ table, view, setView, list }) {
     <div class="bar"><label>order <select value=${view.sort} onChange=${(event) => change({ sort: event.target.value })}>
         ${SORTS.map(([key, label]) => html`<option value=${key}>${label}</option>`)}</select></label>
       <label class="search">search <input type="search" value=${view.query} placeholder="problem, answer or address" onInput=${(event) => change({ query: event.target.value })} /></label></div>
-    <table class="rows"><${Heading} /><tbody>
-      ${list.slice(page * PAGE, page * PAGE + PAGE).map((row) => html`<${Row} key=${row.at} row=${row} />`)}</tbody></table>
+    <table class="rows"><${Heading} several=${several} /><tbody>
+      ${list.slice(page * PAGE, page * PAGE + PAGE).map((row) => html`<${Row} key=${row.at} row=${row} several=${several} />`)}</tbody></table>
     ${list.length ? null : html`<p>No rollout here is of this kind.</p>`}
     ${pages > 1 ? html`<p class="pages"><button type="button" disabled=${!page} onClick=${() => setView({ ...view, page: page - 1 })}>previous page</button>
       ${page + 1} of ${pages} <button type="button" disabled=${page + 1 >= pages} onClick=${() => setView({ ...view, page: page + 1 })}>next page</button></p>` : null}
   </section>`;
 }
 
-export function Heading() {
-  return html`<thead><tr><th>kind</th><th>rollout</th><th>problem</th><th>answer</th><th>says right</th><th>reward</th><th>tokens</th></tr></thead>`;
+export function Heading({ several }) {
+  return html`<thead><tr><th>kind</th><th>rollout</th>${several ? html`<th>role</th>` : null}<th>problem</th><th>answer</th><th>says right</th><th>reward</th><th>tokens</th></tr></thead>`;
 }
 
-export function Row({ row, here }) {
+export function Row({ row, here, several }) {
   const [css, label] = kindOf(row), open = has(row.group);
   const name = html`step ${ordinal(row.step)} <small><${Text} of=${`${row.step}:${row.task}:${row.member}`} /></small>`;
   return html`<tr class=${here ? "here" : ""}><td><span class=${`kind ${css}`}>${label}</span></td>
     <td class="at">${open ? html`<a href=${link(row.at)}>${name}</a>` : name}</td>
-    <td class="asked"><${Text} of=${row.problem} limit=${180} /></td><td class="said"><${Text} of=${row.answer ?? "none"} limit=${60} /></td>
+    ${several ? html`<td><${Text} of=${row.role} limit=${40} /></td>` : null}<td class="asked"><${Text} of=${row.problem} limit=${180} /></td><td class="said"><${Text} of=${row.answer ?? "none"} limit=${60} /></td>
     <td>${row.reviews ? `${row.yes} of ${row.reviews}` : "–"}</td>
     <td title=${plain(row.signals.map(([signal, value]) => `${signal} ${value}`).join(", "))}>${number(row.reward)}</td><td>${number(row.tokens)}</td></tr>`;
 }
