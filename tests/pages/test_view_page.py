@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from browser import drawn, needs_browser
-from fake_run import episode, training_row, write, write_fake_run
+from fake_run import episode, trace, training_row, write, write_fake_run
 from payloads import AUDIT, listening, payloads, poisoned_comparison, poisoned_run, poisoned_sides
 
+from cotrain.core.address import Address
 from cotrain.disk.ledger import Ledger
 from cotrain.pages.compared_runs import study_document
 from cotrain.pages.comparison_report import comparison_documents, write_comparison_page
@@ -85,10 +86,17 @@ def test_every_screen_is_drawn(tmp_path: Path) -> None:
         and "What the solver earns, and what is true" in overview
     )
     assert "balanced accuracy" in drawn(path, tmp_path / "profile", address="#verifier")
-    assert "false positive" in drawn(path, tmp_path / "profile", address="#rollouts")
+    listed = drawn(path, tmp_path / "profile", address="#rollouts")
+    assert "false positive" in listed and "<th>role</th>" not in listed
     at = next(iter(json.loads(report_documents(RunView(directory))["details"])))
     one = drawn(path, tmp_path / "profile", address=f"#r:{at}")
     assert "The group, by reward" in one and "says " in one and 'class="token"' in one
+    asks = Address(step=40, task=0, member=0, role="searcher", call=0)
+    search = trace(asks, "searcher", "generator", 40, "<search> pens</search>", None, {"searched": "pens"}, {}, [])
+    with Ledger(directory / "episodes") as ledger:
+        ledger.append(40, [dataclasses.replace(episode(40, 41, 0), traces=(search,))])
+    listed = drawn(write_report(directory), tmp_path / "profile", address="#rollouts")
+    assert "<th>role</th>" in listed and "<td>searcher</td>" in listed
 
 
 def audited(inside: dict[str, bytes], place: Path) -> dict[str, Any]:

@@ -54,6 +54,19 @@ def test_a_protocol_that_sleeps_for_long_is_named(capsys):
     assert said[0].startswith("note: nothing has moved for 0 s; ")
 
 
+@pytest.mark.whole
+def test_a_process_that_gets_no_processor_asks_for_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)
+
+    async def polls():
+        until = time.monotonic() + 0.7
+        while time.monotonic() < until:
+            await asyncio.sleep(0)
+
+    IdleLoop().run_to_end(together([polls(), polls()], ["task 0, member 0", "task 0, member 1"]))
+    assert capsys.readouterr().err == ""
+
+
 def test_a_tool_that_does_not_answer_is_named(capsys):
     async def waits():
         loop, answer = asyncio.get_running_loop(), asyncio.Event()
