@@ -54,7 +54,7 @@ FAILED = "failed"  # ``finish`` of an answer that there is not; ``failure`` says
 
 
 class RemoteSpec(PolicySpec, Protocol):
-    """``loop.remote.Remote``, which see for the fields."""
+    """``config.remote.Remote``, which see for the fields."""
 
     @property
     def url(self) -> str: ...
