@@ -61,7 +61,9 @@ from tests.helpers import EASY, TINY, TINY_PROGRAMS, RandomLatency, is_documente
 
 pytestmark = pytest.mark.whole
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
-GAMES, WRITES = ({**SMALL, "model": f"embedded-{name}"} for name in ("games", "proposer"))  # which TINY never learned
+GAMES, WRITES, SEARCHES = (  # which TINY never learned
+    {**SMALL, "model": f"embedded-{name}"} for name in ("games", "proposer", "search")
+)
 ALONE = {name: value for name, value in SMALL.items() if name != "group_size"}  # for a method without groups
 
 
@@ -143,7 +145,7 @@ CASTS = {
     "spin-restart": lambda tasks: briefly(spin(steps=5, iteration=2, restart="weights", tasks=tasks, **ALONE)),
     "spin": lambda tasks: briefly(spin(steps=4, iteration=1, tasks=tasks, **ALONE)),
     "spiral": lambda tasks: briefly(spiral(steps=3, pool=2, pool_every=1, **GAMES)),
-    "ssp": lambda tasks: briefly(ssp(steps=3, verify=False, tasks=replace(tasks, operations=(1, 2)), **GAMES)),
+    "ssp": lambda tasks: briefly(ssp(steps=3, verify=False, tasks=replace(tasks, operations=(1, 2)), **SEARCHES)),
     "ssrl": lambda tasks: briefly(ssrl(steps=3, **GAMES)),
     "ssrl-real": lambda tasks: briefly(ssrl(steps=3, searches="real", **GAMES)),
     "tango": alternating,
