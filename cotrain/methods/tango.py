@@ -11,8 +11,9 @@ weights, ``simultaneous=True`` trains both from the same episodes. ``judge`` is 
 
 Different from the authors' settings: the verifier has no KL term (theirs: ``verifier_kl=0.001``), the final verdict of
 a review with the wrong number of steps earns nothing (theirs is paid as soon as it can be read), an unreadable review
-keeps a part of its format reward, and a solution that cannot be read is never reviewed. Left out: the bonus for several
-answers in a generator's format, whose weight is 0 there; ``format_reward`` pays for a solution that can be read.
+keeps a part of its format reward, and a solution that cannot be read is never reviewed but counts as one wrong step.
+Left out: the bonus for several answers in a generator's format, whose weight is 0 there; ``format_reward`` pays for a
+solution that can be read.
 """
 
 from __future__ import annotations

@@ -81,7 +81,9 @@ async def solve(task: Task, roles: Roles, *, step_rewards: StepRewards = "none",
 
     ``step_rewards="oracle"`` adds the oracle's ±1 on each step as reward ``step``: the ceiling of any verifier. Each of
     these is flipped with the chance ``oracle_noise``, so that a verifier of known skill stands in the verifier's place;
-    a step that is flipped at one chance is flipped at every larger one. Returns the solver's turn.
+    a step that is flipped at one chance is flipped at every larger one. Whoever pays for steps, a solution that cannot
+    be read counts as one wrong step: were it to earn nothing, no format would be better than many wrong steps. Returns
+    the solver's turn.
     """
     check_step_rewards(step_rewards, oracle_noise)
     solution = await roles.solver(problem=task.prompt)
@@ -90,7 +92,9 @@ async def solve(task: Task, roles: Roles, *, step_rewards: StepRewards = "none",
         return solution
     solution.reward(OUTCOME, float(correct))
     solution.reward(FORMAT, solution.parsed.format_score)
-    if step_rewards == "oracle" and solution.parsed.ok:
+    if step_rewards != "none" and not solution.parsed.ok and solution.text:
+        solution.reward(STEP, -1.0, span=Span(start=0, end=len(solution.text), text=solution.text))
+    elif step_rewards == "oracle" and solution.parsed.ok:
         chance = rng_of("oracle noise", task.id, solution.id)
         for span, ok in zip(solution.parsed.steps, STEP_OK.of(solution) or (), strict=False):
             step_right = ok != (chance.random() < oracle_noise)

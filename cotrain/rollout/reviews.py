@@ -123,7 +123,7 @@ async def solve_then_verify(
     carries the class for balancing. An unparsed review earns no agreement and says nothing about the solution. Step
     verdicts become the solver's reward ``step`` when ``step_rewards="verifier"``: 2x − 1 for the share x that calls the
     step right, or for what another aggregation (``combine``) makes of several reviews; a step without majority gets
-    none. A solution that cannot be parsed has no steps to review and is not shown to the verifier. ``tool``: as in
+    none. A solution that cannot be parsed is not shown to the verifier, and counts as one wrong step. ``tool``: as in
     ``review_all``. ``oracle_noise``: as in ``solve``. ``reviews=0`` where nobody reads them.
     """
     solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)

@@ -90,6 +90,14 @@ def test_the_oracle_pays_a_right_step_one_and_a_wrong_one_minus_one():
         played(solve, WRONG, step_rewards="oracel")
 
 
+@pytest.mark.parametrize(("protocol", "payer"), [(solve, "oracle"), (solve_then_verify, "verifier")])
+def test_a_solution_that_cannot_be_read_counts_as_one_wrong_step(protocol, payer):
+    """Else no format is better than many wrong steps, which is what a generator then learns."""
+    [unread], _ = played(protocol, UNREADABLE, step_rewards=payer)
+    assert paid(unread, "step") == [-1.0] and covered(unread, "step") == [UNREADABLE]
+    assert paid(played(solve, UNREADABLE)[0][0], "step") == [] and paid(unread, "outcome") == [0.0]
+
+
 def test_the_verifier_is_paid_for_agreeing_with_the_truth():
     (wrong, *sheets), _ = played(solve_then_verify, WRONG, judged=[KIND, HARSH, UNREADABLE], reviews=3)
     assert [paid(t, "agreement") for t in sheets] == [[0.0], [1.0], [0.0]]
