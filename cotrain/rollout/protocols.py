@@ -82,8 +82,8 @@ async def solve(task: Task, roles: Roles, *, step_rewards: StepRewards = "none",
     ``step_rewards="oracle"`` adds the oracle's ±1 on each step as reward ``step``: the ceiling of any verifier. Each of
     these is flipped with the chance ``oracle_noise``, so that a verifier of known skill stands in the verifier's place;
     a step that is flipped at one chance is flipped at every larger one. Whoever pays for steps, a solution that cannot
-    be read counts as one wrong step: were it to earn nothing, no format would be better than many wrong steps. Returns
-    the solver's turn.
+    be read counts as one wrong step; if it earned nothing, breaking the format would beat many wrong steps. Returns the
+    solver's turn.
     """
     check_step_rewards(step_rewards, oracle_noise)
     solution = await roles.solver(problem=task.prompt)

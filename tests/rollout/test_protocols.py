@@ -92,7 +92,7 @@ def test_the_oracle_pays_a_right_step_one_and_a_wrong_one_minus_one():
 
 @pytest.mark.parametrize(("protocol", "payer"), [(solve, "oracle"), (solve_then_verify, "verifier")])
 def test_a_solution_that_cannot_be_read_counts_as_one_wrong_step(protocol, payer):
-    """Else no format is better than many wrong steps, which is what a generator then learns."""
+    """Else breaking the format beats many wrong steps, and a generator learns to."""
     [unread], _ = played(protocol, UNREADABLE, step_rewards=payer)
     assert paid(unread, "step") == [-1.0] and covered(unread, "step") == [UNREADABLE]
     assert paid(played(solve, UNREADABLE)[0][0], "step") == [] and paid(unread, "outcome") == [0.0]
