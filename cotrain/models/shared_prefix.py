@@ -73,10 +73,8 @@ def attend_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: Sequence[Pi
     """
     groups, (heads, length, size) = key.shape[0], query.shape
     kind = torch.promote_types(query.dtype, torch.float32)
-    scaled_query = (
-        (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()
-    )  # [K, N, H / K, D]
-    mixed = _AttendPieces.apply(scaled_query, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces)
+    scaled = (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()  # [K, N, H / K, D]
+    mixed = _AttendPieces.apply(scaled, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces)
     return mixed.transpose(0, 1).reshape(length, heads, size).to(query.dtype)
 
 
@@ -109,11 +107,7 @@ class _AttendPieces(torch.autograd.Function):
         groups, _, repeat, size = all_queries.shape
         future = _future_mask(ctx.pieces, all_queries)
         gradient = gradient.contiguous()
-        query_gradient, key_gradient, value_gradient = (
-            torch.empty_like(all_queries),
-            torch.empty_like(keys),
-            torch.empty_like(values),
-        )
+        query_gradient, key_gradient, value_gradient = map(torch.empty_like, (all_queries, keys, values))
         stored = iter(kept)
         for piece in ctx.pieces:
             seen, mixed = _visible_tokens(keys, piece), _visible_tokens(values, piece)

@@ -40,9 +40,7 @@ class Habits:
     premise: float = 0.25  # share of random errors that are wrong premise values
     relation: float = 0.25  # share of random errors that are wrong operators or operands
     structure: float = 0.06  # share of random errors that are an unneeded or a missing step
-    swap: float = (
-        0.0  # share of random errors in which two values change places, where that matters; the rest is arithmetic
-    )
+    swap: float = 0.0  # share of random errors that swap two values, where that matters; the rest is arithmetic
 
     def __post_init__(self) -> None:
         shares = (self.premise, self.relation, self.structure, self.swap)
