@@ -136,10 +136,7 @@ def check_request(request: Request, context: int, vocabulary: int) -> None:
             f"a prompt id is outside of the vocabulary of {vocabulary}; use the renderer of this policy",
         ),
         ("" in sampling.stop, "a stop string is empty; leave it out"),
-        (
-            bool(sampling.stop) and request.decode is None,
-            "it has stop strings and no decode to find them in its text",
-        ),
+        (bool(sampling.stop) and request.decode is None, "it has stop strings and no decode to find them in its text"),
     ):
         if wrong:
             error = TooLong if "exceed the context" in problem else ConfigError

@@ -184,10 +184,7 @@ class Scorer:
                 return self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state
         with use_branches(self._body), self._recomputing(self._body):
             output = self._body(
-                input_ids=rows.input_ids,
-                position_ids=rows.branches.positions,
-                branches=rows.branches,
-                use_cache=False,
+                input_ids=rows.input_ids, position_ids=rows.branches.positions, branches=rows.branches, use_cache=False
             )
         return output.last_hidden_state
 

@@ -27,15 +27,7 @@ from torch import nn
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.state import State, take_fields
 from cotrain.learn.collate import PlannedTerm, collate, move_to, plan_update
-from cotrain.learn.contract import (
-    Given,
-    Loss,
-    LossTerm,
-    PolicyVerbs,
-    Sequences,
-    UpdateReport,
-    with_context,
-)
+from cotrain.learn.contract import Given, Loss, LossTerm, PolicyVerbs, Sequences, UpdateReport, with_context
 from cotrain.learn.scorer import Scorer
 from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, lr_multiplier, optimizer_tensors

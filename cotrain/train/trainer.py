@@ -69,12 +69,7 @@ class CoTrainer:
     """Holds the policies of one run through a backend, and carries them from step to step."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        *,
-        backend: Backend | None = None,
-        wrap: Callable[[Any], Any] | None = None,
-        lag: int = 0,
+        self, recipe: Recipe, *, backend: Backend | None = None, wrap: Callable[[Any], Any] | None = None, lag: int = 0
     ) -> None:
         """
         Args:
@@ -430,10 +425,7 @@ class CoTrainer:
         } | ({"stores": {name: store.state() for name, store in self.stores.items()}} if self.stores else {})
 
     def load(
-        self,
-        state: Mapping[str, Any],
-        tensors: Mapping[str, Mapping[str, Any]],
-        ahead: Mapping[str, Any] | None = None,
+        self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], ahead: Mapping[str, Any] | None = None
     ) -> None:
         """``ahead``: what ``plays.state`` gave."""
         saved_stores: Mapping[str, Any] = {}

@@ -258,13 +258,7 @@ async def note_proposal(
 
 
 @gives(EARNED.to("judge"), EARNED.to("rater"))
-async def examine_all(
-    task: Task,
-    roles: Roles,
-    *,
-    votes: Positive = 1,
-    reader: Reader = WORDS,
-) -> None:
+async def examine_all(task: Task, roles: Roles, *, votes: Positive = 1, reader: Reader = WORDS) -> None:
     """To measure: the solver and the judge of its answer on the task, one proposal and the rater of it."""
     scorer = TextScorer(roles=roles, reader=reader, votes=votes)
     solution = await roles.solver(problem=task.prompt)
