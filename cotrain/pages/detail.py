@@ -14,7 +14,7 @@ from typing import Any
 
 from cotrain.core.entropy import from_text, nats_of
 from cotrain.core.notes import PROBLEM
-from cotrain.disk.ledger import decode_floats
+from cotrain.disk.ledger import PLAIN, decode_floats
 from cotrain.pages.curves import finite_number
 from cotrain.pages.rollouts import Json, Weights, address_text
 
@@ -87,23 +87,8 @@ def _roles_of_objective(objective: Json) -> Sequence[str]:
 
 
 def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:
-    copied_fields = (
-        "role",
-        "policy",
-        "version",
-        "group",
-        "text",
-        "finish",
-        "failure",
-        "parsed",
-        "truth",
-        "parent",
-        "score",
-    )
-    record = {name: trace.get(name) for name in copied_fields} | {
-        "address": address_text(trace),
-        "signals": trace["signals"],
-    }
+    record = {name: trace.get(name) for name in PLAIN}
+    record |= {"address": address_text(trace), "signals": trace["signals"]}
     record |= {"prompt_tokens": len(trace["prompt_ids"]), "token_count": len(trace["token_ids"])}
     record |= {"turns": trace.get("turns") or [], "weights": dict(weights.get(str(trace.get("role")), {}))}
     if tokens:

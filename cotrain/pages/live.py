@@ -10,7 +10,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from rich import live as rich_live
@@ -73,9 +72,7 @@ class LiveTable:
             self._display.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         display, self._display = self._display, None
         if display is not None:
             display.stop()
