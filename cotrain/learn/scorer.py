@@ -223,11 +223,8 @@ class Scorer:
         exact = 1e-2 if model_logits.dtype in (torch.bfloat16, torch.float16) else 1e-5
         for finish in _possible_finishes(model.config.get_text_config()):
             own_logits = raw if finish is None else finish(raw)
-            near = (
-                (own_logits - model_logits).abs().max() <= exact * model_logits.abs().max()
-                if own_logits.shape == model_logits.shape
-                else False
-            )
+            same_shape = own_logits.shape == model_logits.shape
+            near = same_shape and (own_logits - model_logits).abs().max() <= exact * model_logits.abs().max()
             if near or not bool(model_logits.isfinite().all()):
                 self._finish = finish
                 return

@@ -226,12 +226,10 @@ def rectangles_of(pieces: Sequence[Piece]) -> Rectangles:
     before = is_prompt_token[whose][:, None, None, :].expand(-1, 1, tail, -1)
     itself = torch.ones(tail, tail, dtype=torch.bool).tril()[None, None].expand(len(answers), 1, tail, tail)
     back = torch.zeros(max(p.end for p in pieces), dtype=torch.int64)
-    back[prompt_places[is_prompt_token]] = torch.arange(is_prompt_token.numel()).view(is_prompt_token.shape)[
-        is_prompt_token
-    ]
-    back[answer_places[is_answer_token]] = (
-        is_prompt_token.numel() + torch.arange(is_answer_token.numel()).view(is_answer_token.shape)[is_answer_token]
-    )
+    prompt_results = torch.arange(is_prompt_token.numel()).view_as(is_prompt_token)
+    answer_results = torch.arange(is_answer_token.numel()).view_as(is_answer_token) + is_prompt_token.numel()
+    back[prompt_places[is_prompt_token]] = prompt_results[is_prompt_token]
+    back[answer_places[is_answer_token]] = answer_results[is_answer_token]
     return Rectangles(
         prompts=prompt_places,
         answers=answer_places,

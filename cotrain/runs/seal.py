@@ -82,11 +82,6 @@ class VerifiedCheckpoint:
     checkpoint: transaction.Checkpoint
     files: Mapping[str, FileDigest]  # metrics and ledger when it was saved; they begin so still
 
-    @property
-    def damaged_newer(self) -> tuple[transaction.Damage, ...]:
-        """Newer ones that were passed over."""
-        return self.checkpoint.damaged
-
     def load(
         self, *, only: Collection[str] | None = None, files: Files = REAL_FILES
     ) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
