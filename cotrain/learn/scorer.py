@@ -79,10 +79,6 @@ class Scorer:
         if head == "lm":
             self._find_layers()
 
-    def plan_batches(self, sequences: Sequences) -> list[tuple[int, ...]]:
-        """Which sequences share a forward pass: indices, each exactly once."""
-        return batches_of(sequences, micro_tokens=self.micro_tokens, shared=self.shared)
-
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
@@ -134,7 +130,8 @@ class Scorer:
     ) -> list[torch.Tensor] | None:
         """None where memory ran out."""
         between = given or [()] * len(sequences)
-        plan = self.plan_batches([(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)])
+        inputs = [(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)]
+        plan = batches_of(inputs, micro_tokens=self.micro_tokens, shared=self.shared)
         results = [torch.zeros(len(token_ids)) for _, token_ids in sequences]
         self.model.eval()
         try:
