@@ -26,9 +26,10 @@ from cotrain.tasks.words import search_corpus
 from cotrain.tasks.words.corpus import _as_conversation, final_verdict, reviewed_solution
 from cotrain.tasks.words.corrupt import Attempt, Habits, with_habits
 from cotrain.tasks.words.oracle import read_steps
-from cotrain.tasks.words.problem import Fact, Problem, compute, solution_text, step_text
+from cotrain.tasks.words.problem import Fact, Problem, compute, step_text
 from cotrain.tasks.words.source import WordProblems
 from cotrain.tasks.words.wording import NOUNS
+from cotrain.text.parsers import write_solution
 from cotrain.text.prompts import SOLVE, fill_template
 from cotrain.text.role_prompts import DIGEST, META, PLAN, REFINE, SELF_CHECK
 
@@ -96,7 +97,7 @@ def revise_solution(problem: Problem, attempt: Attempt, verdicts: Sequence[bool]
             changed.add(step.target)
     if not final and problem.question not in known:
         work_out(problem.question)
-    return solution_text(tuple(steps), str(known.get(problem.question, attempt.answer)))
+    return write_solution(steps, str(known.get(problem.question, attempt.answer)))
 
 
 def meta_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:

@@ -57,9 +57,8 @@ class HostResult:
     error: Exception | None = None
 
 
-TurnResult = tuple[
-    list[HostResult], dict[str, float], dict[str, int], float
-]  # answers; counts and limits of the engine; s
+# answers; counts and limits of the engine; seconds
+TurnResult = tuple[list[HostResult], dict[str, float], dict[str, int], float]
 
 
 def to_host_request(number: int, request: Request) -> HostRequest:

@@ -374,6 +374,6 @@ class ServingRoutingEngine(RoutingEngine):
 
 def route_policies(handles: Mapping[str, PolicyHandle], engine: Engine) -> RoutingEngine:
     """All policies as one engine, which can what the engine below can."""
-    return (
-        ServingRoutingEngine(handles, engine) if isinstance(engine, ServingEngine) else RoutingEngine(handles, engine)
-    )
+    if isinstance(engine, ServingEngine):
+        return ServingRoutingEngine(handles, engine)
+    return RoutingEngine(handles, engine)

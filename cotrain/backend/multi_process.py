@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -175,7 +176,7 @@ class MultiProcessBackend:
         self._present_learners()
 
     def process_stats(self) -> dict[str, ProcessStats]:
-        return {short_name(what): worked.current_copy() for what, worked in self._worked.items()}
+        return {short_name(what): replace(worked) for what, worked in self._worked.items()}
 
     def describe(self) -> dict[str, Any]:
         many = {name: n for name, n in (("world", self.world), ("replicas", self.replicas)) if n > 1}

@@ -29,9 +29,7 @@ SETTINGS = {  # of Ray, where the user has not set them; it reads some of them w
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # Ray's own 15 starves its processes beside others
 }
-SILENCE = {
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "."
-}  # of what its daemon says of a lost process: the run has its own line for that
+SILENCE = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}  # what its daemon says of a lost process, which the run says itself
 
 
 class RayProcess:

@@ -33,9 +33,8 @@ class EnginePlacement:
 
 
 ResolvedPolicies = Mapping[str, PolicySpec]
-PlacementRule = Callable[
-    [ResolvedPolicies, int, str, int], list[EnginePlacement]
-]  # (policies, seed, device, threads) → engines
+# (policies, seed, device, threads) → engines
+PlacementRule = Callable[[ResolvedPolicies, int, str, int], list[EnginePlacement]]
 
 
 def embedded_alone(

@@ -8,7 +8,7 @@ asleep   the rest of the step
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 PROCESS = "process"  # begins the keys of all that is told of processes
 
@@ -22,10 +22,6 @@ class ProcessStats:
     tokens: float | None = None  # that it sampled; None where that is not its work
     published_bytes: int = 0  # that it handed out, or took
     publish_seconds: float = 0.0
-
-    def current_copy(self) -> ProcessStats:
-        """As it stands."""
-        return replace(self)
 
 
 def process_metrics(

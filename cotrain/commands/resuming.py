@@ -20,11 +20,7 @@ from cotrain.commands.common import (
 )
 from cotrain.commands.running import cluster_notes_of, run_watched
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import (
-    Parser,
-    add_trust_flag,
-    whole_number,
-)
+from cotrain.core.flags import Parser, add_trust_flag, whole_number
 from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
 
 

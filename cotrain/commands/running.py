@@ -29,14 +29,7 @@ from cotrain.commands.common import (
 )
 from cotrain.config.registry import find_recipe, make_recipe, recipe_names
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import (
-    Parser,
-    add_parameters,
-    comments_of,
-    parsed_values,
-    typed_flags,
-    whole_number,
-)
+from cotrain.core.flags import Parser, add_parameters, comments_of, parsed_values, typed_flags, whole_number
 from cotrain.core.verbosity import tell_result
 from cotrain.methods import READ_AS
 from cotrain.metrics.table import is_headline, table_rank

@@ -31,9 +31,8 @@ def smoke_words(build: Callable[..., Any], parser: Parser, names: Sequence[str],
     both = [*shorter, *words]
     parsed, typed = parser.parse_strictly(both), typed_flags(both, parser)
     given = {n: v for n, v in parsed_values(parsed, names).items() if n in typed}
-    schedule = build(
-        **{n: v for n, v in given.items() if n not in ("labelled", "ramp")}
-    ).schedule  # the data are not read here
+    # the data are not read here
+    schedule = build(**{n: v for n, v in given.items() if n not in ("labelled", "ramp")}).schedule
     warmup = schedule.warmup if "warmup" in typed_flags(words, parser) else [(n, 1) for n, _ in schedule.warmup]
     if list(schedule.warmup) != list(warmup):
         shorter.append(f"--set=schedule.warmup={json.dumps(warmup)}")

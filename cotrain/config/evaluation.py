@@ -33,9 +33,7 @@ class Evaluation:
     tasks: int = 256  # problems of the test split, before and after
     curve_tasks: int = 64  # problems of the validation split, while training
     group_size: int = 8  # episodes a problem
-    splits: tuple[
-        str, ...
-    ] = ()  # further splits, measured with four samples each at the end; keys get the split's name
+    splits: tuple[str, ...] = ()  # further ones, measured with four samples each at the end; keys get the split's name
     fixed: Mapping[str, str] = field(default_factory=dict)  # role → frozen policy that plays it instead, for figures on
     # solutions that do not change while the run goes on; keys get ``fixed``, and only judging roles are kept
     implied: tuple[Implied, ...] = ()  # reward models that never speak

@@ -11,7 +11,7 @@ precedence over a policy of its name. Left out: metrics, whose names begin with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cotrain.core.errors import ConfigError, unknown_message
@@ -32,7 +32,8 @@ def policy_named(recipe: Recipe, name: str, flag: str = "--role") -> str:
         return plain
     if plain == name and name in recipe.objectives:
         return recipe.objectives[name].policy
-    raise ConfigError(f"{flag}: {unknown_message('role or policy', name, _known_names(recipe))}")
+    known = [*recipe.roles, *recipe.policies, *(f"{POLICY}{policy}" for policy in recipe.policies)]
+    raise ConfigError(f"{flag}: {unknown_message('role or policy', name, known)}")
 
 
 def role_named(
@@ -50,13 +51,7 @@ def role_named(
     fitting = [role for role in candidates if fits(recipe.roles[role])] or list(candidates)
     if len(fitting) == 1:
         return fitting[0]
-    what = f"plays {', '.join(fitting)}; name one of them" if fitting else f"plays no role; {_roles_text(recipe.roles)}"
+    what = f"plays no role; the roles are {', '.join(sorted(recipe.roles))}"
+    if fitting:
+        what = f"plays {', '.join(fitting)}; name one of them"
     raise ConfigError(f"{flag} {name}: this policy {what}")
-
-
-def _known_names(recipe: Recipe) -> list[str]:
-    return [*recipe.roles, *recipe.policies, *(f"{POLICY}{name}" for name in recipe.policies)]
-
-
-def _roles_text(roles: Mapping[str, Role]) -> str:
-    return f"the roles are {', '.join(sorted(roles))}"

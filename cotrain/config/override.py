@@ -112,9 +112,8 @@ def _fit_value(old: Any, value: Any, hint: Any, where: str) -> Any:
         raise ConfigError(f"{where}: expected a finite number, found {value!r}")
     if isinstance(value, list):
         value = tuple(value)
-    lost = (
-        value is None and old is not None and hint is Any
-    )  # an entry of a mapping, which says no other kind than its own
+    # an entry of a mapping says no other kind than its own
+    lost = value is None and old is not None and hint is Any
     if not isinstance(value, Plain) or lost or ((old is None or value is None) and not fits_hint(value, hint)):
         raise ConfigError(
             f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}"

@@ -71,13 +71,9 @@ class Weights(Policy):
     micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
     dtype: str = "float32"  # of weights that no gradient changes; "bfloat16": half of the memory
     load_in_4bit: bool = False  # linear layers in 4 bits, by bitsandbytes; of weights that no gradient changes
-    autocast: bool | None = (
-        None  # bfloat16 arithmetic over float32 weights, of sampler and learner alike; None: on CUDA
-    )
+    autocast: bool | None = None  # bfloat16 arithmetic over float32 weights, sampling and learning; None: on CUDA
     offload: bool = False  # on a GPU, weights while another policy computes, and moments, in the machine's own memory
-    pack_weights: bool | None = (
-        None  # on a CPU, a copy of the weights laid out for decoding; None: if a probe finds it faster
-    )
+    pack_weights: bool | None = None  # on a CPU, a copy laid out for decoding; None: if a probe finds it faster
     attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
     # Prompts that samples share are computed once under "sdpa" only
     trust_remote_code: bool = False  # run Python files that come with the model
@@ -137,9 +133,7 @@ class Learning(Weights):
     clip_norm: float = 1.0  # global gradient norm is clipped to this
     weight_decay: float = 0.0
     gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
-    restart_every: int = (
-        0  # updates of an iteration; each begins with an optimiser that has seen nothing. 0: one for all
-    )
+    restart_every: int = 0  # updates of an iteration, which begins with an optimiser that has seen nothing; 0: of all
     restart_weights: bool = False  # and with the weights of the start again
 
     def __post_init__(self) -> None:

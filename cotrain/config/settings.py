@@ -39,10 +39,8 @@ from cotrain.tasks.words.source import study_problems
 
 Restart = Literal["nothing", "optimiser", "weights"]  # with "weights" the optimiser too
 Build = Callable[..., Recipe]
-KEYWORD_KINDS = (
-    inspect.Parameter.KEYWORD_ONLY,
-    inspect.Parameter.VAR_KEYWORD,
-)  # parameters that no settings are passed to
+# parameters that no settings are passed to
+KEYWORD_KINDS = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 SPLITS = ("ood_length", "ood_template")  # measured at the end where the tasks have them
 
 

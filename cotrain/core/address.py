@@ -55,9 +55,7 @@ class Address:
     member: int  # which of the G episodes on this task
     role: str  # who spoke
     call: int  # how many calls this role had before in the episode
-    path: tuple[
-        int, ...
-    ] = ()  # () for the first turn of a call; further turns: (turn,), in forks (turn, fork, turn) and so on
+    path: tuple[int, ...] = ()  # () for a call's first turn; further ones: (turn,), in forks (turn, fork, turn) …
 
     def __str__(self) -> str:
         call = ".".join(str(number) for number in (self.call, *self.path))

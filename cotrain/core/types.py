@@ -50,9 +50,7 @@ class StepVerdicts:
     """What the oracle says of each step of one solution."""
 
     ok: tuple[bool, ...]  # [K] one per step
-    reasons: tuple[
-        str, ...
-    ]  # [K] "" where the step is right, else "premise", "arithmetic", "relation", "unneeded", ...
+    reasons: tuple[str, ...]  # [K] "" for a right step, else "premise", "arithmetic", "relation", "unneeded", ...
 
     @property
     def first_wrong(self) -> int | None:
@@ -201,9 +199,7 @@ class Trace:
     version: int  # of the policy when it spoke
     group: str  # pool key: traces of one role with the same key are compared with each other
     prompt_ids: tuple[int, ...]  # [P] everything before the first sampled token
-    token_ids: tuple[
-        int, ...
-    ]  # [T] all after it: sampled, stop tokens included, and given in between; the last is sampled
+    token_ids: tuple[int, ...]  # [T] all after it: sampled, with stop tokens, and given between; the last is sampled
     logprobs: tuple[float, ...]  # [T] sampler log-probabilities; 0 where given
     text: str  # decoded text of token_ids without control tokens
     finish: str  # "stop" or "length", of the last turn

@@ -71,6 +71,14 @@ def lost_file_error(path: Path) -> DiskError:
     )
 
 
+def is_at(handle: int, path: Path) -> bool:
+    """Is the open file the one of this name?"""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
 @contextmanager
 def filled_directory(target: Path) -> Iterator[None]:
     """Make a directory, new or empty, that libraries write into; where they fail it is left empty."""

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from cotrain.core.errors import DataError, StateError
 from cotrain.disk.files import (
     REAL_FILES,
     Files,
+    is_at,
     lost_file_error,
     make_directory,
     read_blocks,
@@ -41,7 +40,7 @@ class JsonlWriter:
         self._file: FileIO | None = None
         with report_disk_errors(f"open {path}"):
             make_directory(files, path.parent)
-            self._end = len(_whole_lines(b"".join(read_blocks(files, path)))) if path.exists() else 0
+            self._end = b"".join(read_blocks(files, path)).rfind(b"\n") + 1 if path.exists() else 0
             self._torn = path.exists() and path.stat().st_size > self._end
             self._file = files.open(path, "ab")
 
@@ -81,26 +80,15 @@ class JsonlWriter:
     def _checked_file(self) -> FileIO:
         if self._file is None:
             raise ValueError(f"{self.path} was closed")
-        if self._watched and not _is_at(self._file, self.path):
+        if self._watched and not is_at(self._file.fileno(), self.path):
             raise lost_file_error(self.path)
         return self._file
 
     def __enter__(self) -> JsonlWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _is_at(file: FileIO, path: Path) -> bool:
-    """Is the open file the one of this name?"""
-    try:
-        path_stat, file_stat = path.stat(), os.fstat(file.fileno())
-    except FileNotFoundError:
-        return False
-    return (path_stat.st_dev, path_stat.st_ino) == (file_stat.st_dev, file_stat.st_ino)
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
@@ -173,10 +161,6 @@ def _row_step(path: Path, number: int, line: bytes) -> float:
     if not isinstance(step, int | float):
         raise DataError(f'{path}, line {number}: "step" should be a number, found {step!r}')
     return step
-
-
-def _whole_lines(content: bytes) -> bytes:
-    return content[: content.rfind(b"\n") + 1]
 
 
 def _split_lines(content: bytes) -> list[bytes]:

@@ -32,7 +32,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from cotrain.core.address import Address
@@ -261,9 +260,7 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _scan_headers(self) -> None:
@@ -369,7 +366,7 @@ def episode_from_json(state: Mapping[str, Any]) -> Episode:
 
 
 _ADDRESS = ("step", "task", "member", "role", "call")
-_PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent", "score")
+PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent", "score")
 _CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals", "turns", "entropies")
 
 
@@ -381,7 +378,7 @@ def trace_to_json(trace: Trace) -> State:
     entropies = {"entropies": as_text(trace.entropies)} if trace.entropies else {}
     return {
         "address": [at.step, at.task, at.member, at.role, at.call, *at.path],
-        **{name: getattr(trace, name) for name in _PLAIN},
+        **{name: getattr(trace, name) for name in PLAIN},
         "signals": [[s.name, s.value, s.tokens] for s in trace.signals],
         "prompt_ids": trace.prompt_ids,
         "token_ids": trace.token_ids,
@@ -398,9 +395,9 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
     for name in ("learn_ids", ADVANTAGES):  # the first of older ledgers; the second is for readers of the file
         state.pop(name, None)
     address, prompt_ids, token_ids, logprobs, signals, turns, entropies = take_fields(
-        "a trace", {name: value for name, value in state.items() if name not in _PLAIN}, *_CODED
+        "a trace", {name: value for name, value in state.items() if name not in PLAIN}, *_CODED
     )
-    plain = take_fields("a trace", {name: value for name, value in state.items() if name in _PLAIN}, *_PLAIN)
+    plain = take_fields("a trace", {name: value for name, value in state.items() if name in PLAIN}, *PLAIN)
     return Trace(
         address=Address(**dict(zip(_ADDRESS, address[:5], strict=True)), path=tuple(address[5:])),
         prompt_ids=tuple(prompt_ids),
@@ -409,7 +406,7 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
         logprobs=decode_floats(logprobs),
         entropies=from_text(entropies),
         signals=tuple(Reward(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
-        **dict(zip(_PLAIN, plain, strict=True)),
+        **dict(zip(PLAIN, plain, strict=True)),
     )
 
 

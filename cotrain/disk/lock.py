@@ -16,9 +16,9 @@ import os
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 
 from cotrain.core.errors import RunDirectoryError
+from cotrain.disk.files import is_at
 
 NAME = ".lock"
 PATIENCE = 0.5  # seconds that a holder is given to write who it is
@@ -51,7 +51,7 @@ class RunLock:
             ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_at(handle, path):
+            if not is_at(handle, path):
                 os.close(handle)
                 return None
             os.ftruncate(handle, 0)
@@ -84,20 +84,8 @@ class RunLock:
     def __enter__(self) -> RunLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Is the open file the one of this name?"""
-    try:
-        path_stat = path.stat()
-    except FileNotFoundError:
-        return False
-    file_stat = os.fstat(handle)
-    return (path_stat.st_dev, path_stat.st_ino) == (file_stat.st_dev, file_stat.st_ino)
 
 
 def _read_holder(handle: int) -> str:

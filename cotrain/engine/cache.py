@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import signature
 from typing import Any
@@ -221,16 +221,6 @@ class _TileMap:
     prompt_mask: Tensor | None  # [N * K, 1, P]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LayerReads:
-    """What the decode steps of one layer have in common until rows enter, leave or move. K: key heads."""
-
-    keys: Tensor  # [R * K, columns, head_dim] own
-    values: Tensor  # [R * K, columns, value's head_dim]
-    mask: Tensor | None  # [R * K, 1, columns], additive
-    prompts: PromptTiles
-
-
 class SharedPrefixCache(Cache):
     """Keys and values of all running rows. Owns the storage, the cursor, the starts and the tiles.
 
@@ -247,7 +237,7 @@ class SharedPrefixCache(Cache):
         self.lengths: list[int] = []  # [N] tokens of each tile's prompt
         self.cursor = 1  # the column that the next decode step writes
         self._first = 0  # the column before the window
-        self._layers: list[_LayerReads] = []  # empty where rows have entered, left or moved since the last step
+        self._layers: list[DecodeReads] = []  # of all columns; empty where rows have entered, left or moved since
 
     def __len__(self) -> int:
         return len(self.own.keys)
@@ -263,12 +253,8 @@ class SharedPrefixCache(Cache):
         layer, window = self._layers[layer_idx], slice(self._first, self.cursor + 1)
         layer.keys.select(1, self.cursor).copy_(key_states.flatten(0, 2))
         layer.values.select(1, self.cursor).copy_(value_states.flatten(0, 2))
-        reads = DecodeReads(
-            keys=layer.keys[:, window],
-            values=layer.values[:, window],
-            mask=None if layer.mask is None else layer.mask[:, :, window],
-            prompts=layer.prompts,
-        )
+        mask = None if layer.mask is None else layer.mask[:, :, window]
+        reads = replace(layer, keys=layer.keys[:, window], values=layer.values[:, window], mask=mask)
         return with_reads(key_states, reads), value_states
 
     def make_room(self, rows: int, tiles: int, longest: int, most: int) -> None:
@@ -355,7 +341,8 @@ class SharedPrefixCache(Cache):
         self.cursor += 1 - low
         self._layers = []
 
-    def _arrange_layers(self, device: torch.device) -> list[_LayerReads]:
+    def _arrange_layers(self, device: torch.device) -> list[DecodeReads]:
+        """What the decode steps of each layer read until rows enter, leave or move."""
         rows, tiles, longest = len(self.starts), len(self.lengths), max(self.lengths)
         layers = []
         maps: dict[int, _TileMap] = {}  # by key heads, which layers may differ in
@@ -373,14 +360,8 @@ class SharedPrefixCache(Cache):
                 members=maps[heads].members,
                 places=maps[heads].places,
             )
-            layers.append(
-                _LayerReads(
-                    keys=keys[:rows].flatten(0, 1),
-                    values=values[:rows].flatten(0, 1),
-                    mask=maps[heads].own_mask,
-                    prompts=prompts,
-                )
-            )
+            own_keys, own_values = keys[:rows].flatten(0, 1), values[:rows].flatten(0, 1)
+            layers.append(DecodeReads(keys=own_keys, values=own_values, mask=maps[heads].own_mask, prompts=prompts))
         return layers
 
     def _map_tiles(self, heads: int, device: torch.device) -> _TileMap:

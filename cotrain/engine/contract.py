@@ -26,15 +26,11 @@ class Request:
     stop_ids: tuple[int, ...]  # a sampled token among these ends the completion (and is part of it)
     seed: int  # of this request alone, from its address
     address: Address  # order of admission
-    fields: Mapping[str, Any] = field(
-        default_factory=dict, repr=False, compare=False
-    )  # what the call gave; for programs
-    decode: Callable[[Sequence[int]], str] | None = field(
-        default=None, repr=False, compare=False
-    )  # ids → text, for engines that look for stop strings themselves
-    continues: Address | None = (
-        None  # of the request that this one goes on from: its prompt begins with all of that one's tokens
-    )
+    # what the call gave; for programs
+    fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    # ids → text, for engines that look for stop strings themselves
+    decode: Callable[[Sequence[int]], str] | None = field(default=None, repr=False, compare=False)
+    continues: Address | None = None  # of the request with all of whose tokens this one's prompt begins
     keep: bool = False  # another request may continue this one: its keys and values are worth keeping
 
 
@@ -140,10 +136,7 @@ def check_request(request: Request, context: int, vocabulary: int) -> None:
             f"a prompt id is outside of the vocabulary of {vocabulary}; use the renderer of this policy",
         ),
         ("" in sampling.stop, "a stop string is empty; leave it out"),
-        (
-            bool(sampling.stop) and request.decode is None,
-            "it has stop strings and no decode to find them in its text",
-        ),
+        (bool(sampling.stop) and request.decode is None, "it has stop strings and no decode to find them in its text"),
     ):
         if wrong:
             error = TooLong if "exceed the context" in problem else ConfigError

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -154,12 +154,9 @@ class EmbeddedEngine:
         finished: list[tuple[Scheduler | ScoringScheduler, Row]] = []  # not evaluated: one of them may not be imported
         for scheduler in self._schedulers.values():
             scheduler.drop_cancelled()
-            room = (
-                scheduler.at_once - len(scheduler.running)
-                if isinstance(scheduler, Scheduler)
-                else len(scheduler.waiting)
-            )
-            entering = min(len(scheduler.waiting), room)
+            entering = len(scheduler.waiting)
+            if isinstance(scheduler, Scheduler):
+                entering = min(entering, scheduler.at_once - len(scheduler.running))
             if entering or scheduler.running:
                 idle = False
                 finished += [(scheduler, row) for row in scheduler.step(entering)]
@@ -196,10 +193,9 @@ class EmbeddedEngine:
 
     def counts(self) -> dict[str, float]:
         """``{policy}/requests``, ``…/prompt_tokens``, ``…/prefill_tokens`` (each shared prompt once),
-        ``…/reused_tokens`` (kept from the turn before),
-        ``…/sampled_tokens``, ``…/decode_steps``, ``…/decode_rows`` (their sum over the steps), ``…/seconds``,
-        ``…/out_of_memory`` (how often rows began again, half as many at a time); on a GPU
-        also ``…/recordings``, ``…/recorded_steps`` and ``…/unrecorded_steps``."""
+        ``…/reused_tokens`` (kept from the turn before), ``…/sampled_tokens``, ``…/decode_steps``, ``…/decode_rows``
+        (their sum over the steps), ``…/seconds``, ``…/out_of_memory`` (how often rows began again, half as many at a
+        time); on a GPU also ``…/recordings``, ``…/recorded_steps`` and ``…/unrecorded_steps``."""
         return {
             f"{policy}/{name}": float(count)
             for policy, scheduler in self._schedulers.items()
@@ -253,9 +249,8 @@ class _SchedulerFactory:
             from cotrain.engine.copies import HalfPrecisionCopies
 
             copies = self._copies.setdefault((id(model), autocast), HalfPrecisionCopies(model, autocast))
-        plain = partial(
-            Scheduler, policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies
-        )
+        options: dict[str, Any] = {"max_rows": max_rows, "autocast": autocast, "activate": activate, "copies": copies}
+        plain = partial(Scheduler, policy, model, **options)
         if pack and self._may_pack and not autocast:
             from cotrain.engine.packed import PackedWeights
 
@@ -269,15 +264,7 @@ class _SchedulerFactory:
         from cotrain.engine.graphs import StaticScheduler
 
         try:
-            return StaticScheduler(
-                policy,
-                model,
-                max_rows=max_rows,
-                autocast=autocast,
-                activate=activate,
-                recorder=self._recorder,
-                copies=copies,
-            )
+            return StaticScheduler(policy, model, recorder=self._recorder, **options)
         except ModelError as error:
             scheduler = plain()
             warnings.warn(

@@ -217,13 +217,9 @@ class Rows:
         for i in broken:
             self.items[i].broken = True
         if finished:
-            columns = (
-                self._state[done_rows, DRAWN],
-                self._tokens[done_rows],
-                self._logprobs[done_rows],
-                self._entropy_levels(done_rows),
-            )
-            for i, count, *values in zip(finished, *(x.tolist() for x in columns), strict=True):
+            drawn = self._state[done_rows, DRAWN], self._tokens[done_rows], self._logprobs[done_rows]
+            columns = (x.tolist() for x in (*drawn, self._entropy_levels(done_rows)))
+            for i, count, *values in zip(finished, *columns, strict=True):
                 self._store_tokens(i, stopped.get(i, count), *values)
         return sorted({*finished, *broken})
 
@@ -249,12 +245,8 @@ class Rows:
 
     def _entropy_levels(self, rows: Tensor) -> Tensor:
         """[r, largest max_tokens] uint8: the entropies of these rows as levels."""
-        return (
-            (self._entropies[rows].clamp(min=0).sqrt() * entropy.PER_ROOT)
-            .round()
-            .clamp(max=entropy.MOST)
-            .to(torch.uint8)
-        )
+        levels = (self._entropies[rows].clamp(min=0).sqrt() * entropy.PER_ROOT).round()
+        return levels.clamp(max=entropy.MOST).to(torch.uint8)
 
     def _done_mask(self) -> Tensor:
         """[R] bool: has as many tokens as it may, or a stop token."""

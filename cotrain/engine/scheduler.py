@@ -82,7 +82,11 @@ class Scheduler:
         self.policy, self.model, self.autocast = policy, model, autocast
         self.at_once = max_rows  # rows; fewer once memory ran out
         self._activate, self._copies = activate or (lambda: None), copies
-        self.config = _model_config(policy, model)
+        config = getattr(model, "config", None)
+        if not isinstance(config, PreTrainedConfig):
+            name = type(model).__name__
+            raise ModelError(f"policy {policy!r}: {name} is not a causal language model of transformers")
+        self.config = config
         self.context, self.vocabulary = _model_limits(policy, self.config)
         self.device = next(model.parameters()).device
         self._modules = list(model.modules())
@@ -369,13 +373,6 @@ def _probe_row(first: int, length: int, vocabulary: int) -> Row:
         address=Address(step=0, task=first, member=0, role="", call=0),
     )
     return Row(request=request, future=None)  # type: ignore[arg-type]
-
-
-def _model_config(policy: str, model: nn.Module) -> PreTrainedConfig:
-    config = getattr(model, "config", None)
-    if not isinstance(config, PreTrainedConfig):
-        raise ModelError(f"policy {policy!r}: {type(model).__name__} is not a causal language model of transformers")
-    return config
 
 
 def _model_limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:

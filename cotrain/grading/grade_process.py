@@ -29,15 +29,8 @@ GRACE_S = 2.0  # after all patience, for a worker to say that it is at an end
 DIED = "grader died"
 START_S = 120.0  # a worker that has not loaded by then is given up
 
-_ENVIRONMENT = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "TMPDIR",
-    "SYSTEMROOT",
-    "XDG_CONFIG_HOME",
-)  # nothing else of it, such as keys, is passed on
+# nothing else of it, such as keys, is passed on
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "XDG_CONFIG_HOME")
 
 
 class NotLoaded(UserError):

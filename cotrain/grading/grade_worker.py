@@ -54,13 +54,9 @@ class Judging:
     """How answers are compared."""
 
     judge: Callable[[str, str], Verdict]  # of gold and answer
-    read: Callable[[str], object] | None = (
-        None  # of the gold answer, before the deadline begins; ``judge`` finds it read
-    )
+    read: Callable[[str], object] | None = None  # of the gold answer, before the deadline; ``judge`` finds it read
     least_patience_s: float = 0.0
-    lessons: tuple[
-        tuple[str, str], ...
-    ] = ()  # comparisons whose first one takes longer, for the fork after a killed one
+    lessons: tuple[tuple[str, str], ...] = ()  # comparisons slow at first, for the fork that follows a killed one
 
 
 def main(memory_bytes: int, loader: str, *argument: str) -> None:

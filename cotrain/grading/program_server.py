@@ -38,10 +38,7 @@ from cotrain.grading.grade_worker import PATIENCE
 MOST_MEMORY = 1.25  # of all processes of a program together, as a multiple of what one may address
 LOOKING, SELDOM_S = 10.0, 0.2  # looking takes a tenth of the time at most; seconds between two looks, at most
 FAILURES = 10  # examiners in a row that end before they are asked anything
-OPEN, OVER = (
-    {"open": True},
-    {"over": True},
-)  # says an examiner when its cell has opened; when there are no more requests
+OPEN, OVER = {"open": True}, {"over": True}  # says an examiner when its cell has opened, and after the last request
 KNOWN = (  # loaded once, in the server
     "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools",
     "json",

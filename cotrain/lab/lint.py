@@ -80,9 +80,7 @@ class LintReport:
     findings: tuple[DataFault, ...]
     lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
-    read: dict[str, Any] = field(
-        default_factory=dict
-    )  # with --answer: of how many texts so many are read, and are right
+    read: dict[str, Any] = field(default_factory=dict)  # with --answer: of so many texts these are read, and right
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
     aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
 
@@ -144,12 +142,7 @@ def check_file(
     questions, aside = _read_questions(Path(path), schema)
     malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
     faults = [
-        DataFault(
-            level="error",
-            kind="malformed",
-            meaning="unreadable, and left out of what follows",
-            where=malformed,
-        )
+        DataFault(level="error", kind="malformed", meaning="unreadable, and left out of what follows", where=malformed)
     ]
     with GradingPool(workers=workers, deadline_s=deadline_s) as pool:
         faults += _find_repeats(questions, pool)
@@ -186,14 +179,7 @@ def _read_questions(path: Path, schema: Schema) -> tuple[list[_Question], Quaran
         number = int(where.rpartition(" ")[2])
         worked = _worked_text(row)
         return _Question(
-            number=number,
-            text=asked,
-            key=key,
-            row=whole,
-            answer=answer,
-            words=words,
-            worked=worked,
-            columns=columns,
+            number=number, text=asked, key=key, row=whole, answer=answer, words=words, worked=worked, columns=columns
         )
 
     questions = parse_rows(numbered_lines(path), read_question, aside)
@@ -383,9 +369,7 @@ def command(argv: Sequence[str]) -> int:
         raise ConfigError(f"--quarantine {arguments.quarantine}: it is there already; name a new file")
     schema = ANY if arguments.schema is None else schema_of(arguments.schema)
     schema = replace(
-        schema,
-        question=arguments.question_column or schema.question,
-        answer=arguments.answer_column or schema.answer,
+        schema, question=arguments.question_column or schema.question, answer=arguments.answer_column or schema.answer
     )
     report = check_file(
         arguments.file,

@@ -122,9 +122,8 @@ def forward_input_of(
         row = torch.zeros(len(column), dtype=torch.int64)
     else:
         branches = None
-        input_ids = torch.zeros(
-            len(full_sequences), max(input_length(p, ids) for p, ids, _ in full_sequences), dtype=torch.int64
-        )
+        longest = max(input_length(p, ids) for p, ids, _ in full_sequences)
+        input_ids = torch.zeros(len(full_sequences), longest, dtype=torch.int64)
         for b, (prompt_ids, ids, _) in enumerate(full_sequences):
             inputs = (*prompt_ids, *ids[:-1])
             input_ids[b, : len(inputs)] = torch.tensor(inputs)

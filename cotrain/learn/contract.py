@@ -35,9 +35,7 @@ from cotrain.core.types import Reward, Trace
 # only the forward pass sees both (``collate.py``).
 
 
-Given = tuple[
-    tuple[int, tuple[int, ...]], ...
-]  # (k, ids): these ids stand before the k-th sampled token, k ≥ 1, rising
+Given = tuple[tuple[int, tuple[int, ...]], ...]  # (k, ids): ids before the k-th sampled token, k ≥ 1, rising
 
 
 def sampled_only(trace: Trace) -> tuple[Trace, Given]:
@@ -88,21 +86,15 @@ class Needs:
 
     reads: tuple[Signal, ...] = ()  # rewards and labels that it looks for; a protocol that is played must give them
     on_policy: bool = True  # samples must be drawn by the policy that is trained
-    ratio: bool = (
-        True  # the loss holds some updates after they were drawn or scored, as by a ratio to whoever drew them
-    )
+    ratio: bool = True  # the loss holds some updates after they were drawn, as by a ratio to whoever drew them
     group: int = 1  # least number of traces that share a pool key; checked at the first step that has too few
-    reference: str | None = (
-        None  # policy whose log-probabilities the loss compares with; scored for what is learned from
-    )
+    reference: str | None = None  # policy with whose log-probabilities, of what is learned from, the loss compares
     values: str | None = None  # policy whose values are predicted before credit
     scores: tuple[str, ...] = ()  # policies whose log-probabilities of the sampled tokens are taken before credit
     temperature: float | None = None  # of all log-probabilities; None: the one at which the role samples
     head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
     entropy: bool = False  # the loss wants the entropy of every token's distribution
-    zeros: bool = (
-        True  # samples whose advantages are all 0 may have a gradient; False: the update need not compute them
-    )
+    zeros: bool = True  # samples whose advantages are all 0 may have a gradient; False: they need not be computed
     beside: tuple[str, ...] = ()  # roles that are compared with and not learned from: any policy may play them
 
 
@@ -133,9 +125,8 @@ class Sample:
     given: Given = ()  # what stands between the sampled tokens: context, without credit or loss
     truncated: bool = False  # was it cut before it ended?
     limit: int = 0  # the most tokens that it could have had; 0 where nobody says
-    bounds: tuple[float, float] | None = (
-        None  # of how much likelier a token is to the learner than to the sampler (geometric mean); beyond: no gradient
-    )
+    # of how much likelier a token is to the learner than to the sampler (geometric mean); beyond: no gradient
+    bounds: tuple[float, float] | None = None
 
     @property
     def episode_key(self) -> str:

@@ -329,9 +329,7 @@ class PolicyGradient(PolicyLoss):
         if self.advantage is not None:
             values = self.advantage(values, pools[channel.owners])
         tokens = [reward_to_go(part) for part in on_tokens(samples, channel, values)]
-        valued_indices = sorted(
-            set(channel.owners.tolist())
-        )  # the others have no value in this channel and keep their zeros
+        valued_indices = sorted(set(channel.owners.tolist()))  # the others have no value here and keep their zeros
         if self.over_batch is not None and valued_indices:
             lengths = [len(tokens[i]) for i in valued_indices]
             rescaled = self.over_batch(torch.cat([tokens[i] for i in valued_indices])).split(lengths)

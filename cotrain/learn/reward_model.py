@@ -103,8 +103,7 @@ class Pointwise:
         losses = binary_cross_entropy(scores, targets)
         hits = ((scores > 0) == (targets > 0.5)).float()
         return Loss(
-            value=losses.sum() / normaliser.sequences,
-            sums={"score": scores.detach().sum(), "accuracy": hits.sum()},
+            value=losses.sum() / normaliser.sequences, sums={"score": scores.detach().sum(), "accuracy": hits.sum()}
         )
 
 

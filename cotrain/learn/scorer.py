@@ -79,10 +79,6 @@ class Scorer:
         if head == "lm":
             self._find_layers()
 
-    def plan_batches(self, sequences: Sequences) -> list[tuple[int, ...]]:
-        """Which sequences share a forward pass: indices, each exactly once."""
-        return batches_of(sequences, micro_tokens=self.micro_tokens, shared=self.shared)
-
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
@@ -134,7 +130,8 @@ class Scorer:
     ) -> list[torch.Tensor] | None:
         """None where memory ran out."""
         between = given or [()] * len(sequences)
-        plan = self.plan_batches([(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)])
+        inputs = [(p, with_context(t, g)[0]) for (p, t), g in zip(sequences, between, strict=True)]
+        plan = batches_of(inputs, micro_tokens=self.micro_tokens, shared=self.shared)
         results = [torch.zeros(len(token_ids)) for _, token_ids in sequences]
         self.model.eval()
         try:
@@ -184,10 +181,7 @@ class Scorer:
                 return self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state
         with use_branches(self._body), self._recomputing(self._body):
             output = self._body(
-                input_ids=rows.input_ids,
-                position_ids=rows.branches.positions,
-                branches=rows.branches,
-                use_cache=False,
+                input_ids=rows.input_ids, position_ids=rows.branches.positions, branches=rows.branches, use_cache=False
             )
         return output.last_hidden_state
 
@@ -226,11 +220,8 @@ class Scorer:
         exact = 1e-2 if model_logits.dtype in (torch.bfloat16, torch.float16) else 1e-5
         for finish in _possible_finishes(model.config.get_text_config()):
             own_logits = raw if finish is None else finish(raw)
-            near = (
-                (own_logits - model_logits).abs().max() <= exact * model_logits.abs().max()
-                if own_logits.shape == model_logits.shape
-                else False
-            )
+            same_shape = own_logits.shape == model_logits.shape
+            near = same_shape and (own_logits - model_logits).abs().max() <= exact * model_logits.abs().max()
             if near or not bool(model_logits.isfinite().all()):
                 self._finish = finish
                 return

@@ -27,15 +27,7 @@ from torch import nn
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.state import State, take_fields
 from cotrain.learn.collate import PlannedTerm, collate, move_to, plan_update
-from cotrain.learn.contract import (
-    Given,
-    Loss,
-    LossTerm,
-    PolicyVerbs,
-    Sequences,
-    UpdateReport,
-    with_context,
-)
+from cotrain.learn.contract import Given, LossTerm, PolicyVerbs, Sequences, UpdateReport, with_context
 from cotrain.learn.scorer import Scorer
 from cotrain.models.memory import MEMORY_ERRORS, release_gpu_cache
 from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, lr_multiplier, optimizer_tensors
@@ -305,7 +297,8 @@ class TorchLearner(PolicyVerbs):
             loss = term.algorithm.loss_of(predictions, entropies, move_to(batch, self.scorer.device), normaliser)
             middle = perf_counter()
             (loss.value * (term.weight if counts else 0.0)).backward()
-            for name, value in {"loss": loss.value.detach().double(), **_token_means(loss, planned.tokens)}.items():
+            means = {name: value.double() / planned.tokens for name, value in loss.sums.items()}
+            for name, value in {"loss": loss.value.detach().double(), **means}.items():
                 sums[name] = sums[name] + (value if counts else 0.0)
             forward, backward = forward + middle - began, backward + perf_counter() - middle
         values: list[float] = torch.stack(list(sums.values())).tolist()
@@ -329,11 +322,6 @@ def inner_products(stages: Sequence[Gradients], device: torch.device) -> torch.T
             if one is not None and other is not None:
                 found[i, j] += (one * other).sum(dtype=torch.float64)
     return found
-
-
-def _token_means(loss: Loss, tokens: float) -> dict[str, torch.Tensor]:
-    """Of a micro-batch in the term's means over the tokens that are computed."""
-    return {name: value.double() / tokens for name, value in loss.sums.items()}
 
 
 def _gradient_metrics(names: Sequence[str], products: torch.Tensor) -> dict[str, float]:

@@ -234,9 +234,8 @@ class Monitor:
             return None
         if place in self._alarms:
             alarm_before = self._alarms[place]
-            words = (
-                _alarm_words(band, series, alarm_before.value) if series.rows == band.window else {}
-            )  # no longer early
+            # no longer early
+            words = _alarm_words(band, series, alarm_before.value) if series.rows == band.window else {}
             self._alarms[place] = dataclasses.replace(alarm_before, last=step, **words)
             return None
         alarm = Alarm(

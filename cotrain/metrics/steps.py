@@ -70,14 +70,8 @@ def role_figures(traces: Sequence[Trace]) -> Figures:
         row |= verdict_rates(traces) | review_figures(traces)
     elif not comments_on_traces(traces):
         row |= accuracy_figures(traces) | answer_figures(traces)
-    return (
-        row
-        | reward_figures(traces)
-        | reward_coverage(traces)
-        | score_figures(traces)
-        | length_figures(traces)
-        | note_figures(traces)
-    )
+    row |= reward_figures(traces) | reward_coverage(traces) | score_figures(traces)
+    return row | length_figures(traces) | note_figures(traces)
 
 
 def comments_on_traces(traces: Sequence[Trace]) -> bool:
@@ -114,9 +108,8 @@ def entropy_figures(traces: Sequence[Trace]) -> Figures:
     known = [t for t in traces if t.entropies]
     levels = Counter(level for t in known for level in t.entropies)  # given tokens have level 0, which adds nothing
     tokens = sum(t.sampled_count for t in known)
-    return (
-        {"entropy": sum(nats_of(level) * count for level, count in sorted(levels.items())) / tokens} if tokens else {}
-    )
+    total = sum(nats_of(level) * count for level, count in sorted(levels.items()))
+    return {"entropy": total / tokens} if tokens else {}
 
 
 def accuracy_figures(traces: Sequence[Trace]) -> Figures:

@@ -348,15 +348,8 @@ EVALUATION = (
     Metric(key="updates/{policy}", meaning="optimiser steps so far", unit=COUNT),
 )
 
-TABLE: tuple[Metric, ...] = (
-    *RUN,
-    *SOLVER,
-    *JUDGE,
-    *SAID,
-    *CREDIT,
-    *LEARNING,
-    *EVALUATION,
-)  # of names that agree the first counts
+# of names that agree the first counts
+TABLE: tuple[Metric, ...] = (*RUN, *SOLVER, *JUDGE, *SAID, *CREDIT, *LEARNING, *EVALUATION)
 _PLACES = {metric.name: place for place, metric in reversed(list(enumerate(TABLE)))}
 
 

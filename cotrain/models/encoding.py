@@ -28,9 +28,7 @@ class _Encoding:
         self.state = state
 
 
-class _EncodingUnpickler(
-    pickle._Unpickler
-):  # the one in Python: the one in C allocates as much memory as a file asks for
+class _EncodingUnpickler(pickle._Unpickler):  # in Python: the one in C allocates as much memory as a file asks for
     """Knows one class. Any other import is refused before anything is called."""
 
     def find_class(self, module: str, name: str) -> Any:

@@ -69,11 +69,7 @@ class Optimizer:
 
 
 def adamw(
-    model: nn.Module,
-    lr: float,
-    betas: tuple[float, float] = (0.9, 0.95),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
+    model: nn.Module, lr: float, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.0
 ) -> Optimizer:
     """AdamW over the trainable parameters, with decay on matrices only (not on norms, biases, embeddings)."""
     named = trainable_parameters(model)

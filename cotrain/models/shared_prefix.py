@@ -73,10 +73,8 @@ def attend_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: Sequence[Pi
     """
     groups, (heads, length, size) = key.shape[0], query.shape
     kind = torch.promote_types(query.dtype, torch.float32)
-    scaled_query = (
-        (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()
-    )  # [K, N, H / K, D]
-    mixed = _AttendPieces.apply(scaled_query, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces)
+    scaled = (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()  # [K, N, H / K, D]
+    mixed = _AttendPieces.apply(scaled, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces)
     return mixed.transpose(0, 1).reshape(length, heads, size).to(query.dtype)
 
 
@@ -109,11 +107,7 @@ class _AttendPieces(torch.autograd.Function):
         groups, _, repeat, size = all_queries.shape
         future = _future_mask(ctx.pieces, all_queries)
         gradient = gradient.contiguous()
-        query_gradient, key_gradient, value_gradient = (
-            torch.empty_like(all_queries),
-            torch.empty_like(keys),
-            torch.empty_like(values),
-        )
+        query_gradient, key_gradient, value_gradient = map(torch.empty_like, (all_queries, keys, values))
         stored = iter(kept)
         for piece in ctx.pieces:
             seen, mixed = _visible_tokens(keys, piece), _visible_tokens(values, piece)
@@ -232,12 +226,10 @@ def rectangles_of(pieces: Sequence[Piece]) -> Rectangles:
     before = is_prompt_token[whose][:, None, None, :].expand(-1, 1, tail, -1)
     itself = torch.ones(tail, tail, dtype=torch.bool).tril()[None, None].expand(len(answers), 1, tail, tail)
     back = torch.zeros(max(p.end for p in pieces), dtype=torch.int64)
-    back[prompt_places[is_prompt_token]] = torch.arange(is_prompt_token.numel()).view(is_prompt_token.shape)[
-        is_prompt_token
-    ]
-    back[answer_places[is_answer_token]] = (
-        is_prompt_token.numel() + torch.arange(is_answer_token.numel()).view(is_answer_token.shape)[is_answer_token]
-    )
+    prompt_results = torch.arange(is_prompt_token.numel()).view_as(is_prompt_token)
+    answer_results = torch.arange(is_answer_token.numel()).view_as(is_answer_token) + is_prompt_token.numel()
+    back[prompt_places[is_prompt_token]] = prompt_results[is_prompt_token]
+    back[answer_places[is_answer_token]] = answer_results[is_answer_token]
     return Rectangles(
         prompts=prompt_places,
         answers=answer_places,

@@ -31,9 +31,7 @@ class LevelCrossing:
     at: float | None  # of the mean curve over seeds; None when it never passes the level
     seeds: Mapping[object, float | None]  # seed → its own crossing
     end: float  # how far the mean curve goes
-    difference: (
-        Estimate | None
-    )  # of the crossings, this recipe minus the reference, paired by seed; None: not all reach
+    difference: Estimate | None  # of the crossings, this recipe minus the reference, by seed; None: not all reach
 
     def in_words(self) -> str:
         """``31 (24 to 40 over 5 seeds)``, or how far the curve goes without getting there."""

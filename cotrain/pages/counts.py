@@ -68,11 +68,10 @@ class RolloutCounts:
         self.add_values(("judges", role), review_counts)
         if not right:
             kinds_known = sum(key[:2] == ("errors", role) for key in self.sums)
-            error_name = kind or NO_STEP
-            error_name = (
-                error_name if kinds_known < MOST_KINDS or ("errors", role, error_name) in self.sums else "others"
-            )
-            self.add_values(("errors", role, error_name), [final is True, final is False, final is None])
+            error_key: Key = ("errors", role, kind or NO_STEP)
+            if kinds_known >= MOST_KINDS and error_key not in self.sums:
+                error_key = ("errors", role, "others")
+            self.add_values(error_key, [final is True, final is False, final is None])
 
     def count_pair(self, one: str, other: str, a: bool | None, b: bool | None) -> None:
         if a is not None and b is not None:

@@ -111,10 +111,8 @@ class Curves:
     """What has been read of a run's metrics so far."""
 
     def __init__(self, directory: Path) -> None:
-        self._metrics, self._timings = (
-            JsonlReader(directory / "metrics.jsonl"),
-            JsonlReader(directory / "timings.jsonl"),
-        )
+        self._metrics = JsonlReader(directory / "metrics.jsonl")
+        self._timings = JsonlReader(directory / "timings.jsonl")
         self._summary = directory / "summary.json"  # there when the run has ended
         self._clear()
 
@@ -173,11 +171,8 @@ class Curves:
         if finite_number(row.get("step")) is None:
             return
         if row.get("kind") == "evaluation":
-            kept = {
-                key: finite_number(v)
-                for key, v in row.items()
-                if key.startswith(("eval/", "step", "tokens", "updates/"))
-            }
+            shown = ("eval/", "step", "tokens", "updates/")
+            kept = {key: finite_number(v) for key, v in row.items() if key.startswith(shown)}
             self.held_out.append({key.removeprefix("eval/"): v for key, v in kept.items() if v is not None})
             return
         values: Values = {
@@ -259,12 +254,8 @@ class Curves:
     def _running_sums(self) -> list[Values]:
         """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether
         it was trained."""
-        flops, spent, updates, sums_by_row = (
-            0.0,
-            0.0,
-            dict.fromkeys((p.split("/")[-1] for p in self._policy_names("p/")), 0.0),
-            [],
-        )
+        flops, spent, sums_by_row = 0.0, 0.0, []
+        updates = dict.fromkeys((p.split("/")[-1] for p in self._policy_names("p/")), 0.0)
         counted = any(self._flops)
         for row, operations in zip(self.rows, self._flops, strict=True):
             sums: Values = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 from cotrain.core.entropy import from_text, nats_of
 from cotrain.core.notes import PROBLEM
-from cotrain.disk.ledger import decode_floats
+from cotrain.disk.ledger import PLAIN, decode_floats
 from cotrain.pages.curves import finite_number
 from cotrain.pages.rollouts import Json, Weights, address_text
 
@@ -54,13 +54,9 @@ def training_status(trace: Json, objectives: Json | None) -> str:
         return "yes" if any(value for value, _ in runs) else "yes, but its advantage is 0"
     if objectives is None:
         return "no: nothing was learned from it"
-    own_objectives = [
-        name for name, objective in objectives.items() if trace.get("role") in _roles_of_objective(objective)
-    ]
-    if own_objectives:
-        return (
-            f"no: {' and '.join(own_objectives)} took no advantage from it, as from a group whose rewards are all equal"
-        )
+    readers = [name for name, objective in objectives.items() if trace.get("role") in _roles_of_objective(objective)]
+    if readers:
+        return f"no: {' and '.join(readers)} took no advantage from it, as from a group whose rewards are all equal"
     trained = dict.fromkeys(str(objective.get("policy")) for objective in objectives.values())
     return f"no: this step trained {' and '.join(trained) or 'nothing'} on other turns"
 
@@ -70,14 +66,9 @@ def objectives_in_phase(recipe: Json, phase: str) -> dict[str, Json] | None:
     settings = _nested_mapping(recipe, "settings")
     phases, objectives = _nested_mapping(settings, "schedule").get("phases"), _nested_mapping(settings, "objectives")
     for saved_phase in phases if isinstance(phases, list) else ():
-        if (
-            isinstance(saved_phase, dict)
-            and saved_phase.get("name") == phase
-            and isinstance(saved_phase.get("objectives"), list)
-        ):
-            return {
-                name: objectives[name] for name in saved_phase["objectives"] if isinstance(objectives.get(name), dict)
-            }
+        names = saved_phase.get("objectives") if isinstance(saved_phase, dict) else None
+        if isinstance(names, list) and saved_phase.get("name") == phase:
+            return {name: objectives[name] for name in names if isinstance(objectives.get(name), dict)}
     return None
 
 
@@ -87,23 +78,8 @@ def _roles_of_objective(objective: Json) -> Sequence[str]:
 
 
 def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:
-    copied_fields = (
-        "role",
-        "policy",
-        "version",
-        "group",
-        "text",
-        "finish",
-        "failure",
-        "parsed",
-        "truth",
-        "parent",
-        "score",
-    )
-    record = {name: trace.get(name) for name in copied_fields} | {
-        "address": address_text(trace),
-        "signals": trace["signals"],
-    }
+    record = {name: trace.get(name) for name in PLAIN}
+    record |= {"address": address_text(trace), "signals": trace["signals"]}
     record |= {"prompt_tokens": len(trace["prompt_ids"]), "token_count": len(trace["token_ids"])}
     record |= {"turns": trace.get("turns") or [], "weights": dict(weights.get(str(trace.get("role")), {}))}
     if tokens:

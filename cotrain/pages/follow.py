@@ -45,9 +45,8 @@ class JsonlReader:
         content = content[: content.rfind(b"\n") + 1]
         self._end += len(content)
         self._before = (self._before + content[-REMEMBERED_BYTES:])[-REMEMBERED_BYTES:]
-        return [
-            row for line in content.split(b"\n") if line.strip() and (row := self._parse_line(line)) is not None
-        ], was_cut
+        rows = (self._parse_line(line) for line in content.split(b"\n") if line.strip())
+        return [row for row in rows if row is not None], was_cut
 
     def _parse_line(self, line: bytes) -> dict[str, Any] | None:
         try:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from rich import live as rich_live
@@ -18,7 +17,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from cotrain.core.verbosity import shows_notes, shows_progress
+from cotrain.core.verbosity import clock_text, shows_notes, shows_progress
 from cotrain.metrics.metric import FIRST
 from cotrain.metrics.steps import budget_share, flops_of
 from cotrain.metrics.table import is_headline, labelled_metric, table_rank
@@ -73,9 +72,7 @@ class LiveTable:
             self._display.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         display, self._display = self._display, None
         if display is not None:
             display.stop()
@@ -128,13 +125,11 @@ class LiveTable:
         row = self._row
         done = int(_number_or_none(row.get("step")) or 0) + 1
         share = budget_share(self._ends, self._spent)
+        pace = f"{_progress_bar(share)}  {self._seconds[-1]:.1f} s a step, {time_text(self._seconds_left())} left"
         head = Text.assemble(
             (f" {_step_text(done, self._total)} ", "bold reverse"),
             f"  {escape_terminal(row.get('phase', ''), 24)}  ",
-            (
-                f"{_progress_bar(share)}  {self._seconds[-1]:.1f} s a step, {time_text(self._seconds_left())} left",
-                "dim",
-            ),
+            (pace, "dim"),
         )
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for title in ("role", "reward", "right", "bal. acc.", "tokens/s", "trend"):
@@ -146,14 +141,8 @@ class LiveTable:
             trend_keys = (*(f"{role}/{c}" for c in reversed(COLUMNS)), *_reward_keys(row, role))
             trend = next((self._history[key] for key in trend_keys if key in self._history), ())
             shares = [_share_text(row.get(f"{role}/{c}")) for c in COLUMNS]
-            cells = [
-                role,
-                rewards,
-                *shares,
-                token_rate(row, role, self._seconds[-1]),
-                spark_line(tuple(trend)[-TREND:]),
-            ]
-            table.add_row(*(Text(escape_terminal(cell, 60)) for cell in cells))
+            rate, bars = token_rate(row, role, self._seconds[-1]), spark_line(tuple(trend)[-TREND:])
+            table.add_row(*(Text(escape_terminal(cell, 60)) for cell in (role, rewards, *shares, rate, bars)))
         learning_lines = [Text("; ".join(learning_texts(row)), style="dim")] if learning_texts(row) else []
         return Group(head, table, *learning_lines, *_process_tables(row), Text(self._held_out, style="dim"))
 
@@ -182,11 +171,8 @@ def learning_texts(row: Mapping[str, Any]) -> list[str]:
     for key in row:
         name, _, rest = key.partition("/")
         label, is_share = LEARNING_FIGURES.get(rest, ("", False))
-        if (
-            rest.count("/") == 1
-            and rest.endswith("/accuracy")
-            and _number_or_none(row.get(f"{name}/updates")) is not None
-        ):
+        is_accuracy = rest.count("/") == 1 and rest.endswith("/accuracy")
+        if is_accuracy and _number_or_none(row.get(f"{name}/updates")) is not None:
             label, is_share = "right by its own scores", True  # of an implicit reward model
         if label and _number_or_none(row[key]) is not None:
             texts.setdefault(name, []).append(f"{label} {(_share_text if is_share else _plain_text)(row[key])}")
@@ -240,11 +226,7 @@ def spark_line(values: tuple[float, ...]) -> str:
 
 def time_text(seconds: float | None) -> str:
     """``75`` as ``1:15``, hours as ``2:03:10``, an unknown time as ``?``."""
-    if seconds is None:
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return "?" if seconds is None else clock_text(seconds)
 
 
 def _evaluation_line(row: Mapping[str, Any]) -> str:
@@ -254,14 +236,10 @@ def _evaluation_line(row: Mapping[str, Any]) -> str:
         prefix, role, name = (*key.split("/"), "", "")[:3]
         if prefix == "eval" and key.count("/") == 2 and is_headline(name, FIRST):
             roles.setdefault(role, []).append(name)
-    role_texts = [
-        f"{role} "
-        + ", ".join(
-            f"{labelled_metric(name).label} {_share_text(row[f'eval/{role}/{name}'])}"
-            for name in sorted(names, key=table_rank)
-        )
-        for role, names in sorted(roles.items(), key=lambda entry: display_order(roles).index(entry[0]))
-    ]
+    role_texts = []
+    for role in display_order(roles):
+        shares = {name: _share_text(row[f"eval/{role}/{name}"]) for name in sorted(roles[role], key=table_rank)}
+        role_texts.append(f"{role} " + ", ".join(f"{labelled_metric(n).label} {share}" for n, share in shares.items()))
     done = int(_number_or_none(row.get("step")) or 0) + 1
     return escape_terminal(f"held-out problems after step {done}: {'; '.join(role_texts) or 'measured'}", 400)
 

@@ -42,12 +42,8 @@ def escape_terminal(text: object, limit: int = MAX_CHARS) -> str:
     whole = str(text)
     if len(whole) <= limit and whole.isprintable() and BLANKS.isdisjoint(whole):
         return whole
-    shown = "".join("⏎" if c == "\n" else f"<{_code_point(c)}>" if is_hidden(c) else c for c in whole[:limit])
+    shown = "".join("⏎" if c == "\n" else f"<U+{ord(c):04X}>" if is_hidden(c) else c for c in whole[:limit])
     return shown if len(whole) <= limit else f"{shown}… ({len(whole) - limit} more characters)"
-
-
-def _code_point(char: str) -> str:
-    return f"U+{ord(char):04X}"
 
 
 ASSETS = Path(__file__).resolve().parent / "assets"

@@ -83,12 +83,9 @@ class RunView:
         notes = [note for note in (self._recipe_note, summary_note) if note]
         if stopped and not ended:
             stop_reason = str(stopped.get("error"))
-            notes.insert(
-                0,
-                stop_reason
-                if stop_reason.startswith("stopped")
-                else f"stopped after step {stopped.get('steps')}: {stop_reason}",
-            )
+            if not stop_reason.startswith("stopped"):
+                stop_reason = f"stopped after step {stopped.get('steps')}: {stop_reason}"
+            notes.insert(0, stop_reason)
         if self.curves.damaged_lines:
             lines = "1 line" if self.curves.damaged_lines == 1 else f"{self.curves.damaged_lines} lines"
             notes.append(f"metrics.jsonl: left out {lines} that cannot be read")

@@ -261,9 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._check_origin()
             if self.requestline.split()[1] != self.path or not self.path.startswith("/"):
-                raise RequestRefused(
-                    HTTPStatus.NOT_FOUND
-                )  # ``//TOKEN/``, of which Python makes one stroke; a whole URL
+                raise RequestRefused(HTTPStatus.NOT_FOUND)  # ``//TOKEN/``, which Python shortens; a whole URL
             url = urlsplit(self.path)
             first, token, *path = url.path.split("/")
             if first or not hmac.compare_digest(token.encode(), self.viewer.token.encode()):

@@ -23,7 +23,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
@@ -177,9 +176,7 @@ class TrackingObserver:
     def __enter__(self) -> TrackingObserver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         deadline = time.monotonic() + self._patience
         for mirror in self.mirrors:
             mirror.close()

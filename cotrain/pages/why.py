@@ -26,9 +26,7 @@ def why(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain why", description=why.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run directory")
     parser.add_argument(
-        "rollout",
-        metavar="STEP:TASK:MEMBER",
-        help="or more of an address: 12:3:0:verifier:1, with a role or a policy",
+        "rollout", metavar="STEP:TASK:MEMBER", help="or more of an address: 12:3:0:verifier:1, with a role or a policy"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with every token")
     args = parser.parse_strictly(words)

@@ -135,13 +135,7 @@ def choose_format_settings(
 
 
 def choose_answer_settings(
-    recipe: Recipe,
-    answer_format: AnswerFormat,
-    *,
-    device: str,
-    say: Say,
-    tasks: Sequence[Task] = (),
-    look: bool = True,
+    recipe: Recipe, answer_format: AnswerFormat, *, device: str, say: Say, tasks: Sequence[Task] = (), look: bool = True
 ) -> tuple[list[str], Reading | None]:
     """Settings of the role ``solver`` ("roles.solver.answer=…") and of all that are asked as it is, such as a teacher
     and the start, [] where all stays as the recipe has it; and the answers that were looked at.

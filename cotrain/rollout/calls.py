@@ -61,9 +61,8 @@ class CallFormat:
     """How calls are written and outputs are shown."""
 
     stop: tuple[str, ...]  # a turn ends with one of these
-    read: Callable[
-        [str, Mapping[str, Tool]], ToolCall | None
-    ]  # own words up to a stop → the call that ends there; or ToolError
+    # own words up to a stop → the call that ends there; or ToolError
+    read: Callable[[str, Mapping[str, Tool]], ToolCall | None]
     show: Callable[[Conversation, str, str], None]  # put an output into the conversation, with this mark
 
 

@@ -192,7 +192,9 @@ class Conversation:
                 raise ConfigError(
                     f"signal {signal.name!r} is given to {self.address} twice; give it once, such as the mean"
                 )
-            whole_reward = self._last_turn().reward_for(signal, value)
+            if not self.turns:
+                raise RuntimeError(f"conversation {self.address} has no turn of its own that could be rewarded")
+            whole_reward = self.turns[-1].reward_for(signal, value)
             if whole_reward is None:
                 _fail_turns(self.turns, signal)
             else:
@@ -302,11 +304,6 @@ class Conversation:
                 places.append((turn, Span(start=start, end=end, text=turn.text[start:end])))
             at += len(turn.text)
         return places
-
-    def _last_turn(self) -> Turn:
-        if not self.turns:
-            raise RuntimeError(f"conversation {self.address} has no turn of its own that could be rewarded")
-        return self.turns[-1]
 
     def _refuse_while_speaking(self) -> None:
         if self._speaking:

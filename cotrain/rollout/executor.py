@@ -298,10 +298,6 @@ class Executor:
             self.engine, self.renderers, roles, self.seed, grader=self.grader, loop=self.loop, watch=self.watch
         )
 
-    def busy(self) -> AbstractAsyncContextManager[None]:
-        """See ``idle_loop.pausing_engine``."""
-        return pausing_engine()
-
     def play(
         self,
         protocol: Protocol,
@@ -336,11 +332,9 @@ class Executor:
         task_members = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
         for tried in range(1, TRIES + 1):
             over = self.watch(len(task_members)) if self.watch else None
+            seats = ((tasks[p], Roles(stage, first + p, m, declared)) for p, m in task_members)
             work = together(
-                [
-                    _play_episode(protocol, tasks[p], Roles(stage, first + p, m, declared), over)
-                    for p, m in task_members
-                ],
+                [_play_episode(protocol, task, roles, over) for task, roles in seats],
                 [f"task {first + p}, member {m}" for p, m in task_members],
             )
             try:

@@ -103,10 +103,10 @@ class StallWatch:
             )
 
 
-def _user_line(frames: Iterator[FrameType] | list[FrameType]) -> str:
+def _user_line(frames: Iterable[FrameType]) -> str:
     from cotrain.core.user_code import first_user_line
 
-    return first_user_line(_code_lines(frames))
+    return first_user_line([(frame.f_code.co_filename, frame.f_lineno) for frame in frames])
 
 
 def _who_waits(tasks: Iterable[asyncio.Task[Any]], does: str) -> str:
@@ -161,10 +161,6 @@ def _frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
                 frames.append(frame)
         at = getattr(at, "cr_await", None) or getattr(at, "ag_await", None) or getattr(at, "gi_yieldfrom", None)
     return frames[::-1]
-
-
-def _code_lines(frames: Iterator[FrameType] | list[FrameType]) -> list[tuple[str, int | None]]:
-    return [(frame.f_code.co_filename, frame.f_lineno) for frame in frames]
 
 
 def print_note(text: str) -> None:

@@ -12,17 +12,7 @@ from typing import Literal, get_args
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.notes import (
-    ANSWER,
-    CORRECT,
-    FAILURE,
-    FIRST_WRONG,
-    GOLD,
-    PROBLEM,
-    STEP_OK,
-    STEP_REASONS,
-    STEPS,
-)
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FIRST_WRONG, GOLD, PROBLEM, STEP_OK, STEP_REASONS, STEPS
 from cotrain.core.signals import FORMAT, OUTCOME, STEP, gives
 from cotrain.core.types import Span, Task
 from cotrain.rollout.conversation import Conversation

@@ -57,9 +57,7 @@ class Role:
     sampling: Sampling
     parse: Parser | None = None  # None: turns of this role have no parsed value
     system: str | None = None  # a system message in front, taken as it stands
-    words: tuple[
-        str, ...
-    ] = ()  # verdict words that its reply is read for, kept out of what it is shown (``text/material.py``)
+    words: tuple[str, ...] = ()  # verdict words of its reply, kept out of what it is shown (``text/material.py``)
     answer: str = TAGS  # how an answer of a role that writes solutions is read (``text/answers.py``)
     steps: str | None = None  # and cut into steps (``text/steps.py``); None: in tags as the answer is, else by lines
     verdict: str = TAGS  # how the review of a role that judges is read (``text/free_verdicts.py``)

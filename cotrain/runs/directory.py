@@ -28,7 +28,7 @@ import math
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib import metadata
@@ -128,7 +128,7 @@ class RunDirectory:
         if any(child.name not in left for child in self.path.iterdir()) or self.summary.exists():
             return False
         try:
-            stepped = any(row.get("kind") != "evaluation" for row in _rows_if_any(self.metrics))
+            stepped = any(row.get("kind") != "evaluation" for row in rows_of(self.metrics))
             saved = any(transaction.checkpoint_steps(self.checkpoints)) if self.checkpoints.is_dir() else False
         except (CotrainError, OSError, AttributeError):  # damaged: not for this function to decide
             return False
@@ -212,8 +212,9 @@ class RunDirectory:
         return value
 
 
-def _rows_if_any(path: Path) -> Iterator[Mapping[str, Any]]:
-    return iter(read_jsonl(path) if path.exists() else ())
+def rows_of(path: Path) -> Sequence[Mapping[str, Any]]:
+    """The rows of a file; none where it is not there."""
+    return read_jsonl(path) if path.exists() else ()
 
 
 def seal_entries(values: Mapping[str, Any]) -> dict[str, FileDigest]:

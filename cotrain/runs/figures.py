@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from cotrain.core.verbosity import Pace, clock_text
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
-from cotrain.runs.directory import RunDirectory
+from cotrain.runs.directory import RunDirectory, rows_of
 from cotrain.train.sparsity import update_sparsity
 from cotrain.train.trainer import CoTrainer
 
@@ -38,9 +38,7 @@ def final_figures(trainer: CoTrainer) -> dict[str, Estimate]:
         if not has_split(trainer.recipe.tasks, split):
             continue
         further, _ = trainer.evaluate(split, evaluation.tasks // 2, group_size=min(4, evaluation.group_size))
-        figures |= {
-            key if "/" not in key else _with_split(split, key): value for key, value in further.items() if "/" in key
-        }
+        figures |= {_with_split(split, key): value for key, value in further.items() if "/" in key}
     return figures
 
 
@@ -67,11 +65,8 @@ def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) ->
     less, where that is more than the run's steps play."""
     recipe, count, begun = trainer.recipe, count_episodes(trainer), time.monotonic()
     steps = recipe.steps * recipe.tasks_per_step * recipe.group_size
-    less = (
-        "; --evaluation-tasks N measures less, --smoke is a trial"
-        if what == "the start" and count > max(steps, 100)
-        else ""
-    )
+    many = what == "the start" and count > max(steps, 100)
+    less = "; --evaluation-tasks N measures less, --smoke is a trial" if many else ""
     say(f"measuring {what} on held-out problems, {count:,} episodes{less} …")
     pace, usual = Pace(count, "  measured {} episodes", say), trainer.watch
     trainer.watch = lambda _: pace.add
@@ -105,15 +100,10 @@ def _with_split(split: str, key: str) -> str:
     return f"{role}/{split}/{name}"
 
 
-def rows_of(path: Path) -> Iterable[Mapping[str, Any]]:
-    return read_jsonl(path) if path.exists() else ()
-
-
 def last_measured(directory: RunDirectory) -> int:
     """How many steps were finished at the last evaluation that the metrics file holds, -1 for none."""
-    return max(
-        (int(row["step"]) + 1 for row in rows_of(directory.metrics) if row.get("kind") == "evaluation"), default=-1
-    )
+    rows = (row for row in rows_of(directory.metrics) if row.get("kind") == "evaluation")
+    return max((int(row["step"]) + 1 for row in rows), default=-1)
 
 
 def best_step(directory: RunDirectory, figure: str) -> int | None:
@@ -206,6 +196,5 @@ def throughput_row(result: StepResult) -> dict[str, float | str]:
     for episode in result.episodes:
         for trace in episode.traces:
             sampled_tokens[trace.role] = sampled_tokens.get(trace.role, 0) + trace.sampled_count
-    return {f"{role}/tokens_per_second": count / seconds for role, count in sampled_tokens.items()} | dict(
-        result.processes
-    )
+    rates = {f"{role}/tokens_per_second": count / seconds for role, count in sampled_tokens.items()}
+    return {**rates, **result.processes}

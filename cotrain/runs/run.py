@@ -39,6 +39,7 @@ from cotrain.runs.directory import (
     estimates_json,
     provenance_json,
     refuse_other,
+    rows_of,
     seal_entries,
 )
 from cotrain.runs.figures import (
@@ -49,7 +50,6 @@ from cotrain.runs.figures import (
     last_measured,
     problems_json,
     progress_shown,
-    rows_of,
     seconds_of,
     throughput_row,
     timings_row,
@@ -166,7 +166,7 @@ def _continue_run(directory: RunDirectory, trainer: CoTrainer, checkpoint_every:
         trainer.policies.begin_at(directory.begin_time)
         trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
         checkpoint = seal.newest_checkpoint(directory)
-        for damage in checkpoint.damaged_newer if checkpoint else ():
+        for damage in checkpoint.checkpoint.damaged if checkpoint else ():
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
         before: dict[str, Any] | None = None  # figures of the start
         outcome: Outcome | None = None
@@ -242,11 +242,8 @@ def _measure_start(
     with progress_shown(trainer, "the start", observer.message):
         figures = final_figures(trainer)
     start_files = {"before_counts.json": counts_json(figures), "before.json": estimates_json(figures)}
-    if (
-        saved is not None
-        and saved.checkpoint.step
-        and not seal_entries(start_files).items() <= directory.sealed_files().items()
-    ):
+    stepped = saved is not None and saved.checkpoint.step
+    if stepped and not seal_entries(start_files).items() <= directory.sealed_files().items():
         raise RunDirectoryError(
             f"{directory.path / 'before.json'} was lost, and the start's figures come out otherwise on this machine; "
             "restore it, or start anew"
@@ -324,15 +321,10 @@ def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, record: seal.C
     more |= memory_limits(trainer.policies, trainer.engine)
     documents = {"state": trainer.state(), seal.RECORD: record.to_json(), **more}
     saved: Any = directory.read("recipe.json")
-    keep_every = int(saved.get("keep_every", 0))
     best = best_step(directory, trainer.recipe.evaluation.best)
+    keep_every, kept = int(saved.get("keep_every", 0)), [] if best is None else [best]
     transaction.save_checkpoint(
-        directory.checkpoints,
-        trainer.finished,
-        tensors,
-        documents,
-        keep_every=keep_every,
-        kept=[] if best is None else [best],
+        directory.checkpoints, trainer.finished, tensors, documents, keep_every=keep_every, kept=kept
     )
 
 
@@ -370,11 +362,8 @@ def _run_steps(
                     room(_save_checkpoint, directory, trainer, record)
             if trainer.is_done:
                 break
-            if (
-                trainer.finished
-                and trainer.finished % checkpoint_every == 0
-                and trainer.finished > _saved_step(directory)
-            ):
+            due = trainer.finished > 0 and trainer.finished % checkpoint_every == 0
+            if due and trainer.finished > _saved_step(directory):
                 metrics.sync()
                 ledger.sync()
                 room(_save_checkpoint, directory, trainer, record)

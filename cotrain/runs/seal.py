@@ -37,14 +37,8 @@ LATER = (*BEFORE, "summary.json")  # may be told of and not be there: they were 
 WRITTEN_AGAIN = (METRICS, LEDGER, AFTER)  # before a run is finished
 RECORD = "record"
 MOVED = "moved"  # in recipe.json: of policies whose model was moved, what their settings were (``changes.py``)
-LENGTH = (
-    "steps",
-    "horizon",
-    "tokens",
-    "flops",
-    "seconds",
-    "updates",
-)  # settings that end a run, or say where its decays end
+# settings that end a run, or say where its decays end
+LENGTH = ("steps", "horizon", "tokens", "flops", "seconds", "updates")
 
 
 class CheckpointRecord:
@@ -87,11 +81,6 @@ class VerifiedCheckpoint:
 
     checkpoint: transaction.Checkpoint
     files: Mapping[str, FileDigest]  # metrics and ledger when it was saved; they begin so still
-
-    @property
-    def damaged_newer(self) -> tuple[transaction.Damage, ...]:
-        """Newer ones that were passed over."""
-        return self.checkpoint.damaged
 
     def load(
         self, *, only: Collection[str] | None = None, files: Files = REAL_FILES

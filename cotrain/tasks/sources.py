@@ -96,7 +96,8 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
             columns = (question or SCHEMAS[kind].question, answer or SCHEMAS[kind].answer)
             return JsonlTasks(data, *columns, lenient=lenient, unanswered=unanswered)
         return benchmark_tasks(*_on_the_hub(spec, data), lenient=lenient, unanswered=unanswered)
-    is_own_class, registered = spec.rpartition(":")[0].endswith(".py"), _is_registered(kind)
+    is_own_class = spec.rpartition(":")[0].endswith(".py")
+    registered = kind in shipped_places(TASKS) or kind in joined_places(TASKS)
     if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):
         raise UnknownName("task source", spec, [*NAMES, *shipped_places(TASKS), *joined_places(TASKS)])
     if lenient and data is None:
@@ -111,10 +112,6 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
         return _of_package(spec, kind, name)
     settings = _gym_settings(spec) if kind == "gym" and ":" in name else {NAMED[kind]: name} if name else {}
     return from_description({"kind": kind, "settings": settings})
-
-
-def _is_registered(kind: str) -> bool:
-    return kind in shipped_places(TASKS) or kind in joined_places(TASKS)
 
 
 def _of_package(spec: str, kind: str, name: str) -> TaskSource:

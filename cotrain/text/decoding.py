@@ -127,9 +127,7 @@ def char_to_tokens(offsets: Sequence[int], start: int, end: int) -> tuple[int, i
 # -- Stop strings: where a text ends that contains one.
 
 
-_SLACK = (
-    16  # characters before the longest stop string that are read again with each token: enough for broken beginnings
-)
+_SLACK = 16  # characters before the longest stop string, read again with each token: enough for broken beginnings
 _STRIDE = 8  # tokens that are dropped from what is read at a time
 
 

@@ -78,9 +78,8 @@ _TAIL = re.compile(
     rf"{_CLOSE}{{0,8}}[.!]{{0,2}}{_CLOSE}{{0,4}}\s{{0,8}}\Z",
     re.IGNORECASE,
 )
-_FIRST = re.compile(
-    rf"(?:^|<step>|[.!?][ \t]){_LEAD}(?P<word>{_ALL})\b", re.IGNORECASE | re.MULTILINE
-)  # a quotation may end there
+# a quotation may end there
+_FIRST = re.compile(rf"(?:^|<step>|[.!?][ \t]){_LEAD}(?P<word>{_ALL})\b", re.IGNORECASE | re.MULTILINE)
 _PLAIN = re.compile(r"\b(?:in)?correct\b", re.IGNORECASE)
 _ANY = re.compile(_ALL, re.IGNORECASE)
 _MARK = re.compile(r"verdict|judge?ment|assessment|conclusion|decision|evaluation|step|solution|answer|reason", re.I)

@@ -200,10 +200,6 @@ def read_gram(text: str) -> Preference | ParseFailure:
 
 def write_gram(first: bool) -> str:
     """``read_gram`` reads it back."""
-    return _label_letter(first)
-
-
-def _label_letter(first: bool) -> str:
     return "A" if first else "B"
 
 

@@ -56,10 +56,10 @@ def fill_template(template: str, /, **fields: str | int) -> str:
     known = fields_of(template)
     missing, unknown = sorted(known - fields.keys()), sorted(fields.keys() - known)
     if missing or unknown:
+        shown = template if len(template) <= 40 else template[:37] + "..."
         raise ConfigError(
-            f"prompt template {_short_template(template)!r} has the fields {sorted(known)} but was given "
-            f"{sorted(fields)}"
-            f" (missing: {missing or 'none'}, unknown: {unknown or 'none'}); change the template or the call"
+            f"prompt template {shown!r} has the fields {sorted(known)} but was given {sorted(fields)} (missing: "
+            f"{missing or 'none'}, unknown: {unknown or 'none'}); change the template or the call"
         )
     return "".join(text if name is None else str(fields[name]) for name, text in _split_template(template))
 
@@ -82,7 +82,3 @@ def _split_template(template: str) -> list[tuple[str | None, str]]:
         at = end + 1
     pieces.append((None, template[at:]))
     return pieces
-
-
-def _short_template(template: str) -> str:
-    return template if len(template) <= 40 else template[:37] + "..."

@@ -293,23 +293,17 @@ class Renderer:
         a whole; where neither gives the same text, contents are looked for in it. Raises ModelError where control
         tokens are left that the template does not write by itself."""
         control_texts = sorted({_MARK[0], *(self.token_text(i) for i in self._forbidden)} - {""}, key=len, reverse=True)
-        signs = re.compile(
-            "|".join(re.escape(sign) for sign in sorted(set("".join(control_texts))) if not sign.isalnum())
-        )
+        marks = [sign for sign in sorted(set("".join(control_texts))) if not sign.isalnum()]
+        signs = re.compile("|".join(map(re.escape, marks)))
         bare = self._render_template(template, [Message(m.role, signs.sub("", m.content)) for m in messages])
         slots: list[Piece] = [(item, "template") for item in layout if isinstance(item, str)]
         allowed_controls = [self._control_ids(slots), self._control_ids([(bare, "template")])]
         control_pattern = re.compile("|".join(map(re.escape, control_texts)))
-        risky_contents = sorted(
-            {m.content for m in messages if control_pattern.search(m.content)}, key=len, reverse=True
-        )
-        parts = (
-            re.compile("(" + "|".join(map(re.escape, risky_contents)) + ")").split(text) if risky_contents else [text]
-        )
+        risky = sorted({m.content for m in messages if control_pattern.search(m.content)}, key=len, reverse=True)
+        parts = re.split("(" + "|".join(map(re.escape, risky)) + ")", text) if risky else [text]
+        first_signs = re.compile("|".join(re.escape(token[0]) for token in control_texts))
         for pieces in (
-            self._hide_controls(
-                template, messages, re.compile("|".join(re.escape(token[0]) for token in control_texts))
-            ),
+            self._hide_controls(template, messages, first_signs),
             self._hide_controls(template, messages, control_pattern),
             [(part, "content" if i % 2 else "template") for i, part in enumerate(parts)],
             [(text, "template")],

@@ -48,9 +48,8 @@ class LostProcesses:
         self._count = 1 if finished > self._furthest else self._count + 1
         self._furthest = max(self._furthest, finished)
         if isinstance(lost, EngineLost) or self._count >= LOSSES:
-            times = (
-                "" if isinstance(lost, EngineLost) else f"; {self._count} times in a row without a step between them"
-            )
+            again = f"; {self._count} times in a row without a step between them"
+            times = "" if isinstance(lost, EngineLost) else again
             raise Diverged(
                 f"stopped after step {finished}: {lost}{times}; look at the machine's memory and at the processes, "
                 "then `cotrain resume` goes on from the newest checkpoint"

@@ -92,17 +92,13 @@ def refuse_mixed(
     needs, first = objective.by.needs(), dict[str, Mapping[str, str]]()
     for trace in (trace for e in episodes for trace in e.traces if trace.role in objective.roles and needs.group > 1):
         fields = asked_fields.get(str(replace(trace.address, path=())))
-        if (
-            fields is None
-            or trace.failure
-            or not {reward.name for reward in trace.signals} & set(map(str, needs.reads))
-        ):
+        read = {reward.name for reward in trace.signals} & set(map(str, needs.reads))
+        if fields is None or trace.failure or not read:
             continue  # its group has a name, or it is not compared
         first_fields = first.setdefault(trace.group, fields)
         for field_name in (field for field in fields if fields[field] != first_fields[field]):
-            first_text, this_text = (
-                shorten(text, 50, placeholder=" …") for text in (first_fields[field_name], fields[field_name])
-            )
+            texts = first_fields[field_name], fields[field_name]
+            first_text, this_text = (shorten(text, 50, placeholder=" …") for text in texts)
             raise ConfigError(
                 f"objective {name!r} compares the answers of role {trace.role!r} to one task with each other, but they "
                 f"were asked different things: {field_name} was {first_text!r} and {this_text!r}; name what is to be "

@@ -1,7 +1,7 @@
 """``{policy}/update_sparsity``: the share of a policy's weights that a run has left unchanged.
 
-``train/sparsity.py`` has the definition. The start is read from where the run took it, in bfloat16, once for policies
-that begin with one model, and only when the run is over: nothing is kept in memory for it while the run goes on.
+The start is read from where the run took it, in bfloat16, once for policies that begin with one model, and only when
+the run is over: nothing is kept in memory for it while the run goes on.
 
 Left out, with a note in the log: policies whose ranks hold shards (no process has all of their weights), and those
 whose start is not there any more.

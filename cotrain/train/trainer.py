@@ -24,7 +24,7 @@ from cotrain.core.state import State, Store, take_fields
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import UNLABELLED, Episode, Task, Trace
 from cotrain.engine.contract import Engine
-from cotrain.learn.contract import Algorithm, Batch, Given, LossTerm, Sample, sampled_only, with_context
+from cotrain.learn.contract import Batch, Given, LossTerm, Sample, sampled_only, with_context
 from cotrain.learn.losses import with_bounds
 from cotrain.learn.samples import TokenAdvantages, sample_of, token_advantages
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
@@ -69,12 +69,7 @@ class CoTrainer:
     """Holds the policies of one run through a backend, and carries them from step to step."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        *,
-        backend: Backend | None = None,
-        wrap: Callable[[Any], Any] | None = None,
-        lag: int = 0,
+        self, recipe: Recipe, *, backend: Backend | None = None, wrap: Callable[[Any], Any] | None = None, lag: int = 0
     ) -> None:
         """
         Args:
@@ -268,18 +263,17 @@ class CoTrainer:
                 row |= updates_behind(traces, policy, self.policies[policy].version)
             before = self._make_samples(name, traces)
             clock.end_stage("annotate")
-            batch = Batch(samples=before, updates=self.policies[policy].version, planned=self.planned[policy])
+            planned = self.planned[policy]
+            batch = Batch(samples=before, updates=self.policies[policy].version, planned=planned)
             credit, self.memory[name] = objective.by.credit(batch, self.memory[name])
             credited[name] = credit.samples
             row |= credit_keys(name, credit.metrics, credit.dropped, len(credit.samples))
             clock.end_stage("credit")
             samples = with_bounds(self._with_reference(name, credit.samples), self.backend.bounds)
             row |= self._scoring_row(name, before, samples)
-            planned = self.planned[policy]
-            term = LossTerm(
-                name=name, algorithm=objective.by, samples=samples, weight=objective.weight, planned=planned
+            terms.setdefault(policy, []).append(
+                LossTerm(name=name, algorithm=objective.by, samples=samples, weight=objective.weight, planned=planned)
             )
-            terms.setdefault(objective.policy, []).append(term)
             clock.end_stage("reference")
         for policy, policy_terms in terms.items():
             learner = self.policies[policy]
@@ -319,13 +313,10 @@ class CoTrainer:
             unlabelled = [replace(t, gradable=t.gradable and i in chosen) for i, t in enumerate(unlabelled)]
         return [*labelled, *unlabelled]
 
-    def _algorithm_of(self, name: str) -> Algorithm:
-        return self.recipe.objectives[name].by
-
     def _make_samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
         """A sample of each trace, with what credit has to know beforehand."""
-        needs = self._algorithm_of(name).needs()
-        sampling = self.recipe.roles[self.recipe.objectives[name].on].sampling
+        objective = self.recipe.objectives[name]
+        needs, sampling = objective.by.needs(), self.recipe.roles[objective.on].sampling
         temperature = needs.temperature or (1.0 if sampling.is_greedy else sampling.temperature)
         spoken_traces = [sampled_only(trace) for trace in traces]
         pairs = [(t.prompt_ids, t.token_ids) for t, _ in spoken_traces]
@@ -348,7 +339,7 @@ class CoTrainer:
 
     def _with_reference(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
         """The samples with the reference's log-probabilities where the loss wants them: none is scored in vain."""
-        reference = self._algorithm_of(name).needs().reference
+        reference = self.recipe.objectives[name].by.needs().reference
         if reference is None or not samples:
             return tuple(samples)
         scores: dict[str, torch.Tensor] = {}
@@ -430,23 +421,15 @@ class CoTrainer:
         } | ({"stores": {name: store.state() for name, store in self.stores.items()}} if self.stores else {})
 
     def load(
-        self,
-        state: Mapping[str, Any],
-        tensors: Mapping[str, Mapping[str, Any]],
-        ahead: Mapping[str, Any] | None = None,
+        self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], ahead: Mapping[str, Any] | None = None
     ) -> None:
         """``ahead``: what ``plays.state`` gave."""
-        saved_stores: Mapping[str, Any] = {}
-        if self.stores:
-            finished, tokens, retries, policies, algorithms, saved_stores = take_fields(
-                "run", state, *STATE_FIELDS, "stores"
-            )
-        else:
-            finished, tokens, retries, policies, algorithms = take_fields("run", state, *STATE_FIELDS)
+        fields = (*STATE_FIELDS, "stores") if self.stores else STATE_FIELDS
+        finished, tokens, retries, policies, algorithms, *saved_stores = take_fields("run", state, *fields)
         memory = take_fields("run's algorithms", algorithms, *self.memory)
         self.policies.load(policies, tensors)
         self.memory = dict(zip(self.memory, memory, strict=True))
-        store_states = take_fields("run's stores", saved_stores, *self.stores)
+        store_states = take_fields("run's stores", saved_stores[0] if saved_stores else {}, *self.stores)
         self.stores = {
             n: self.recipe.stores[n].restore_state(was) for n, was in zip(self.stores, store_states, strict=True)
         }

@@ -68,9 +68,8 @@ class Bubblewrap:
     def kill_processes(self, examiner: int, answer: int) -> None:
         while True:
             for process in descendants_of(os.getpid()):
-                with contextlib.suppress(
-                    ProcessLookupError, PermissionError
-                ):  # ended, or ends with its namespace's first one
+                # ended, or ends with its namespace's first one
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process.pid, signal.SIGKILL)
             try:
                 ended = os.waitpid(-1, os.WNOHANG)[0]

@@ -112,9 +112,8 @@ def play_seats(
 
 def refuse_other_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> None:
     """Raise ConfigError where runs that are to meet do not play one game."""
-    shared_roles = set.intersection(
-        *(set(recipe.roles) for recipe in recipes.values())
-    )  # others take no part in all of them
+    # others take no part in all of them
+    shared_roles = set.intersection(*(set(recipe.roles) for recipe in recipes.values()))
     games = {run: _game_settings(recipe, shared_roles, seats) for run, recipe in recipes.items()}
     first, game = next(iter(games.items()))
     for run, other in games.items():

@@ -22,13 +22,7 @@ FILE = "answers.json"
 
 
 def answer_settings(
-    recipes: Mapping[str, Recipe],
-    how: AnswerFormat,
-    *,
-    out: Path,
-    device: str,
-    say: Say,
-    begun: Collection[str] = (),
+    recipes: Mapping[str, Recipe], how: AnswerFormat, *, out: Path, device: str, say: Say, begun: Collection[str] = ()
 ) -> dict[str, list[str]]:
     """Settings of each arm, by its label. ``begun``: arms that have runs; those of which nothing was kept are asked as
     their recipe has it, and no model is opened for them. Raises ConfigError for an arm that cannot be asked or read

@@ -280,9 +280,8 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
     if saved is not None:
-        saved = {
-            f.name: f.default for f in fields(ComparisonPlan) if f.name in names
-        } | saved  # a setting that is newer than it
+        # a setting that is newer than it
+        saved = {f.name: f.default for f in fields(ComparisonPlan) if f.name in names} | saved
     if saved is not None and _settings_by_name({**saved, "arms": settings["arms"]}) != _settings_by_name(settings):
         changed = sorted(name for name in {*saved, *settings} - {"arms"} if saved.get(name) != settings.get(name))
         old_values = ", ".join(f"{name} {json.dumps(saved.get(name))}" for name in changed)

@@ -107,10 +107,7 @@ def coder_tester(
     return run.recipe(
         "-".join(["coder_tester", variant, *({tester, f"{coder}_coder"} - {"trained", "trained_coder"})]),
         policies=policies,
-        roles={
-            "solver": common_roles.solver("coder", run.model),
-            "tester": tester_role(judge, sees, most),
-        },
+        roles={"solver": common_roles.solver("coder", run.model), "tester": tester_role(judge, sees, most)},
         objectives=objectives,
         schedule=single(partial(play, programs=run.group_size), *objectives, name="both", group_size=1),
         evaluate=partial(play, programs=1),

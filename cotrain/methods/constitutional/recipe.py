@@ -23,18 +23,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Roles, Settings, Weight, Sft, Task
-from cotrain import (
-    alternate,
-    attempts,
-    common_roles,
-    gives,
-    noting,
-    program,
-    recipe,
-    snapshot,
-    solving,
-    together,
-)
+from cotrain import alternate, attempts, common_roles, gives, noting, program, recipe, snapshot, solving, together
 from cotrain import verifying
 from cotrain.learn.preference import CHOSEN, Preference
 from cotrain.methods.constitutional.principles import (
@@ -47,12 +36,7 @@ from cotrain.methods.constitutional.principles import (
     keeps_principle,
     note_kept,
 )
-from cotrain.methods.constitutional.principles import (
-    principle_reviser,
-    revise_oneself,
-    say,
-    solve_and_criticise,
-)
+from cotrain.methods.constitutional.principles import principle_reviser, revise_oneself, say, solve_and_criticise
 
 
 @gives(CHOSEN.to("solver"))

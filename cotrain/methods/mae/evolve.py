@@ -184,9 +184,8 @@ async def evolve(
     """One question, with ``samples`` trial answers for its difficulty, and ``samples`` answers to a question of the
     pool. The proposer is shown a problem of the pool with probability ``shown_share``."""
     scorer = TextScorer(roles=roles, reader=reader, votes=votes, truth=truth, oracle=oracle)
-    await _play_proposer(
-        task, scorer, pool, samples, quality, shown_share
-    )  # first: both ask the judge, whose calls count
+    # first: both ask the judge, whose calls count
+    await _play_proposer(task, scorer, pool, samples, quality, shown_share)
     await _play_solver(task, scorer, pool, samples)
 
 
@@ -259,13 +258,7 @@ async def note_proposal(
 
 
 @gives(EARNED.to("judge"), EARNED.to("rater"))
-async def examine_all(
-    task: Task,
-    roles: Roles,
-    *,
-    votes: Positive = 1,
-    reader: Reader = WORDS,
-) -> None:
+async def examine_all(task: Task, roles: Roles, *, votes: Positive = 1, reader: Reader = WORDS) -> None:
     """To measure: the solver and the judge of its answer on the task, one proposal and the rater of it."""
     scorer = TextScorer(roles=roles, reader=reader, votes=votes)
     solution = await roles.solver(problem=task.prompt)

@@ -23,16 +23,7 @@ from typing import Literal
 from cotrain import BY_NAME, ConfigError, Objective, Policy, Recipe, Role, Settings, Weight
 from cotrain import common_roles, frozen, noting, recipe, single, solving
 from cotrain.methods.at_grpo.turns import TEAM
-from cotrain.methods.marti.workflows import (
-    AGENTS,
-    HEAR,
-    HEAR_FULL,
-    SHAPED,
-    Shaping,
-    Workflow,
-    check_workflow,
-    work,
-)
+from cotrain.methods.marti.workflows import AGENTS, HEAR, HEAR_FULL, SHAPED, Shaping, Workflow, check_workflow, work
 
 
 @recipe(model="embedded-games", kl=0.0, steps=80)

@@ -177,9 +177,8 @@ def exploiting(game: Game) -> Callable[[Sequence[Episode]], dict[str, Estimate]]
                 m: _move_probability(move_chances[view].get(m, []), times_asked[view]) for m in state.moves
             }
             total = sum(move_probabilities.values())
-            move_probabilities = {
-                m: p / max(total, 1.0) for m, p in move_probabilities.items()
-            }  # several spellings of a move add up to more
+            # several spellings of a move add up to more
+            move_probabilities = {m: p / max(total, 1.0) for m, p in move_probabilities.items()}
             missing, unseen_mass = [m for m, p in move_probabilities.items() if p == 0.0], max(0.0, 1.0 - total)
             strict[view] = move_probabilities
             filled[view] = {m: unseen_mass / len(missing) if m in missing else p for m, p in move_probabilities.items()}

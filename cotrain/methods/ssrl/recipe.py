@@ -25,13 +25,7 @@ from cotrain import FORMAT, OUTCOME, ConfigError, Objective, Recipe, Role, Sampl
 from cotrain import common_roles, drop_flat_groups, grpo, noting, recipe, single, solving
 from cotrain.learn.after import LeaveOut
 from cotrain.methods.ssp.searching import GATHERED
-from cotrain.methods.ssrl.self_search import (
-    SUPPORTED,
-    OWN,
-    parse_searched,
-    search_both_ways,
-    search_within,
-)
+from cotrain.methods.ssrl.self_search import SUPPORTED, OWN, parse_searched, search_both_ways, search_within
 from cotrain.methods.ssrl.world import World
 from cotrain.rollout.search import Search, check_search
 

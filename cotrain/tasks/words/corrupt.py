@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import StepVerdicts
 from cotrain.tasks.words.oracle import grade_steps
-from cotrain.tasks.words.problem import Fact, Problem, compute, solution_text
+from cotrain.tasks.words.problem import Fact, Problem, compute
+from cotrain.text.parsers import write_solution
 
 FEWER_FAMILY = "plain"  # the wording whose "fewer ... than" triggers the habit "fewer"
 TRIES = 20  # the first half of the kind asked for, then slips
@@ -40,9 +41,7 @@ class Habits:
     premise: float = 0.25  # share of random errors that are wrong premise values
     relation: float = 0.25  # share of random errors that are wrong operators or operands
     structure: float = 0.06  # share of random errors that are an unneeded or a missing step
-    swap: float = (
-        0.0  # share of random errors in which two values change places, where that matters; the rest is arithmetic
-    )
+    swap: float = 0.0  # share of random errors that swap two values, where that matters; the rest is arithmetic
 
     def __post_init__(self) -> None:
         shares = (self.premise, self.relation, self.structure, self.swap)
@@ -60,7 +59,7 @@ class Attempt:
 
     @property
     def text(self) -> str:
-        return solution_text(self.steps, self.answer)
+        return write_solution(self.steps, self.answer)
 
 
 Choice = Callable[[int, Fact, int, int], str | None]  # (position, fact, left value, right value) → kind of error

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from cotrain.core.errors import ConfigError
 from cotrain.tasks.words import wording
+from cotrain.text.parsers import write_solution
 
 OPERATOR: dict[str, str] = {"plus": "+", "minus": "-", "times": "*", "sum": "+", "difference": "-"}
 GIVEN_MAX, CONSTANT_MAX, FACTOR_MAX = 20, 12, 4  # givens are 2..20, constants 2..12, factors 2..4
@@ -70,7 +71,7 @@ class Problem:
 
     @property
     def solution(self) -> str:
-        return solution_text(self.steps, str(self.answer))
+        return write_solution(self.steps, str(self.answer))
 
 
 def step_text(fact: Fact, values: Mapping[str, int], result: int) -> str:
@@ -78,11 +79,6 @@ def step_text(fact: Fact, values: Mapping[str, int], result: int) -> str:
     numbers do in most wordings ("12 apples"), so that every known value is found in the same way."""
     right = fact.right if isinstance(fact.right, int) else values[fact.right]
     return f" {fact.target}={fact.expression}={values[fact.left]}{fact.operator}{right}={result} {fact.target}"
-
-
-def solution_text(steps: tuple[str, ...], answer: str) -> str:
-    """Steps and answer in their tags."""
-    return "".join([f"<step>{step}</step>" for step in steps]) + f"<answer>{answer}</answer>"
 
 
 def compute(operator: str, left: int, right: int, modulus: int | None) -> int:
