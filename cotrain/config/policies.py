@@ -133,7 +133,7 @@ class Learning(Weights):
     clip_norm: float = 1.0  # global gradient norm is clipped to this
     weight_decay: float = 0.0
     gradient_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more time
-    restart_every: int = 0  # updates of an iteration, which begins with an optimiser that has seen nothing; 0: of all
+    restart_every: int = 0  # updates in an iteration, which begins with a fresh optimiser; 0: one iteration
     restart_weights: bool = False  # and with the weights of the start again
 
     def __post_init__(self) -> None:

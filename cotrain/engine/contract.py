@@ -30,7 +30,7 @@ class Request:
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     # ids → text, for engines that look for stop strings themselves
     decode: Callable[[Sequence[int]], str] | None = field(default=None, repr=False, compare=False)
-    continues: Address | None = None  # of the request with all of whose tokens this one's prompt begins
+    continues: Address | None = None  # of the request whose tokens, all of them, begin this one's prompt
     keep: bool = False  # another request may continue this one: its keys and values are worth keeping
 
 

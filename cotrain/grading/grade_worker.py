@@ -56,7 +56,7 @@ class Judging:
     judge: Callable[[str, str], Verdict]  # of gold and answer
     read: Callable[[str], object] | None = None  # of the gold answer, before the deadline; ``judge`` finds it read
     least_patience_s: float = 0.0
-    lessons: tuple[tuple[str, str], ...] = ()  # comparisons slow at first, for the fork that follows a killed one
+    lessons: tuple[tuple[str, str], ...] = ()  # comparisons that are slow the first time, made again after a kill
 
 
 def main(memory_bytes: int, loader: str, *argument: str) -> None:

@@ -80,7 +80,7 @@ class LintReport:
     findings: tuple[DataFault, ...]
     lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
-    read: dict[str, Any] = field(default_factory=dict)  # with --answer: of so many texts these are read, and right
+    read: dict[str, Any] = field(default_factory=dict)  # with --answer: texts, how many were read, how many are right
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
     aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
 

@@ -88,7 +88,7 @@ class Needs:
     on_policy: bool = True  # samples must be drawn by the policy that is trained
     ratio: bool = True  # the loss holds some updates after they were drawn, as by a ratio to whoever drew them
     group: int = 1  # least number of traces that share a pool key; checked at the first step that has too few
-    reference: str | None = None  # policy with whose log-probabilities, of what is learned from, the loss compares
+    reference: str | None = None  # policy whose log-probabilities of the learned tokens the loss reads
     values: str | None = None  # policy whose values are predicted before credit
     scores: tuple[str, ...] = ()  # policies whose log-probabilities of the sampled tokens are taken before credit
     temperature: float | None = None  # of all log-probabilities; None: the one at which the role samples

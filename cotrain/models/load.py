@@ -64,11 +64,16 @@ ATTENTION = "sdpa"  # where nothing else is asked for
 EMBEDDED_RATER = "embedded-rater"
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _EMBEDDED = {
-    name: _ASSETS / name.replace("embedded", "base")
-    for name in (
-        *(EMBEDDED_BASE, EMBEDDED_CHECKER, EMBEDDED_HABITS, EMBEDDED_PROPOSER, EMBEDDED_GAMES),
-        *(EMBEDDED_SEARCH, EMBEDDED_FORMAT, EMBEDDED_ROLES, EMBEDDED_DIGEST, EMBEDDED_RATER),
-    )
+    EMBEDDED_BASE: _ASSETS / "base",
+    EMBEDDED_CHECKER: _ASSETS / "base-checker",
+    EMBEDDED_HABITS: _ASSETS / "base-habits",
+    EMBEDDED_PROPOSER: _ASSETS / "base-proposer",
+    EMBEDDED_GAMES: _ASSETS / "base-games",
+    EMBEDDED_SEARCH: _ASSETS / "base-search",
+    EMBEDDED_FORMAT: _ASSETS / "base-format",
+    EMBEDDED_ROLES: _ASSETS / "base-roles",
+    EMBEDDED_DIGEST: _ASSETS / "base-digest",
+    EMBEDDED_RATER: _ASSETS / "base-rater",
 }
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 

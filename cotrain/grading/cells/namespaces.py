@@ -118,7 +118,7 @@ def _take_root() -> None:
     for device in filters.DEVICES:
         _bind_read_only(device, root / device.lstrip("/"))
     (root / BOX.lstrip("/")).mkdir()
-    if not (root / "tmp").exists():  # where Python itself lies below /tmp, programs find theirs as the current one
+    if not (root / "tmp").exists():  # where Python lies below /tmp, a program's folder is its current one
         (root / "tmp").symlink_to(BOX)
     os.chdir(root)
     system.pivot_root_here()
