@@ -151,7 +151,7 @@ def run_count_lines(study: Study) -> list[str]:
         grid = len(plan.rates) * plan.rate_seeds * len(plan.arms)
         choose = f", and {grid} to choose learning rates" if grid else ""
         lines.append(
-            f"{name}: {len(plan.arms)} arm{'s' * (len(plan.arms) > 1)} × {plan.seeds} seeds = {len(plan.arms) * plan.seeds} runs{choose}, in "
-            f"{plan.out}"
+            f"{name}: {len(plan.arms)} arm{'s' * (len(plan.arms) > 1)} × {plan.seeds} seeds = "
+            f"{len(plan.arms) * plan.seeds} runs{choose}, in {plan.out}"
         )
     return lines if study.gate is None else [f"gate: {study.gate.in_words()}", *lines]
