@@ -206,9 +206,7 @@ class Bench:
         ours = self.command("grpo_step", self.plan.step, *words)
         if self.trl:
             rows = ("--rows", str(self.plan.trl_rows))
-            pairs = alternate(
-                ours, self.command("trl_step", self.plan.step, *words, *rows, python=self.trl), self.plan.rounds
-            )
+            pairs = alternate(ours, self.command("trl_step", self.plan.step, *words, *rows, python=self.trl), 1)
             for a, b in pairs:
                 check_same(a, b)
             found = ratio(pairs, "seconds")
@@ -217,7 +215,7 @@ class Bench:
                     "a GRPO step",
                     f"{number(found.a)} s",
                     f"TRL {number(found.b)} s",
-                    f"TRL / cotrain {found.middle:.2f}",
+                    f"TRL / cotrain {found.middle:.2f}, one pair",
                 )
             )
             return
@@ -227,10 +225,10 @@ class Bench:
 
     def tango(self) -> None:
         sides = [self.command("recipe_step", self.plan.recipe, "--recipe", name) for name in ("grpo", "tango")]
-        found = ratio(alternate(sides[0], sides[1], self.plan.rounds), "seconds")
+        found = ratio(alternate(sides[0], sides[1], 1), "seconds")
         name = "a generator step of Tango, embedded base"
         self.lines.append(
-            Line(name, f"{number(found.b)} s", f"GRPO {number(found.a)} s", f"Tango / GRPO {found.middle:.2f}")
+            Line(name, f"{number(found.b)} s", f"GRPO {number(found.a)} s", f"Tango / GRPO {found.middle:.2f}, one pair")
         )
 
     def memory(self, lora: int) -> None:
@@ -285,9 +283,9 @@ def stop_section(*_: object) -> None:
     raise OutOfTime("no time was left for the rest of it")
 
 
-def run(bench: Bench, kept: Kept | None = None, page: Path | None = None) -> bool:
+def run(bench: Bench, kept: Kept | None = None, page: Path | None = None, only: Sequence[str] = ()) -> bool:
     """Everything in its order; was all of it right? ``kept``: what an earlier call did, and where this one's goes;
-    ``page``: written after each section."""
+    ``page``: written after each section; ``only``: these sections alone, and none of what was done before."""
     signal.signal(signal.SIGALRM, stop_section)
     began = time.perf_counter() - process_age()
     model = new_model(qwen(GPU_SIZES[bench.plan.model]), seed=0).to(bench.device)
@@ -309,6 +307,8 @@ def run(bench: Bench, kept: Kept | None = None, page: Path | None = None) -> boo
         ("peak memory of adapters", lambda: bench.memory(16), bench.lines),
     )
     for name, work, where in (*inside, *outside):
+        if only and name not in (RATES, *only):
+            continue
         spent = time.perf_counter() - began
         if name == outside[0][0]:
             del inside, model  # the other processes need its memory
@@ -377,6 +377,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--trl-python", metavar="PATH", help="the interpreter of an environment with TRL")
     parser.add_argument("--out", type=Path, help="where to write (default: RESULTS-gpu.md here; with --tiny, nowhere)")
+    parser.add_argument("--only", nargs="+", metavar="SECTION", default=[], help="e.g. decoding 'one update'")
     given = parser.parse_args(words)
     if given.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error(f"--device {given.device}: no CUDA device; --tiny --device cpu tries the script without one")
@@ -390,7 +391,7 @@ def main(words: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as directory:
         model = make(plan.model, Path(directory) / plan.model)
         bench = Bench(plan=plan, device=given.device, directory=model, trl=given.trl_python)
-        right = run(bench, kept, out)
+        right = run(bench, kept, out, given.only)
     text = markdown(bench)
     print(text)
     if out is not None:

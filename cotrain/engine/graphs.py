@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -41,15 +42,20 @@ def recorder_for(device: torch.device) -> Recorder | None:
     """CUDA graphs that share one pool of memory, or None where there are none."""
     if device.type != "cuda":
         return None
-    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device)
+    pool, graphs = torch.cuda.graph_pool_handle(), WeakSet[torch.cuda.CUDAGraph]()
 
     def record(run: Run) -> Run:
+        nonlocal pool
+        if not graphs:  # PyTorch takes no graph into a pool that has lost its last one
+            pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         with (
             torch.cuda.device(device),
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             run()
+        graphs.add(graph)
         return graph.replay
 
     return record

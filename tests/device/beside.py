@@ -1,4 +1,10 @@
-"""A run on the pretended device beside the same run on the CPU."""
+"""A run on the pretended device beside the same run on the CPU.
+
+``COTRAIN_TEST_DEVICE=cuda:0 pytest -m whole tests/device/test_methods.py tests/device/test_runs.py`` takes a GPU in
+its place.
+"""
+
+import os
 
 import pytest
 
@@ -9,7 +15,8 @@ from tests.device.pretended import NAME
 from tests.helpers import EASY
 from tests.methods.test_recipes import CASES, SMALL, built
 
-DEVICE = f"{NAME}:0"
+DEVICE = os.environ.get("COTRAIN_TEST_DEVICE", f"{NAME}:0")
+KIND = DEVICE.partition(":")[0]
 
 
 def small(case, **more):

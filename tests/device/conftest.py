@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from cotrain.backend import local
+from tests.device.beside import KIND
 from tests.device.pretended import NAME, install
 
-install()
+if KIND == NAME:
+    install()
 SLOW = "error:.*not decoded in steps of fixed shape:RuntimeWarning"  # the way round what goes wrong there
 
 
@@ -21,6 +23,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def taken(monkeypatch):
     monkeypatch.setattr(local, "DEVICE_KINDS", (*local.DEVICE_KINDS, NAME))
-    torch.__future__.set_swap_module_params_on_conversion(True)  # parameters stay the objects they are, as on CUDA
+    monkeypatch.setattr(local, "has_bfloat16", lambda device: False)  # a GPU too computes in float32, as the CPU does
+    swap = KIND == NAME  # parameters stay the objects they are, as on CUDA
+    torch.__future__.set_swap_module_params_on_conversion(swap)
     yield
     torch.__future__.set_swap_module_params_on_conversion(False)

@@ -1,6 +1,7 @@
 """Whole runs on the pretended device and across devices, adapters, evaluation, processes, commands: beside the CPU."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -20,11 +21,11 @@ from cotrain.train.trainer import CoTrainer
 from tests.backend.processes import Here
 from tests.backend.test_lag import Stop, rows
 from tests.backend.test_several import briefly
-from tests.device.beside import DEVICE, assert_near, rows_on, small
-from tests.device.pretended import NAME
+from tests.device.beside import DEVICE, KIND, assert_near, rows_on, small
 from tests.helpers import EASY, TINY, answers, mixed_requests, tiny_model
 
 pytestmark = pytest.mark.whole
+NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
 BRIEF = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2, "lr": 1e-3}
 LEARNING = {  # what two steps of the methods do not reach, and how many steps do
     "generator_verifier_critic: dpo": 2,
@@ -65,7 +66,7 @@ def test_moments_rest_beside_the_device_and_change_no_bit():
     for _ in range(2):
         rows = {moved: trainer.step().row for moved, trainer in trainers.items()}
         assert rows[True] == rows[False]
-        assert {moved: moment_devices(t) for moved, t in trainers.items()} == {False: {NAME}, True: {"cpu"}}
+        assert {moved: moment_devices(t) for moved, t in trainers.items()} == {False: {KIND}, True: {"cpu"}}
     saved = trainers[False].state(), trainers[False].policies.tensors()
     trainers[True].load(*saved)
     assert moment_devices(trainers[True]) == {"cpu"}
@@ -122,12 +123,14 @@ def test_a_run_goes_on_on_the_other_device(first, then, usual, tmp_path):
     assert all(t.device.type == "cpu" for t in opening.load_trainer(out).policies.tensors()["generator"].values())
 
 
+@NEEDS_RAY
 def test_engine_and_learners_apart_have_the_rows_of_one_process_on_the_cpu(usual, tmp_path):
     """All that passes between them is pickled, and read where another device may be."""
     loop.start_run(brief(), tmp_path / "apart", checkpoint_every=1, backend=MultiProcessBackend(Here(), DEVICE))
     assert_near(rows(tmp_path / "apart"), rows(usual))
 
 
+@NEEDS_RAY
 def test_a_play_beside_the_update_has_the_rows_of_the_cpu(tmp_path):
     """``--lag 1``: two threads at the device, the weights of the engine apart."""
     loop.start_run(brief(), tmp_path / "apart", checkpoint_every=1, backend=MultiProcessBackend(Here(), DEVICE), lag=1)
@@ -157,7 +160,7 @@ def test_a_run_of_the_device_is_exported(tmp_path):
     assert main(["export", str(tmp_path / "run"), "--role", "solver", "--out", str(tmp_path / "model")]) == 0
     exported, _ = load_model(tmp_path / "model")
     learned = opening.load_trainer(tmp_path / "run").policies["generator"].model
-    assert all(torch.equal(a, b) for a, b in zip(exported.parameters(), learned.parameters(), strict=True))
+    assert all(torch.equal(a, b.cpu()) for a, b in zip(exported.parameters(), learned.parameters(), strict=True))
 
 
 def test_stages_by_command(tmp_path):

@@ -8,6 +8,8 @@ refuses.
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager, nullcontext
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -27,6 +29,7 @@ from tests.engine.test_embedded import assert_same
 from tests.helpers import answers, mixed_requests, request, tiny_model
 
 WAITS = {"aten::_local_scalar_dense", "aten::nonzero"}
+RECORDER_FOR = graphs.recorder_for
 COPIES = {"aten::lift_fresh"}  # of numbers that the host has
 
 
@@ -186,6 +189,42 @@ def test_companions_change_a_completion_by_rounding_only_and_the_same_again_by_n
     once = answers(engine, requests)
     assert_same(once[0], alone, tolerance=1e-5)
     assert answers(engine, requests) == once  # over what the first time left in the storage
+
+
+class Pools:
+    """The rule of PyTorch's allocator: a pool takes another graph only while one of its graphs lives."""
+
+    def __init__(self):
+        self.made, self.graphs = 0, {}
+
+    def graph_pool_handle(self):
+        self.made += 1
+        return (0, self.made)
+
+    @contextmanager
+    def graph(self, graph, *, pool, **_):
+        if pool in self.graphs and not len(self.graphs[pool]):
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        self.graphs.setdefault(pool, WeakSet()).add(graph)
+        yield
+
+    class CUDAGraph:
+        def replay(self):
+            pass
+
+
+def test_a_pool_is_shared_while_one_of_its_graphs_lives_and_never_used_again(monkeypatch):
+    pools = Pools()
+    for name in ("graph_pool_handle", "graph", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, getattr(pools, name))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    record = RECORDER_FOR(torch.device("cuda"))
+    held = {i: record(lambda: None) for i in range(2)}
+    assert [len(pools.graphs[pool]) for pool in pools.graphs] == [2]
+    held.clear()  # a store has moved
+    held = {i: record(lambda: None) for i in range(2)}
+    assert [len(pools.graphs[pool]) for pool in pools.graphs] == [0, 2]
 
 
 def test_a_failed_recording_is_told_once_and_changes_no_answer(monkeypatch):
