@@ -39,6 +39,7 @@ _MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _LEAST = -1e9  # a log-probability below which is none
+_LARGE, _BLOCK = 8192, 512  # columns of a vocabulary that is looked through in blocks, and of a block
 _SCALE = 2.0**50  # of probabilities as integers; sums stay below 2**51, where float64 is exact
 
 
@@ -82,7 +83,8 @@ def draw_tokens(
     softmax. Rows with a logit that is not a number give a log-probability that is not a number.
     """
     greedy = temperature < COLDEST
-    logp = torch.log_softmax(logits.float() / torch.where(greedy, 1.0, temperature)[:, None], dim=-1)  # [B, V]
+    scaled = logits / torch.where(greedy, 1.0, temperature)[:, None]  # in float32, whatever the logits are
+    logp = torch.log_softmax(scaled.float(), dim=-1)  # [B, V]
     if some_cut is None:
         some_cut = bool(((top_p < 1) & ~greedy).any())
     if some_cut:
@@ -90,15 +92,38 @@ def draw_tokens(
     logp.clamp_(min=_LEAST)  # what is impossible adds 0 to the entropy, and not 0 times infinity
     p = logp.exp()
     entropies = -(p * logp).sum(-1)
-    total = p.mul_(_SCALE).to(torch.int64).cumsum(-1)  # [B, V]
-    mass = total[:, -1]
-    target = torch.minimum((uniform * mass).to(torch.int64), mass - 1)
-    tokens = torch.searchsorted(total, target[:, None], right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
+    tokens = _find_tokens(p.mul_(_SCALE).to(torch.int64), uniform)
     if some_greedy is None:
         some_greedy = bool(greedy.any())
     if some_greedy:
         tokens = torch.where(greedy, logp.argmax(-1), tokens)
     return tokens, logp.gather(1, tokens[:, None]).squeeze(1), entropies
+
+
+def _find_tokens(weights: Tensor, uniform: Tensor) -> Tensor:
+    """[B] where the running sum of a row of ``weights`` [B, V] passes ``uniform`` of its whole. A large vocabulary is
+    looked through in two stages, blocks and then the columns of one, so that its running sums are never written."""
+    size = weights.shape[-1]
+    if size < _LARGE:
+        total = weights.cumsum(-1)
+        return torch.searchsorted(total, _passed(total, uniform), right=True).squeeze(1).clamp(max=size - 1)
+    whole = size // _BLOCK * _BLOCK
+    parts = weights[:, :whole].unflatten(1, (-1, _BLOCK)).sum(-1), weights[:, whole:].sum(-1, keepdim=True)
+    sums = torch.cat(parts, dim=1)  # [B, blocks]
+    total = sums.cumsum(-1)
+    passed = _passed(total, uniform)
+    block = torch.searchsorted(total, passed, right=True).clamp(max=total.shape[1] - 1)
+    before = (total - sums).gather(1, block)
+    columns = block * _BLOCK + torch.arange(_BLOCK, device=weights.device)
+    within = weights.gather(1, columns.clamp(max=size - 1)).cumsum(-1)
+    tokens = block * _BLOCK + torch.searchsorted(within, passed - before, right=True)
+    return tokens.squeeze(1).clamp(max=size - 1)
+
+
+def _passed(total: Tensor, uniform: Tensor) -> Tensor:
+    """[B, 1] the sum that the token must pass, of running sums ``total`` [B, N]."""
+    mass = total[:, -1]
+    return torch.minimum((uniform * mass).to(torch.int64), mass - 1)[:, None]
 
 
 def _cut_top_p(logp: Tensor, top_p: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotrain.engine import rows as rows_module
 from cotrain.engine.rows import draw_tokens, hash_counter, uniform_numbers
 
 LEAST, MOST = 2.0**-53, 1 - 2.0**-53  # the extreme values of ``uniform_numbers``
@@ -59,6 +60,17 @@ def test_uniforms_are_in_the_open_interval_even():
 
 def test_extreme_uniforms_stay_inside():
     assert float((torch.tensor([2**52 - 1]).double() + 0.5) * 2.0**-52) == MOST < 1
+
+
+@pytest.mark.parametrize("size", [8191, 8192, 8193, 9000])  # looked through whole; in blocks, and what is left of one
+def test_a_large_vocabulary_is_searched_as_a_small_one(size, monkeypatch):
+    logits = torch.randn(40, size, generator=torch.Generator().manual_seed(size)) * 4
+    logits[:, ::7] = -math.inf
+    uniform = uniform_numbers(torch.arange(40), torch.zeros(40, dtype=torch.int64))
+    uniform[0], uniform[1] = LEAST, MOST
+    found = draw_tokens(logits, uniform, torch.ones(40), torch.ones(40))
+    monkeypatch.setattr(rows_module, "_LARGE", 10**6)
+    assert all(torch.equal(a, b) for a, b in zip(found, draw_tokens(logits, uniform, torch.ones(40), torch.ones(40))))
 
 
 def test_draws_follow_the_softmax():
