@@ -6,7 +6,8 @@
 
 It needs torch, transformers, peft, a folder of what else cotrain imports (5 MiB), and no installation:
 
-    pip install --target card --no-deps math-verify latex2sympy2_extended antlr4-python3-runtime==4.13.2
+    pip install --target card --no-deps math-verify latex2sympy2_extended antlr4-python3-runtime==4.13.2 \\
+        httpx2 httpcore2 truststore
     PYTHONPATH=.:card python benchmarks/gpu.py
 
 In this order: the machine's rates; checks (fast decoding against the slow reference, the layouts of the update,
