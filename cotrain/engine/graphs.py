@@ -32,6 +32,7 @@ from cotrain.engine.copies import HalfPrecisionCopies
 from cotrain.engine.rows import DRAWN, LAST, Row, Rows, draw_tokens
 from cotrain.engine.scheduler import EngineCounts, Scheduler
 from cotrain.engine.static_cache import SLOTS, StaticCache, columns_for, lines_for
+from cotrain.models.memory import out_of_memory
 
 LOOK = 8  # decode steps between two looks at what has finished
 Run = Callable[[], None]
@@ -49,12 +50,15 @@ def recorder_for(device: torch.device) -> Recorder | None:
         nonlocal pool
         if not graphs:  # PyTorch takes no graph into a pool that has lost its last one
             pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        with (
-            torch.cuda.device(device),
-            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
-        ):
-            run()
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+        try:
+            with (
+                torch.cuda.device(device),
+                torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+            ):
+                run()
+        finally:
+            torch.cuda.set_stream(before)  # which a recording that fails does not
         graphs.add(graph)
         return graph.replay
 
@@ -192,6 +196,8 @@ class StaticScheduler(Scheduler):
             try:
                 self._recordings[lines, columns] = self._record(run)
             except RuntimeError as error:
+                if out_of_memory(error):  # half as many rows may find room
+                    raise
                 self._stop_recording(error)
                 return run
             self.counts.recordings += 1

@@ -1,8 +1,8 @@
 """Telling out-of-memory errors from others, so that the work can be done again in smaller parts.
 
-A GPU says so by ``torch.OutOfMemoryError``. On a CPU torch's allocator raises a plain RuntimeError, Python a
-MemoryError. Who sees one drops what it holds first, and begins again only after the ``except`` block, as the traceback
-keeps tensors alive.
+A GPU says so by ``torch.OutOfMemoryError``, or by an error of CUDA or cuBLAS where memory is taken beside torch's
+allocator. On a CPU torch's allocator raises a plain RuntimeError, Python a MemoryError. Who sees one drops what it
+holds first, and begins again only after the ``except`` block, as the traceback keeps tensors alive.
 
 Left out: a kernel that ends the process before an allocation fails (Linux overcommits), which nobody can catch.
 """
@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import torch
 
-ALLOCATOR = "DefaultCPUAllocator: "  # before "can't allocate memory" or "not enough memory"
+# of torch's allocator before "can't allocate memory" or "not enough memory", of CUDA and of cuBLAS
+_TEXTS = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 MEMORY_ERRORS = (RuntimeError, MemoryError)  # what to catch; then ask ``out_of_memory``
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Was it memory that was missing?"""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and ALLOCATOR in str(error)
+        isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
     )
 
 

@@ -6,24 +6,30 @@ import pytest
 import torch
 
 from cotrain.backend import local
+from cotrain.models import muon
+from cotrain.stages import trainer
 from tests.device.beside import KIND
 from tests.device.pretended import NAME, install
 
 if KIND == NAME:
     install()
-SLOW = "error:.*not decoded in steps of fixed shape:RuntimeWarning"  # the way round what goes wrong there
+SLOW = (  # the ways round what goes wrong there
+    "error:.*not decoded in steps of fixed shape:RuntimeWarning",
+    "error:.*could not be recorded as a CUDA graph:RuntimeWarning",
+)
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.filterwarnings(SLOW))
+            item.add_marker(pytest.mark.filterwarnings(*SLOW))
 
 
 @pytest.fixture(autouse=True)
 def taken(monkeypatch):
     monkeypatch.setattr(local, "DEVICE_KINDS", (*local.DEVICE_KINDS, NAME))
-    monkeypatch.setattr(local, "has_bfloat16", lambda device: False)  # a GPU too computes in float32, as the CPU does
+    for module in (local, muon, trainer):  # a GPU too computes in float32, as the CPU does
+        monkeypatch.setattr(module, "has_bfloat16", lambda device: False)
     swap = KIND == NAME  # parameters stay the objects they are, as on CUDA
     torch.__future__.set_swap_module_params_on_conversion(swap)
     yield

@@ -28,7 +28,7 @@ from tests.engine.test_adapter_schedulers import POLICIES, wrapped
 from tests.engine.test_embedded import assert_same
 from tests.helpers import answers, mixed_requests, request, tiny_model
 
-WAITS = {"aten::_local_scalar_dense", "aten::nonzero"}
+WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::item"}
 RECORDER_FOR = graphs.recorder_for
 COPIES = {"aten::lift_fresh"}  # of numbers that the host has
 
@@ -195,7 +195,13 @@ class Pools:
     """The rule of PyTorch's allocator: a pool takes another graph only while one of its graphs lives."""
 
     def __init__(self):
-        self.made, self.graphs = 0, {}
+        self.made, self.graphs, self.stream = 0, {}, "default"
+
+    def current_stream(self, device):
+        return self.stream
+
+    def set_stream(self, stream):
+        self.stream = stream
 
     def graph_pool_handle(self):
         self.made += 1
@@ -203,10 +209,12 @@ class Pools:
 
     @contextmanager
     def graph(self, graph, *, pool, **_):
+        self.stream = "capture"
         if pool in self.graphs and not len(self.graphs[pool]):
             raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
         self.graphs.setdefault(pool, WeakSet()).add(graph)
         yield
+        self.stream = "default"  # as torch does it: not after an error
 
     class CUDAGraph:
         def replay(self):
@@ -215,7 +223,7 @@ class Pools:
 
 def test_a_pool_is_shared_while_one_of_its_graphs_lives_and_never_used_again(monkeypatch):
     pools = Pools()
-    for name in ("graph_pool_handle", "graph", "CUDAGraph"):
+    for name in ("graph_pool_handle", "graph", "CUDAGraph", "current_stream", "set_stream"):
         monkeypatch.setattr(torch.cuda, name, getattr(pools, name))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
@@ -225,6 +233,28 @@ def test_a_pool_is_shared_while_one_of_its_graphs_lives_and_never_used_again(mon
     held.clear()  # a store has moved
     held = {i: record(lambda: None) for i in range(2)}
     assert [len(pools.graphs[pool]) for pool in pools.graphs] == [0, 2]
+    with pytest.raises(ZeroDivisionError):
+        record(lambda: 1 / 0)
+    assert pools.stream == "default"
+
+
+def test_memory_that_runs_out_in_a_recording_halves_the_rows_and_records_on(monkeypatch):
+    short = []
+
+    def record_once_short(run):
+        if short:
+            raise short.pop()
+        return record(run)
+
+    monkeypatch.setattr(graphs, "recorder_for", lambda device: record_once_short)
+    model = tiny_model()
+    engine = static({"a": model})
+    short.append(torch.OutOfMemoryError("CUDA out of memory."))
+    asked = mixed_requests(["a"], 4)
+    for mine, expected in zip(answers(engine, asked), [complete_request(model, one) for one in asked], strict=True):
+        assert_same(mine, expected, tolerance=1e-5)
+    counts = engine.counts()
+    assert counts["a/out_of_memory"] == 1 and counts["a/recorded_steps"] > 0 == counts["a/unrecorded_steps"]
 
 
 def test_a_failed_recording_is_told_once_and_changes_no_answer(monkeypatch):

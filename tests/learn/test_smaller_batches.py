@@ -17,6 +17,8 @@ from cotrain.models.optim import adamw
 GRPO = grpo(rewards={OUTCOME: 1.0}, kl=Kl("start", 0.05), entropy=0.01, loss=Clipped(0.2, 0.28))
 ERRORS = (
     torch.OutOfMemoryError("CUDA out of memory."),
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     MemoryError(),
     RuntimeError(
         "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
