@@ -230,7 +230,9 @@ class Bench:
         found = ratio(alternate(sides[0], sides[1], 1), "seconds")
         name = "a generator step of Tango, embedded base"
         self.lines.append(
-            Line(name, f"{number(found.b)} s", f"GRPO {number(found.a)} s", f"Tango / GRPO {found.middle:.2f}, one pair")
+            Line(
+                name, f"{number(found.b)} s", f"GRPO {number(found.a)} s", f"Tango / GRPO {found.middle:.2f}, one pair"
+            )
         )
 
     def memory(self, lora: int) -> None:
