@@ -73,8 +73,7 @@ class FollowerHandle(ModelHandle):
         return True
 
     def _copy_for_pool(self, weights: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        copies = _copy_weights(weights)
-        return {name: tensor.cpu() for name, tensor in copies.items()} if self.spec.offload else copies
+        return _copy_weights(weights, "cpu" if self.spec.offload else None)
 
     def _pick_index(self, updates: int) -> int:
         assert isinstance(self.spec, Snapshot)
@@ -86,10 +85,10 @@ class FollowerHandle(ModelHandle):
         return {"version": self.version, "pool": [updates for updates, _ in self._pool]}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies of all weights: ``model.<parameter>`` and, of a pool, ``pool<n>.<parameter>``."""
-        copies = {PLAYED + name: tensor for name, tensor in _copy_weights(self._played).items()}
+        """Copies of all weights, beside the CPU: ``model.<parameter>`` and, of a pool, ``pool<n>.<parameter>``."""
+        copies = {PLAYED + name: tensor for name, tensor in _copy_weights(self._played, "cpu").items()}
         for n, (_, weights) in enumerate(self._pool):
-            copies |= {f"pool{n}.{name}": tensor.clone() for name, tensor in weights.items()}
+            copies |= {f"pool{n}.{name}": tensor for name, tensor in _copy_weights(weights, "cpu").items()}
         return copies
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -117,5 +116,6 @@ def rate_at(rule: Average, updates: int, planned: int) -> float:
     return rule.rate_end + (rule.rate - rule.rate_end) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-def _copy_weights(weights: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in weights.items()}
+def _copy_weights(weights: Mapping[str, Any], device: str | None) -> dict[str, torch.Tensor]:
+    """On ``device``; None: where each is."""
+    return {name: tensor.detach().to(device or tensor.device, copy=True) for name, tensor in weights.items()}

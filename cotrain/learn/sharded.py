@@ -209,15 +209,16 @@ class ShardedLearner(TorchLearner):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Whole on the first rank, in its memory beside the CPU; the others have none."""
-        found = self.sharded.gather_whole(super().tensors())
-        return {name: tensor.cpu() for name, tensor in found if self.sharded.rank == 0}
+        found = self.sharded.gather_whole(self.held_tensors())
+        return {name: tensor.to("cpu", copy=True) for name, tensor in found if self.sharded.rank == 0}
 
     def share(self) -> dict[str, torch.Tensor]:
         """This rank's rows of ``tensors``, beside the CPU; what is not cut is the first rank's. In the order of ranks
         the rows are the whole tensor."""
         first = self.sharded.rank == 0
-        found = {name: (local_shard(tensor), is_row_sharded(tensor)) for name, tensor in super().tensors().items()}
-        return {name: own.cpu() for name, (own, rows) in found.items() if first or (rows and own.numel())}
+        found = {name: (local_shard(tensor), is_row_sharded(tensor)) for name, tensor in self.held_tensors().items()}
+        kept = {name: own for name, (own, rows) in found.items() if first or (rows and own.numel())}
+        return {name: own.to("cpu", copy=True) for name, own in kept.items()}
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         super().load(state, {name: self._rank_part(name, tensor) for name, tensor in tensors.items()})

@@ -101,15 +101,13 @@ class TorchLearner(PolicyVerbs):
                 f"learner: trained weights such as {narrow[0]!r} are {self._trained[narrow[0]].dtype}, in which small "
                 "updates are lost; load the model as float32 and set autocast=True"
             )
-        self.model = model
-        self.head = head
+        self.model, self.head = model, head
         self.scorer = scorer(model, head=head, micro_tokens=micro_tokens, autocast=autocast, recompute=recompute)
         self._optimizer = optimizer(model, lr=lr, weight_decay=weight_decay)
-        self._lr, self._warmup, self._clip_norm, self._term_norms = lr, warmup, clip_norm, term_norms
-        self._decay = decay
+        self._lr, self._warmup, self._decay, self._clip_norm = lr, warmup, decay, clip_norm
         self._updates = self._restarted = 0  # and after how many the weights were put back last
         self._renewed = 0  # and after how many the optimiser began anew
-        self._every, self._offload = restart_every, offload
+        self._term_norms, self._every, self._offload = term_norms, restart_every, offload
         kept_on = torch.device("cpu") if offload else self.scorer.device
         self._start = {name: p.detach().to(kept_on, copy=True) for name, p in self._trained.items() if restart_weights}
         self._micro_tokens = micro_tokens  # as it was asked for; ``scorer`` has fewer once memory ran out
@@ -248,10 +246,13 @@ class TorchLearner(PolicyVerbs):
         return {"updates": self._updates, "optimizer": sorted(optimizer_tensors(self._optimizer, self.model))} | more
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies of trained weights ``model.<parameter>`` and of moments ``optimizer.<parameter>:<field>``."""
-        weights = {MODEL + name: p.detach().clone() for name, p in self._trained.items()}
-        moments = optimizer_tensors(self._optimizer, self.model)
-        return weights | {OPTIMIZER + name: tensor for name, tensor in moments.items()}
+        """Copies, beside the CPU, of what ``held_tensors`` gives."""
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self.held_tensors().items()}
+
+    def held_tensors(self) -> dict[str, torch.Tensor]:
+        """Trained weights ``model.<parameter>``, moments ``optimizer.<parameter>:<field>``, as they are, not copied."""
+        moments = optimizer_tensors(self._optimizer, self.model).items()
+        return {MODEL + n: p.detach() for n, p in self._trained.items()} | {OPTIMIZER + n: m for n, m in moments}
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""

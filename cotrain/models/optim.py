@@ -111,13 +111,10 @@ def lr_multiplier(step: int, total: int, warmup: int = 0, decay_fraction: float 
 
 
 def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, torch.Tensor]:
-    """All state as ``{"parameter.name:field": tensor}``, detached copies; parameters without a step yet have none."""
-    tensors = {}
-    for name, (part, parameter) in _parameter_owners(optimizer, model).items():
-        state = part.state.get(parameter, {})
-        for field in state_fields(part) if state else ():
-            tensors[f"{name}:{field}"] = state[field].detach().clone()
-    return tensors
+    """All state as ``{"parameter.name:field": tensor}``, not copied; parameters without a step yet have none."""
+    owners = _parameter_owners(optimizer, model).items()
+    states = [(name, state, part) for name, (part, parameter) in owners if (state := part.state.get(parameter))]
+    return {f"{name}:{field}": state[field].detach() for name, state, part in states for field in state_fields(part)}
 
 
 def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -142,9 +139,8 @@ def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapp
     for name, (part, parameter) in owners.items():
         part.state.pop(parameter, None)
         if name in states:
-            part.state[parameter] = {
-                field: tensor.detach().clone().to(parameter.device) for field, tensor in states[name].items()
-            }
+            saved = states[name].items()
+            part.state[parameter] = {field: t.detach().to(parameter.device, copy=True) for field, t in saved}
 
 
 def _parameter_owners(optimizer: Optimizer, model: nn.Module) -> dict[str, tuple[torch.optim.Optimizer, nn.Parameter]]:

@@ -136,6 +136,21 @@ def test_bytes_of_a_step(lora, half):
     assert rest[True] <= rest[False] - others and most[True] <= most[False] - others
 
 
+@pytest.mark.parametrize("case", ["tango", "tango, adapters", "co_rewarding", "spin"])
+def test_a_checkpoint_takes_no_memory_of_the_device(case):
+    """But that of one tensor: copies of weights, moments and pools are the CPU's."""
+    trainer = CoTrainer(MADE[case](), backend=LocalBackend(DEVICE))
+    for _ in range(2):
+        trainer.step()
+    gc.collect()
+    memory.reset_peak()
+    before, largest = memory.now, max(p.nbytes for model in models_of(trainer) for p in model.parameters())
+    trainer.state()
+    parts = trainer.policies.checkpoint_parts()
+    assert parts and memory.peak <= before + largest
+    assert {tensor.device.type for group in parts.values() for tensor in group.values()} == {"cpu"}
+
+
 def test_rows_of_two_policies_that_are_served_side_by_side():
     """One step of each in turn, as a server has it: weights change places while rows run."""
     found = []
