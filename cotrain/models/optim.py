@@ -45,12 +45,29 @@ class Optimizer:
                 yield from group["params"]
 
     def step(self, multiplier: float = 1.0) -> None:
-        """One update with every learning rate times ``multiplier``."""
+        """One update with every learning rate times ``multiplier``. Where memory does not hold the moments that a first
+        one needs, nothing has changed."""
+        self._make_moments()
         for part, rates in zip(self.parts, self._rates, strict=True):
             for group, rate in zip(part.param_groups, rates, strict=True):
                 group["lr"] = rate * multiplier
             part.step()
             increment_version(p for g in part.param_groups for p in g["params"])  # which fused kernels forget
+
+    def _make_moments(self) -> None:
+        """Those that torch would make one by one between changes of weights: all of them, or none."""
+        made = []
+        for part in self.parts:
+            for group in part.param_groups:
+                for parameter in (p for p in group["params"] if p.grad is not None and not part.state.get(p)):
+                    moments = {field: torch.zeros_like(parameter) for field in state_fields(part) if field != "step"}
+                    if isinstance(part, torch.optim.AdamW):
+                        beside = parameter.device if group["fused"] or group["capturable"] else None
+                        kind = torch.float32 if group["fused"] else None
+                        moments = {"step": torch.zeros((), dtype=kind, device=beside), **moments}
+                    made.append((part, parameter, moments))
+        for part, parameter, moments in made:
+            part.state[parameter] = moments
 
     def move_state(self, device: torch.device | None = None) -> None:
         """All moments to ``device``; None: to where each parameter is."""

@@ -52,8 +52,8 @@ def terms(seed=0):
     return [LossTerm(name=name, algorithm=GRPO, samples=made[i], weight=1.0 + i) for i, name in enumerate("ab")]
 
 
-def learner_of(model, micro_tokens=24):
-    return TorchLearner(model, lr=1e-2, micro_tokens=micro_tokens, optimizer=adamw)
+def learner_of(model, micro_tokens=24, **settings):
+    return TorchLearner(model, lr=1e-2, micro_tokens=micro_tokens, optimizer=adamw, **settings)
 
 
 def weights(model):
@@ -114,6 +114,31 @@ def test_a_learner_that_is_loaded_goes_on_in_the_smaller_batches_to_the_same_bit
     assert torch.equal(weights(model), weights(other))
     loaded.load(*early)  # of a time when there was enough
     assert "micro_tokens" not in loaded.state()
+
+
+@pytest.mark.parametrize("offload", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 6, 21])
+def test_memory_that_runs_out_for_the_moments_changes_nothing(n, offload, monkeypatch):
+    """At the ``n``-th of them, of several groups; in float32, where the size of micro-batches shows in the bits."""
+    model, whole = tiny_model(torch.float32), tiny_model(torch.float32)
+    learner, real, before, seen = learner_of(model, offload=offload), torch.zeros_like, weights(model), []
+
+    def zeros_like(tensor, **options):
+        seen.extend([tensor] if isinstance(tensor, torch.nn.Parameter) else [])
+        if len(seen) == n + 1:
+            raise ERRORS[0]
+        return real(tensor, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "zeros_like", zeros_like)
+        assert learner._try_update(terms()) is None
+    assert torch.equal(weights(model), before) and learner.version == 0 and not learner.state()["optimizer"]
+    report = learner.update(terms())
+    assert report.stepped and report.metrics["out_of_memory"] == 1.0
+    undisturbed = learner_of(whole, micro_tokens=learner.scorer.micro_tokens)
+    undisturbed.update(terms())
+    mine, wanted = learner.tensors(), undisturbed.tensors()
+    assert mine.keys() == wanted.keys() and all(torch.equal(mine[name], wanted[name]) for name in wanted)
 
 
 def test_one_sequence_that_does_not_fit_is_said_and_nothing_has_changed():

@@ -6,7 +6,7 @@ from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.models.muon import Float32Muon, muon
-from cotrain.models.optim import adamw, load_optimizer_tensors, lr_multiplier, optimizer_tensors
+from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, lr_multiplier, optimizer_tensors
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,37 @@ def test_muon_in_float32_goes_where_torch_goes_in_bfloat16():
         b.step()
     for p, q in zip(ours, theirs, strict=True):
         assert torch.allclose(p, q, atol=0.01 * q.abs().max().item() + 2e-3), (p - q).abs().max()
+
+
+def plain_adamw(model, lr):
+    return Optimizer([torch.optim.AdamW(model.parameters(), lr=lr, fused=False)])
+
+
+def torch_muon(model, lr):
+    return Optimizer([torch.optim.Muon([model.hidden.weight], lr=lr)])
+
+
+@pytest.mark.parametrize("make", [adamw, muon, plain_adamw, torch_muon])
+def test_steps_are_those_of_torch_which_makes_moments_as_it_goes(make):
+    """One parameter has its first gradient in the second step."""
+    ours, theirs = Toy(), Toy()
+    mine, other = make(ours, lr=0.1), make(theirs, lr=0.1)
+    for step in range(3):
+        for model in (ours, theirs):
+            model.norm.requires_grad_(step > 0)
+            ids = torch.tensor([step, 6 - step])
+            nn.functional.cross_entropy(model(ids), ids).backward()
+        mine.step()
+        for part in other.parts:
+            part.step()
+        for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            found, wanted = ([part.state.get(one) for part in o.parts] for one, o in ((p, mine), (q, other)))
+            assert str(found) == str(wanted), name
+            assert torch.equal(p, q), name
+            for a, b in zip(filter(None, found), filter(None, wanted), strict=True):
+                assert list(a) == list(b)
+                for x, y in zip(a.values(), b.values(), strict=True):
+                    assert torch.equal(x, y) and (x.dtype, x.device, x.stride()) == (y.dtype, y.device, y.stride())
 
 
 @pytest.mark.parametrize("make", [adamw, muon])
