@@ -123,11 +123,8 @@ class TorchLearner(PolicyVerbs):
         Totals come from the whole update, so the gradient is the same but for rounding.
         """
         for term in terms:
-            wanted_head = term.algorithm.needs().head
-            if wanted_head != self.head:
-                raise ConfigError(
-                    f"objective {term.name!r} trains a {wanted_head!r} head, this policy has {self.head!r}"
-                )
+            if (wanted := term.algorithm.needs().head) != self.head:
+                raise ConfigError(f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}")
         while (report := self._try_update(terms)) is None:
             release_gpu_cache(self.scorer.device)
         return report
@@ -139,9 +136,8 @@ class TorchLearner(PolicyVerbs):
             report = self.apply_plan(plan)
         except MEMORY_ERRORS as error:
             samples = [[p.term.samples[i] for i in batch] for p in plan for batch in p.batches]
-            self.scorer.halve_batches(
-                [[(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in batch] for batch in samples], error
-            )
+            pairs = [[(s.prompt_ids, with_context(s.token_ids, s.given)[0]) for s in batch] for batch in samples]
+            self.scorer.halve_batches(pairs, error)
             return None
         short, self.scorer.shortages = self.scorer.shortages, 0
         if short:
