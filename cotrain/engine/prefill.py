@@ -8,6 +8,7 @@ endings, without padding; elsewhere each on its own, in rows padded on the left.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -22,7 +23,7 @@ from transformers.cache_utils import DynamicLayer
 from cotrain.core.errors import ModelError
 from cotrain.engine.cache import cache_argument, use_attention
 from cotrain.engine.kept import KeptPrefix
-from cotrain.models.shared_prefix import BRANCHES, branches_of, can_branch
+from cotrain.models.shared_prefix import BRANCHES, RECTANGLE, branches_of, can_branch
 
 TOKENS = {"cpu": 2048, "cuda": 16384}  # of one forward pass, padding counted
 PADDING = 1.25  # a padded batch has at most so many times the tokens of its prompts
@@ -49,7 +50,8 @@ def prefill(model: nn.Module, config: PreTrainedConfig, prompts: Sequence[Prompt
     if not prompts:
         return
     if can_branch(model):
-        for families in _batch_families(_group_by_prefix(prompts), budget):
+        places = sys.maxsize if device.type == "cpu" else RECTANGLE * budget  # a CPU computes without padding
+        for families in _batch_families(_group_by_prefix(prompts, places), budget, places):
             yield _prefill_families(model, config, families, device)
     else:
         for batch in _padded_batches(sorted(prompts, key=lambda ids: (len(ids), ids)), budget):
@@ -120,32 +122,38 @@ def _prefill_continued(
     )
 
 
-def _group_by_prefix(prompts: Sequence[Prompt]) -> list[tuple[int, list[Prompt]]]:
-    """Prompts that begin alike, and how many tokens they share; all of its tokens for a prompt that is alone."""
+def _group_by_prefix(prompts: Sequence[Prompt], places: int) -> list[tuple[int, list[Prompt]]]:
+    """Prompts that begin alike, and how many tokens they share; all of its tokens for a prompt that is alone.
+    ``places``: as for ``_batch_families``."""
     families: list[tuple[int, list[Prompt]]] = []
     for prompt in sorted(prompts):
         if families:
             shared, family = families[-1]
             pairs = zip(family[0][:shared], prompt, strict=False)
             common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            if common >= WORTH * len(prompt):
+            full = (len(family) + 1) * max(map(len, (*family, prompt))) > places
+            if common >= WORTH * len(prompt) and not full:
                 families[-1] = (common, [*family, prompt])
                 continue
         families.append((len(prompt), [prompt]))
     return families
 
 
-def _batch_families(families: list[tuple[int, list[Prompt]]], budget: int) -> Iterator[list[tuple[int, list[Prompt]]]]:
-    """Some families at a time: at most ``budget`` tokens, and longest prompts first, so that like stands with like."""
+def _batch_families(
+    families: list[tuple[int, list[Prompt]]], budget: int, places: int
+) -> Iterator[list[tuple[int, list[Prompt]]]]:
+    """Some families at a time: at most ``budget`` tokens, and ``places`` with each prompt as long as the longest.
+    Longest prompts first, so that like stands with like."""
     batch: list[tuple[int, list[Prompt]]] = []
-    tokens = 0
+    tokens = count = longest = 0
     for shared, family in sorted(families, key=lambda f: -max(map(len, f[1]))):
         more = shared + sum(len(prompt) - shared for prompt in family)
-        if batch and tokens + more > budget:
+        longest = max(longest, *map(len, family))
+        if batch and (tokens + more > budget or (count + len(family)) * longest > places):
             yield batch
-            batch, tokens = [], 0
+            batch, tokens, count, longest = [], 0, 0, max(map(len, family))
         batch.append((shared, family))
-        tokens += more
+        tokens, count = tokens + more, count + len(family)
     yield batch
 
 

@@ -24,10 +24,9 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import COLDEST
 from cotrain.learn.contract import Given, Ids, LossTerm, MicroBatch, Normaliser, Sample, Sequences, with_context
 from cotrain.learn.losses import bounds_of
-from cotrain.models.shared_prefix import Branches, branches_of
+from cotrain.models.shared_prefix import RECTANGLE, Branches, branches_of
 
 Carrier = TypeVar("Carrier", "ForwardInput", MicroBatch)
-RECTANGLE = 4  # shared layout: sequences × longest, which attention pads to, over the budget of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

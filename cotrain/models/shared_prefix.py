@@ -162,6 +162,7 @@ def _attention_weights(queries: Tensor, seen: Tensor, future: Tensor) -> Tensor:
 
 
 BRANCHES = "branches"  # name of ``branch_attention`` among the attention functions of transformers
+RECTANGLE = 4  # sequences × longest, which attention pads to off the CPU, over the budget of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
