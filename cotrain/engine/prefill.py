@@ -30,6 +30,7 @@ PADDING = 1.25  # a padded batch has at most so many times the tokens of its pro
 WORTH = 1 / 3  # of a prompt: the least share that is worth computing apart
 
 Prompt = tuple[int, ...]
+Families = list[tuple[int, list[Prompt]]]  # how many tokens they share, all of its own for a prompt that is alone
 Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer
 
 
@@ -105,27 +106,23 @@ def _prefill_continued(
         cache.update(keys if dtype is None else keys.to(dtype), values if dtype is None else values.to(dtype), layer)
     output = _masked_forward(model, config, ids.to(device), positions.to(device), mask, cache)
     longest = max(map(sum, zip(olds, news, strict=True)))
-    index = torch.tensor(
-        [
-            [0] * (longest - o - n) + [*range(old - o, old), *range(old + new - n, old + new)]
-            for o, n in zip(olds, news, strict=True)
-        ],
-        device=device,
-    )  # [U, L]
+    places = [
+        [0] * (longest - o - n) + [*range(old - o, old), *range(old + new - n, old + new)]
+        for o, n in zip(olds, news, strict=True)
+    ]
+    index = torch.tensor(places, device=device)  # [U, L]
     rows = torch.arange(len(prompts), device=device)[:, None]
     layers = [
         (keys[rows, :, index].transpose(1, 2), values[rows, :, index].transpose(1, 2))
         for keys, values in map(_layer_tensors, cache.layers)
     ]
-    return Prefilled(
-        prompts=[prompt for prompt, _ in prompts], logits=output.logits[:, -1], layers=layers, computed=sum(news)
-    )
+    whole = [prompt for prompt, _ in prompts]
+    return Prefilled(prompts=whole, logits=output.logits[:, -1], layers=layers, computed=sum(news))
 
 
-def _group_by_prefix(prompts: Sequence[Prompt], places: int) -> list[tuple[int, list[Prompt]]]:
-    """Prompts that begin alike, and how many tokens they share; all of its tokens for a prompt that is alone.
-    ``places``: as for ``_batch_families``."""
-    families: list[tuple[int, list[Prompt]]] = []
+def _group_by_prefix(prompts: Sequence[Prompt], places: int) -> Families:
+    """Prompts that begin alike, as many as ``_batch_families`` puts together."""
+    families: Families = []
     for prompt in sorted(prompts):
         if families:
             shared, family = families[-1]
@@ -139,26 +136,22 @@ def _group_by_prefix(prompts: Sequence[Prompt], places: int) -> list[tuple[int, 
     return families
 
 
-def _batch_families(
-    families: list[tuple[int, list[Prompt]]], budget: int, places: int
-) -> Iterator[list[tuple[int, list[Prompt]]]]:
+def _batch_families(families: Families, budget: int, places: int) -> Iterator[Families]:
     """Some families at a time: at most ``budget`` tokens, and ``places`` with each prompt as long as the longest.
     Longest prompts first, so that like stands with like."""
-    batch: list[tuple[int, list[Prompt]]] = []
-    tokens = count = longest = 0
-    for shared, family in sorted(families, key=lambda f: -max(map(len, f[1]))):
-        more = shared + sum(len(prompt) - shared for prompt in family)
-        longest = max(longest, *map(len, family))
-        if batch and (tokens + more > budget or (count + len(family)) * longest > places):
+    batch: Families = []
+    for family in sorted(families, key=lambda f: -max(map(len, f[1]))):
+        lengths = [len(prompt) for _, members in (*batch, family) for prompt in members]
+        tokens = sum(lengths) - sum(shared * (len(members) - 1) for shared, members in (*batch, family))
+        if batch and (tokens > budget or len(lengths) * max(lengths) > places):
             yield batch
-            batch, tokens, count, longest = [], 0, 0, max(map(len, family))
-        batch.append((shared, family))
-        tokens, count = tokens + more, count + len(family)
+            batch = []
+        batch.append(family)
     yield batch
 
 
 def _prefill_families(
-    model: nn.Module, config: PreTrainedConfig, families: list[tuple[int, list[Prompt]]], device: torch.device
+    model: nn.Module, config: PreTrainedConfig, families: Families, device: torch.device
 ) -> Prefilled:
     ids: list[int] = []
     places: list[list[int]] = []  # of each prompt's tokens

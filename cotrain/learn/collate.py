@@ -82,11 +82,8 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
         for index in group:
             extra_tokens = widths[index] - (prompt if prompt_counted else 0)
             new_longest = max(longest, widths[index])
-            if (
-                not batches
-                or tokens + extra_tokens > budget
-                or (len(batches[-1]) + 1) * new_longest > RECTANGLE * budget
-            ):
+            wide = bool(batches) and (len(batches[-1]) + 1) * new_longest > RECTANGLE * budget
+            if not batches or tokens + extra_tokens > budget or wide:
                 batches.append([])
                 tokens, extra_tokens, new_longest = 0, widths[index], widths[index]
             batches[-1].append(index)
@@ -113,9 +110,8 @@ def forward_input_of(
             )
     lengths = [len(token_ids) for _, token_ids in sequences]
     counts = torch.tensor(lengths)
-    full_sequences = [
-        (p, *with_context(t, g)) for (p, t), g in zip(sequences, given or [()] * len(sequences), strict=True)
-    ]
+    between = given or [()] * len(sequences)
+    full_sequences = [(p, *with_context(t, g)) for (p, t), g in zip(sequences, between, strict=True)]
     if shared:
         input_ids, column, branches = _shared_layout(full_sequences)
         row = torch.zeros(len(column), dtype=torch.int64)
