@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cotrain.backend.places import EnginePlacement, PlacementRule, ResolvedPolicies
+from cotrain.backend.places import EnginePlacement, PlacementRule, PolicySpecs
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.input_files import read_toml
 from cotrain.engine.vllm_engine import DEFAULT_SETTINGS, VllmSettings
@@ -134,7 +134,7 @@ def with_gpu_check(cluster: Cluster, world: int, placing: PlacementRule) -> Plac
     """The placing; raises ConfigError, one line, where the replicas of all its engines want more GPUs than there are
     here."""
 
-    def place_and_check(policies: ResolvedPolicies, seed: int, device: str, threads: int) -> list[EnginePlacement]:
+    def place_and_check(policies: PolicySpecs, seed: int, device: str, threads: int) -> list[EnginePlacement]:
         places = placing(policies, seed, device, threads)
         _check_gpus(cluster, gpus_wanted(cluster, world, [place.host.__name__ for place in places]))
         return places

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from cotrain.backend.handles import ModelHandle, PolicySpec
-from cotrain.backend.local import PolicyFactory, make_embedded_engine
+from cotrain.backend.local import PolicyFactory, make_embedded_engine, with_device_defaults
 from cotrain.core.address import Address
 from cotrain.core.errors import ModelError
 from cotrain.core.types import Completion
@@ -188,7 +188,7 @@ class EngineHost(BaseEngineHost):
     """The policies of a run that are asked, and an embedded engine over them."""
 
     def __init__(self, policies: Mapping[str, PolicySpec], seed: int, device: str, threads: int) -> None:
-        """``policies``: all that the engine has, with what the device decides; ``threads``: of the CPU."""
+        """``policies``: all that the engine has; ``threads``: of the CPU."""
         torch.set_num_threads(threads)
         factory = EnginePolicyFactory(policies, seed, device)
         handles = {name: factory.get_handle(name) for name, spec in policies.items() if spec.speaks or spec.scores}
@@ -220,10 +220,10 @@ class VllmHost(BaseEngineHost):
     Python of an environment that has it."""
 
     def __init__(self, policies: Mapping[str, Any], settings: VllmSettings, device: str, threads: int) -> None:
-        """``policies``: with what the device decides, all on one model; ``threads``: of the CPU."""
+        """``policies``: all on one model; ``threads``: of the CPU."""
         torch.set_num_threads(threads)
         self._adapters = {name: _adapter_config(spec.lora) for name, spec in policies.items() if spec.lora is not None}
-        first_spec = next(iter(policies.values()))
+        first_spec: Any = next(iter(with_device_defaults(policies, device).values()))
         narrow = first_spec.autocast or first_spec.dtype == "bfloat16"
         engine = VllmEngine(
             model_directory(first_spec.model, trust_remote_code=first_spec.trust_remote_code),

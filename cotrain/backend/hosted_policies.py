@@ -135,8 +135,7 @@ class LearnerHost:
         threads: int,
         room: type[PolicyFactory] = PolicyFactory,
     ) -> None:
-        """``policies``: all of the run, with what the device decides; ``threads``: of the CPU; ``room``: where they are
-        built."""
+        """``policies``: all of the run; ``threads``: of the CPU; ``room``: where they are built."""
         torch.set_num_threads(threads)
         factory = room(policies, seed, device)
         self.handles: dict[str, PolicyHandle] = {n: factory.get_handle(n) for n, spec in policies.items() if spec.head}

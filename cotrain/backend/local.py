@@ -66,7 +66,7 @@ class LocalBackend:
         self._handles: dict[str, PolicyHandle] = {}
 
     def open(self, policies: Mapping[str, PolicySpec], *, seed: int) -> dict[str, PolicyHandle]:
-        factory = PolicyFactory(with_device_defaults(policies, self.device), seed, self.device)
+        factory = PolicyFactory(policies, seed, self.device)
         self._handles = {name: factory.get_handle(name) for name in policies}
         model_handles = {name: handle for name, handle in self._handles.items() if isinstance(handle, ModelHandle)}
         engine = self._make({n: h for n, h in model_handles.items() if h.spec.speaks or h.spec.scores}, self.device)
@@ -108,7 +108,7 @@ def cache_answers_by_policy(handles: Mapping[str, PolicyHandle], traces: Iterabl
 
 
 def with_device_defaults(policies: Mapping[str, PolicySpec], device: str) -> dict[str, PolicySpec]:
-    """The policies with what the device decides."""
+    """The policies with what the device decides, for the process that has it."""
     narrow = device.startswith("cuda") and has_bfloat16(torch.device(device))
     return {name: spec.with_device_defaults(autocast=narrow) for name, spec in policies.items()}
 
@@ -122,7 +122,8 @@ class PolicyFactory:
     """What policies ask for while they build themselves."""
 
     def __init__(self, policies: Mapping[str, Any], seed: int, device: str) -> None:
-        self.policies, self.seed, self.device = policies, seed, device
+        self.policies: Mapping[str, Any] = with_device_defaults(policies, device)
+        self.seed, self.device = seed, device
         self._built: dict[str, PolicyHandle] = {}
         self.residence: Residence | None = None  # where policies take turns on the device
         if torch.device(device).type != "cpu" and any(getattr(s, "offload", False) for s in policies.values()):

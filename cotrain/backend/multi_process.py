@@ -29,7 +29,7 @@ import torch
 from cotrain.backend.handles import PolicyHandle, PolicySpec, route_policies
 from cotrain.backend.hosted_engines import EngineProcess, HostedEngines
 from cotrain.backend.hosted_policies import HostedPolicy, Launcher, LearnerHost, PolicyInfo, Process
-from cotrain.backend.local import PolicyFactory, cache_answers_by_policy, with_device_defaults
+from cotrain.backend.local import PolicyFactory, cache_answers_by_policy
 from cotrain.backend.places import ENGINE as ENGINE
 from cotrain.backend.places import EnginePlacement, PlacementRule, embedded_alone, with_replicas
 from cotrain.backend.process_stats import ProcessStats, short_name
@@ -88,7 +88,7 @@ class MultiProcessBackend:
         self._published: dict[str, tuple[int, Any]] | None = None  # version and weights by policy, where they are kept
 
     def open(self, policies: Mapping[str, PolicySpec], *, seed: int) -> dict[str, PolicyHandle]:
-        self._policies, self._seed = with_device_defaults(policies, self.device), seed
+        self._policies, self._seed = dict(policies), seed
         self._places = self.placing(*self._host_settings())
         self._worked = self._new_stats()
         try:

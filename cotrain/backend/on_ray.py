@@ -147,6 +147,8 @@ class RayLauncher:
         import ray
 
         actor: Any = ray.remote(Hosting).options(**self.actor_options(host))
+        if self.cluster.gpus.get(host.__name__):  # Ray shows it those alone: its only one is cuda:0, whichever it is
+            settings = tuple("cuda" if isinstance(s, str) and s.startswith("cuda") else s for s in settings)
         return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
 
     def actor_options(self, host: type) -> dict[str, Any]:

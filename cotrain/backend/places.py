@@ -32,13 +32,13 @@ class EnginePlacement:
     tested: bool  # is it asked at the start whether new weights arrive?
 
 
-ResolvedPolicies = Mapping[str, PolicySpec]
+PolicySpecs = Mapping[str, PolicySpec]
 # (policies, seed, device, threads) → engines
-PlacementRule = Callable[[ResolvedPolicies, int, str, int], list[EnginePlacement]]
+PlacementRule = Callable[[PolicySpecs, int, str, int], list[EnginePlacement]]
 
 
 def embedded_alone(
-    policies: ResolvedPolicies, seed: int, device: str, threads: int, *, tested: bool = False
+    policies: PolicySpecs, seed: int, device: str, threads: int, *, tested: bool = False
 ) -> list[EnginePlacement]:
     """One embedded engine for all."""
     asked = tuple(name for name, spec in policies.items() if spec.speaks or spec.scores)
@@ -52,7 +52,7 @@ class VllmPlacement:
 
     settings: VllmSettings = DEFAULT_SETTINGS
 
-    def __call__(self, policies: ResolvedPolicies, seed: int, device: str, threads: int) -> list[EnginePlacement]:
+    def __call__(self, policies: PolicySpecs, seed: int, device: str, threads: int) -> list[EnginePlacement]:
         for name, spec in policies.items():
             if spec.speaks and getattr(spec, "load_in_4bit", False):
                 raise ConfigError(
@@ -72,13 +72,13 @@ class VllmPlacement:
             places.append(replace(rest, what=f"the engine's process of {' and '.join(scoring)}"))
         return places
 
-    def group_by_weights(self, policies: ResolvedPolicies) -> list[tuple[str, ...]]:
+    def group_by_weights(self, policies: PolicySpecs) -> list[tuple[str, ...]]:
         """Policies that speak, by the weights that they speak with."""
         names_by_weights: dict[tuple[Any, ...], list[str]] = {}
         for name, spec in policies.items():
             if spec.speaks:
                 alone = spec.lora is None and (spec.trained or spec.source_policy is not None)
-                weights = (name,) if alone else (None, spec.model, *_loading_values(spec), _uses_autocast(spec))
+                weights = (name,) if alone else (None, spec.model, *_loading_values(spec))
                 names_by_weights.setdefault(weights, []).append(name)
         return [tuple(names) for names in names_by_weights.values()]
 
@@ -88,7 +88,7 @@ def with_replicas(placing: PlacementRule, count: int) -> PlacementRule:
     if count == 1:
         return placing
 
-    def all_of(policies: ResolvedPolicies, seed: int, device: str, threads: int) -> list[EnginePlacement]:
+    def all_of(policies: PolicySpecs, seed: int, device: str, threads: int) -> list[EnginePlacement]:
         return [
             replace(place, what=f"{place.what} (replica {number} of {count})")
             for place in placing(policies, seed, device, threads)
@@ -113,8 +113,4 @@ def refuse_heads(name: str, spec: Any) -> None:
 
 
 def _loading_values(spec: Any) -> tuple[Any, ...]:
-    return tuple(spec.load_options.values())
-
-
-def _uses_autocast(spec: Any) -> bool:
-    return bool(spec.autocast)
+    return (*spec.load_options.values(), spec.autocast)

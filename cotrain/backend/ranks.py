@@ -225,6 +225,7 @@ class RankHost:
         dist.init_process_group(
             "nccl" if on_gpu else "gloo", store=store, rank=self._rank, world_size=self._world, timeout=self._patience
         )
+        device = "cuda" if on_gpu else device  # each rank has GPUs of its own, counted from 0
         self._host = LearnerHost(policies, seed, device, threads, ShardedPolicyFactory)
         for name, tokens in limits.items():
             handle = self._host.handles[name]

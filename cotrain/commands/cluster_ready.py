@@ -19,13 +19,12 @@ def estimate_processes(backend: MultiProcessBackend, recipe: Any) -> RunEstimate
     """What each process of the run will hold. Raises ConfigError for models that its engines do not run."""
     import torch
 
-    from cotrain.backend.local import with_device_defaults
     from cotrain.preflight.estimate import estimate_run, with_processes
 
-    policies, launcher = with_device_defaults(recipe.policies, backend.device), backend.launcher
-    places = backend.placing(policies, recipe.seed, backend.device, torch.get_num_threads())
+    launcher: Any = backend.launcher
+    places = backend.placing(recipe.policies, recipe.seed, backend.device, torch.get_num_threads())
     estimate = estimate_run(recipe, device=backend.device)
-    return with_processes(estimate, launcher.cluster, places, backend.world)  # type: ignore[attr-defined]
+    return with_processes(estimate, launcher.cluster, places, backend.world)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ endings, without padding; elsewhere each on its own, in rows padded on the left.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -22,13 +23,14 @@ from transformers.cache_utils import DynamicLayer
 from cotrain.core.errors import ModelError
 from cotrain.engine.cache import cache_argument, use_attention
 from cotrain.engine.kept import KeptPrefix
-from cotrain.models.shared_prefix import BRANCHES, branches_of, can_branch
+from cotrain.models.shared_prefix import BRANCHES, RECTANGLE, branches_of, can_branch
 
 TOKENS = {"cpu": 2048, "cuda": 16384}  # of one forward pass, padding counted
 PADDING = 1.25  # a padded batch has at most so many times the tokens of its prompts
 WORTH = 1 / 3  # of a prompt: the least share that is worth computing apart
 
 Prompt = tuple[int, ...]
+Families = list[tuple[int, list[Prompt]]]  # how many tokens they share, all of its own for a prompt that is alone
 Layers = list[tuple[Tensor, Tensor]]  # keys and values of each layer
 
 
@@ -49,7 +51,8 @@ def prefill(model: nn.Module, config: PreTrainedConfig, prompts: Sequence[Prompt
     if not prompts:
         return
     if can_branch(model):
-        for families in _batch_families(_group_by_prefix(prompts), budget):
+        places = sys.maxsize if device.type == "cpu" else RECTANGLE * budget  # a CPU computes without padding
+        for families in _batch_families(_group_by_prefix(prompts, places), budget, places):
             yield _prefill_families(model, config, families, device)
     else:
         for batch in _padded_batches(sorted(prompts, key=lambda ids: (len(ids), ids)), budget):
@@ -103,54 +106,52 @@ def _prefill_continued(
         cache.update(keys if dtype is None else keys.to(dtype), values if dtype is None else values.to(dtype), layer)
     output = _masked_forward(model, config, ids.to(device), positions.to(device), mask, cache)
     longest = max(map(sum, zip(olds, news, strict=True)))
-    index = torch.tensor(
-        [
-            [0] * (longest - o - n) + [*range(old - o, old), *range(old + new - n, old + new)]
-            for o, n in zip(olds, news, strict=True)
-        ],
-        device=device,
-    )  # [U, L]
+    places = [
+        [0] * (longest - o - n) + [*range(old - o, old), *range(old + new - n, old + new)]
+        for o, n in zip(olds, news, strict=True)
+    ]
+    index = torch.tensor(places, device=device)  # [U, L]
     rows = torch.arange(len(prompts), device=device)[:, None]
     layers = [
         (keys[rows, :, index].transpose(1, 2), values[rows, :, index].transpose(1, 2))
         for keys, values in map(_layer_tensors, cache.layers)
     ]
-    return Prefilled(
-        prompts=[prompt for prompt, _ in prompts], logits=output.logits[:, -1], layers=layers, computed=sum(news)
-    )
+    whole = [prompt for prompt, _ in prompts]
+    return Prefilled(prompts=whole, logits=output.logits[:, -1], layers=layers, computed=sum(news))
 
 
-def _group_by_prefix(prompts: Sequence[Prompt]) -> list[tuple[int, list[Prompt]]]:
-    """Prompts that begin alike, and how many tokens they share; all of its tokens for a prompt that is alone."""
-    families: list[tuple[int, list[Prompt]]] = []
+def _group_by_prefix(prompts: Sequence[Prompt], places: int) -> Families:
+    """Prompts that begin alike, as many as ``_batch_families`` puts together."""
+    families: Families = []
     for prompt in sorted(prompts):
         if families:
             shared, family = families[-1]
             pairs = zip(family[0][:shared], prompt, strict=False)
             common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            if common >= WORTH * len(prompt):
+            full = (len(family) + 1) * max(map(len, (*family, prompt))) > places
+            if common >= WORTH * len(prompt) and not full:
                 families[-1] = (common, [*family, prompt])
                 continue
         families.append((len(prompt), [prompt]))
     return families
 
 
-def _batch_families(families: list[tuple[int, list[Prompt]]], budget: int) -> Iterator[list[tuple[int, list[Prompt]]]]:
-    """Some families at a time: at most ``budget`` tokens, and longest prompts first, so that like stands with like."""
-    batch: list[tuple[int, list[Prompt]]] = []
-    tokens = 0
-    for shared, family in sorted(families, key=lambda f: -max(map(len, f[1]))):
-        more = shared + sum(len(prompt) - shared for prompt in family)
-        if batch and tokens + more > budget:
+def _batch_families(families: Families, budget: int, places: int) -> Iterator[Families]:
+    """Some families at a time: at most ``budget`` tokens, and ``places`` with each prompt as long as the longest.
+    Longest prompts first, so that like stands with like."""
+    batch: Families = []
+    for family in sorted(families, key=lambda f: -max(map(len, f[1]))):
+        lengths = [len(prompt) for _, members in (*batch, family) for prompt in members]
+        tokens = sum(lengths) - sum(shared * (len(members) - 1) for shared, members in (*batch, family))
+        if batch and (tokens > budget or len(lengths) * max(lengths) > places):
             yield batch
-            batch, tokens = [], 0
-        batch.append((shared, family))
-        tokens += more
+            batch = []
+        batch.append(family)
     yield batch
 
 
 def _prefill_families(
-    model: nn.Module, config: PreTrainedConfig, families: list[tuple[int, list[Prompt]]], device: torch.device
+    model: nn.Module, config: PreTrainedConfig, families: Families, device: torch.device
 ) -> Prefilled:
     ids: list[int] = []
     places: list[list[int]] = []  # of each prompt's tokens

@@ -89,6 +89,7 @@ class StaticCache(Cache):
         for new, keys, values in zip(layers, self.store.keys, self.store.values, strict=True):
             for source, target in zip(new, (keys, values), strict=True):
                 target[lines, :, :width] = source[which, :, columns].transpose(1, 2)
+                target[lines, :, width:] = 0  # what a row before left there: a masked column must hold finite numbers
         self.filled += tokens
         self.lengths += tokens
 

@@ -24,10 +24,9 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import COLDEST
 from cotrain.learn.contract import Given, Ids, LossTerm, MicroBatch, Normaliser, Sample, Sequences, with_context
 from cotrain.learn.losses import bounds_of
-from cotrain.models.shared_prefix import Branches, branches_of
+from cotrain.models.shared_prefix import RECTANGLE, Branches, branches_of
 
 Carrier = TypeVar("Carrier", "ForwardInput", MicroBatch)
-RECTANGLE = 4  # shared layout: sequences × longest, which attention pads to, over the budget of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +82,8 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
         for index in group:
             extra_tokens = widths[index] - (prompt if prompt_counted else 0)
             new_longest = max(longest, widths[index])
-            if (
-                not batches
-                or tokens + extra_tokens > budget
-                or (len(batches[-1]) + 1) * new_longest > RECTANGLE * budget
-            ):
+            wide = bool(batches) and (len(batches[-1]) + 1) * new_longest > RECTANGLE * budget
+            if not batches or tokens + extra_tokens > budget or wide:
                 batches.append([])
                 tokens, extra_tokens, new_longest = 0, widths[index], widths[index]
             batches[-1].append(index)
@@ -114,9 +110,8 @@ def forward_input_of(
             )
     lengths = [len(token_ids) for _, token_ids in sequences]
     counts = torch.tensor(lengths)
-    full_sequences = [
-        (p, *with_context(t, g)) for (p, t), g in zip(sequences, given or [()] * len(sequences), strict=True)
-    ]
+    between = given or [()] * len(sequences)
+    full_sequences = [(p, *with_context(t, g)) for (p, t), g in zip(sequences, between, strict=True)]
     if shared:
         input_ids, column, branches = _shared_layout(full_sequences)
         row = torch.zeros(len(column), dtype=torch.int64)

@@ -23,8 +23,9 @@ SHAPES = ("linear", "cosine", "wsd")
 
 def has_bfloat16(device: torch.device) -> bool:
     """Does this device compute in bfloat16 faster than in float32? Of processors, those with AMX do; with AVX-512 alone
-    a training step took 1.6 times as long as in float32 (``docs/log.md``)."""
-    return torch.cuda.is_bf16_supported() if device.type == "cuda" else torch.cpu._is_amx_tile_supported()
+    a training step took 1.6 times as long as in float32 (``docs/log.md``). GPUs before Ampere emulate it."""
+    on_gpu = device.type == "cuda"
+    return torch.cuda.get_device_capability(device) >= (8, 0) if on_gpu else torch.cpu._is_amx_tile_supported()
 
 
 def state_fields(part: torch.optim.Optimizer) -> tuple[str, ...]:

@@ -162,6 +162,7 @@ def _attention_weights(queries: Tensor, seen: Tensor, future: Tensor) -> Tensor:
 
 
 BRANCHES = "branches"  # name of ``branch_attention`` among the attention functions of transformers
+RECTANGLE = 4  # sequences × longest, which attention pads to off the CPU, over the budget of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,10 +321,8 @@ def _attend_rectangles(
         return pick_heads(flat, index) if repeat == 1 else pick_heads(flat, index).repeat_interleave(repeat, 1)
 
     results = []
-    for query_places, key_places, mask in (
-        (where.prompts, where.prompts, None),
-        (where.answers, where.keys, where.seen),
-    ):
+    kinds = (where.prompts, where.prompts, None), (where.answers, where.keys, where.seen)
+    for query_places, key_places, mask in kinds:
         if query_places.shape[1]:
             mixed = F.scaled_dot_product_attention(
                 pick_heads(q, query_places),

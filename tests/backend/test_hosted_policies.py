@@ -7,6 +7,7 @@ import numpy
 import pytest
 import torch
 
+from cotrain.backend import local
 from cotrain.backend.handles import LearnerHandle
 from cotrain.backend.hosted_policies import HostedPolicy, LearnerHost, PolicyName, pack, unpack
 from cotrain.backend.local import LocalBackend
@@ -51,6 +52,33 @@ def plain(value):
     if hasattr(value, "metrics"):
         return value.stepped, plain(value.metrics)
     return [plain(one) for one in value] if hasattr(value, "__iter__") and not isinstance(value, str) else value
+
+
+def test_arithmetic_is_that_of_the_device_where_a_model_is_held(monkeypatch):
+    """The command's process is not asked: it may have no GPU."""
+    asked = []
+    monkeypatch.setattr(local, "has_bfloat16", lambda device: asked.append(device) or True)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, *_: module)
+    policies = {"generator": trainable(TINY), "start": frozen(TINY, autocast=False)}
+    launcher = Silent()
+    with pytest.raises(Begun):
+        MultiProcessBackend(launcher, "cuda").open(policies, seed=0)
+    assert not asked and launcher.settings[0] == policies
+    handles = LearnerHost(*launcher.settings).handles
+    assert [handle.spec.autocast for handle in handles.values()] == [True, False]
+    assert asked == [torch.device("cuda")] and handles["generator"].learner.scorer.autocast
+
+
+class Begun(Exception):
+    pass
+
+
+class Silent(Here):
+    """Keeps what the first host is to be made of, and begins none."""
+
+    def begin(self, what, host, settings):
+        self.settings = settings
+        raise Begun
 
 
 @pytest.mark.whole

@@ -42,6 +42,13 @@ def test_adapters_and_frozen_policies_share_their_base():
     assert places(policies) == [(("generator", "verifier", "start"), "VllmHost")]
 
 
+def test_whose_arithmetic_differs_have_engines_of_their_own():
+    """None: as the engine's own device decides."""
+    policies = {f"{n}": frozen(BASE, autocast=how) for n, how in enumerate((None, False, True, None))}
+    found = [place.policies for place in VllmPlacement()(policies, 0, "cuda", 1)]
+    assert found == [("0", "3"), ("1",), ("2",)]
+
+
 def apart(policies, seed, device, threads):
     """An embedded engine for each policy."""
     from dataclasses import replace

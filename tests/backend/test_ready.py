@@ -10,11 +10,14 @@ from contextlib import contextmanager, suppress
 import pytest
 import torch
 
-from cotrain.backend import joining, machines
+from cotrain.backend import joining, machines, ranks
 from cotrain.backend.cluster_file import Cluster, check_world
+from cotrain.backend.engine_host import EngineHost, VllmHost
+from cotrain.backend.hosted_policies import LearnerHost
 from cotrain.backend.joining import HERE, PREFACE, check_address, check_here
 from cotrain.backend.machines import await_gpus, check_gpus, machine_differences, machine_problems
-from cotrain.backend.on_ray import _error_text
+from cotrain.backend.on_ray import RayLauncher, _error_text
+from cotrain.backend.ranks import RankHost
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from cotrain.preflight.estimate import ProcessMemory, check_memory, object_store_note
@@ -319,3 +322,40 @@ def test_ranks_share_what_learners_hold(capsys, tmp_path):
     for mine in two:
         assert mine["optimiser"] == pytest.approx(one["optimiser"] / 2, abs=1)
         assert mine["weights"] == pytest.approx(one["weights"] / 2, abs=1)
+
+
+class Asked:
+    """In the place of an actor of Ray: the host, and what it was given."""
+
+    def __init__(self, made):
+        self.made, self.pid = made, self
+
+    def options(self, **_):
+        return self
+
+    def remote(self, *given):
+        self.made += [given] if given else []
+        return self
+
+
+def test_who_is_given_gpus_of_its_own_counts_them_from_0(monkeypatch):
+    """Ray shows a process no others: there is no cuda:1 where it has one."""
+    made = []
+    launcher = RayLauncher(Cluster(gpus={"LearnerHost": 1.0, "EngineHost": 0.0, "VllmHost": 0.5}))
+    monkeypatch.setattr(launcher, "start", lambda: None)
+    monkeypatch.setattr("ray.remote", lambda host: Asked(made))
+    for device in ("cuda:1", "cpu"):
+        for host in (LearnerHost, EngineHost, VllmHost):
+            launcher.begin("it", host, ({}, 0, device, 1))
+    assert [settings[2] for _, settings in made] == ["cuda", "cuda:1", "cuda", "cpu", "cpu", "cpu"]
+    assert all(settings[:2] == ({}, 0) and settings[3] == 1 for _, settings in made)
+
+
+def test_a_rank_counts_its_gpus_from_0(monkeypatch):
+    joined = []
+    monkeypatch.setattr(ranks.dist, "TCPStore", lambda *_, **__: None)
+    monkeypatch.setattr(ranks.dist, "init_process_group", lambda kind, **_: joined.append(kind))
+    monkeypatch.setattr(ranks, "LearnerHost", lambda policies, seed, device, *_: joined.append(device))
+    for device in ("cuda:1", "cpu"):
+        RankHost(1, 2, False, 1.0).join((HERE, 1), {}, {}, 0, device, 1)
+    assert joined == ["nccl", "cuda", "gloo", "cpu"]

@@ -305,6 +305,19 @@ def test_cancelled_rows_leave_and_the_rest_go_on():
         assert_same(found[i], complete_request(model, requests[i]))
 
 
+def ask_each(engine, requests):
+    """Completions, or what each was refused with."""
+
+    async def ask():
+        tasks = [asyncio.ensure_future(engine.sample(one)) for one in requests]
+        await asyncio.sleep(0)
+        while engine.advance():
+            await asyncio.sleep(0)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    return asyncio.run(ask())
+
+
 def test_a_row_whose_logits_are_not_numbers_fails_alone():
     model = tiny_model()
     engine = static({"a": model})
@@ -312,18 +325,44 @@ def test_a_row_whose_logits_are_not_numbers_fails_alone():
         model.get_input_embeddings().weight[7].fill_(torch.inf)
         model.get_output_embeddings().weight = torch.nn.Parameter(tiny_model().get_input_embeddings().weight.clone())
     wanted = [request(prompt_ids=(1, 2, i), task=i, stop_ids=(7,)) for i in (3, 4, 7, 5)]
-
-    async def ask():
-        tasks = [asyncio.ensure_future(engine.sample(one)) for one in wanted]
-        await asyncio.sleep(0)
-        while engine.advance():
-            await asyncio.sleep(0)
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    found = asyncio.run(ask())
+    found = ask_each(engine, wanted)
     assert isinstance(found[2], FloatingPointError) and "policy 'a' (version 0)" in str(found[2])
     for i in (0, 1, 3):
         assert_same(found[i], complete_request(model, wanted[i]))
+
+
+def test_what_broken_rows_leave_in_the_storage_breaks_no_later_one():
+    model = tiny_model()
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    engine = static({"a": model})
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(torch.nan)
+    broken = ask_each(engine, [request(prompt_ids=(i,) * 40, task=i) for i in range(4)])
+    assert all(isinstance(error, FloatingPointError) for error in broken)
+    model.load_state_dict(weights)
+    engine.publish("a", 1)
+    wanted = [request(prompt_ids=(i, 3, 4), task=i) for i in range(4)]
+    for asked, completion in zip(wanted, answers(engine, wanted), strict=True):
+        assert_same(completion, complete_request(model, asked, version=1))
+
+
+def test_a_stop_token_whose_weights_are_not_numbers_breaks_no_later_row():
+    """A row that stands still feeds it again and again, and is not broken itself."""
+    model = tiny_model()
+    engine = static({"a": model}, max_rows=1)
+    sampling = Sampling(max_tokens=30, temperature=0.0)
+    [said] = answers(engine, [request(sampling=sampling)])
+    stop = said.token_ids[4]
+    head = model.get_input_embeddings().weight.clone()
+    model.get_output_embeddings().weight = torch.nn.Parameter(head)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[stop].fill_(torch.nan)
+    ends = request(sampling=sampling, stop_ids=(stop,))
+    goes_on = request(prompt_ids=(3, 2), sampling=Sampling(max_tokens=2), task=1)
+    [first, second] = answers(engine, [ends, goes_on])
+    assert first.finish == "stop"
+    assert_same(second, complete_request(model, goes_on))
 
 
 def test_logits_that_are_not_numbers_stop_the_engine():

@@ -9,9 +9,10 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from cotrain.engine.prefill import prefill
+from cotrain.engine import prefill as module
+from cotrain.engine.prefill import TOKENS, prefill
 from cotrain.models import shared_prefix
-from cotrain.models.shared_prefix import branches_of, rectangles_of
+from cotrain.models.shared_prefix import RECTANGLE, branches_of, rectangles_of
 from tests.helpers import CONTEXT, VOCABULARY, tiny_model
 
 
@@ -65,13 +66,34 @@ def test_a_beginning_is_computed_once_where_it_is_worth_it():
 
 @torch.inference_mode()
 def test_batches_keep_to_their_budget(monkeypatch):
-    monkeypatch.setitem(__import__("cotrain.engine.prefill", fromlist=["TOKENS"]).TOKENS, "cpu", 30)
+    monkeypatch.setitem(TOKENS, "cpu", 30)
     model, prompts = tiny_model(), families(2)
     parts = list(prefill(model, model.config, prompts))
     assert len(parts) > 2 and sorted(p for part in parts for p in part.prompts) == sorted(prompts)
     for part in parts:
         beginnings = {prompt[:5] for prompt in part.prompts}
         assert part.computed <= 30 or len(beginnings) == 1  # a family is not cut
+
+
+UNLIKE = [(1,) * 8000, *((i % 90 + 2, i // 90 + 2) * 50 for i in range(83))]
+ALIKE = [(1,) * 500 + (i // 90 + 2, i % 90 + 2) * 250 for i in range(200)]
+
+
+@pytest.mark.parametrize("prompts", [UNLIKE, ALIKE])
+def test_off_the_cpu_a_batch_is_not_padded_without_end(prompts, monkeypatch):
+    """There attention pads every prompt to the longest. On a CPU it does not, and all of these go together."""
+    batches = {"cpu": [], "meta": []}
+    monkeypatch.setattr(
+        module, "_prefill_families", lambda model, config, found, device: batches[device.type].append(found)
+    )
+    for kind in batches:
+        monkeypatch.setitem(TOKENS, kind, 16384)
+        model = tiny_model().to(kind)
+        list(prefill(model, model.config, prompts))
+    assert len(batches["cpu"]) == 1
+    together = [[prompt for _, family in found for prompt in family] for found in batches["meta"]]
+    assert 1 < len(together) < 5 and sorted(p for batch in together for p in batch) == sorted(prompts)
+    assert all(len(batch) * max(map(len, batch)) <= RECTANGLE * 16384 for batch in together)
 
 
 def test_rectangles_under_a_mask_are_the_same_attention():

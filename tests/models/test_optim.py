@@ -6,7 +6,14 @@ from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.models.muon import Float32Muon, muon
-from cotrain.models.optim import Optimizer, adamw, load_optimizer_tensors, lr_multiplier, optimizer_tensors
+from cotrain.models.optim import (
+    Optimizer,
+    adamw,
+    has_bfloat16,
+    load_optimizer_tensors,
+    lr_multiplier,
+    optimizer_tensors,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +30,14 @@ def test_shapes_of_decay_by_hand():
     assert lr_multiplier(1, 4, shape="wsd") == pytest.approx(0.5)  # 1 − sqrt(1/4)
     assert [lr_multiplier(i, 3, decay_fraction=0.0) for i in range(4)] == [1.0, 1.0, 1.0, 0.0]
     assert lr_multiplier(0, 2, warmup=5) == 0.2, "a warm-up longer than the run leaves no room for decay"
+
+
+def test_bfloat16_is_asked_of_the_device_itself_and_emulation_does_not_count(monkeypatch):
+    cards = {"cuda:0": (7, 5), "cuda:1": (8, 0), "cuda:2": (9, 0), "cuda": (7, 5)}
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # as a T4 says
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: cards[str(device)])
+    found = {name for name in cards if has_bfloat16(torch.device(name))}
+    assert found == {"cuda:1", "cuda:2"}
 
 
 def test_schedule_refuses_nonsense():
