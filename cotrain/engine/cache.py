@@ -285,9 +285,13 @@ class SharedPrefixCache(Cache):
         first = len(self.lengths)
         tiles, columns = slice(first, first + len(index)), slice(-layers[0][0].shape[2], None)
         chosen = torch.tensor(index, device=layers[0][0].device)
-        for (new_keys, new_values), keys, values in zip(layers, self.prompts.keys, self.prompts.values, strict=True):
-            keys[tiles, :, columns] = new_keys.index_select(0, chosen)
-            values[tiles, :, columns] = new_values.index_select(0, chosen)
+        rows = slice(len(self.starts), len(self.starts) + sum(sizes))
+        for old in (*self.own.keys, *self.own.values):
+            old[rows, :, : self.cursor] = 0  # what others left there is hidden, and may be no number
+        for new, keys, values in zip(layers, self.prompts.keys, self.prompts.values, strict=True):
+            for source, target in zip(new, (keys, values), strict=True):
+                target[tiles, :, : columns.start] = 0
+                target[tiles, :, columns] = source.index_select(0, chosen)
         self.lengths += lengths
         self.tiles += [tile for tile, size in enumerate(sizes, first) for _ in range(size)]
         self.starts += [self.cursor] * sum(sizes)

@@ -336,6 +336,29 @@ def test_logits_that_are_not_numbers_stop_the_engine():
         answers(EmbeddedEngine({"a": model}), [request()])
 
 
+def test_weights_that_are_numbers_again_answer_as_if_they_always_had_been():
+    """Rows that enter late are beside columns which the rows before them wrote and nobody reads."""
+    model = tiny_model()
+    weights = [p.detach().clone() for p in model.parameters()]
+    engine = EmbeddedEngine({"a": model}, max_rows=2)
+    prompts = [tuple(range(3, 20 + 3 * i)) for i in range(4)]
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(torch.nan)
+    with pytest.raises(FloatingPointError):
+        answers(engine, [request(prompt_ids=ids, task=i) for i, ids in enumerate(prompts)])
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), weights, strict=True):
+            p.copy_(old)
+    engine.publish("a", 1)
+    asked = [
+        request(prompt_ids=tuple(range(3, 6 + 5 * i % 17)), task=i, sampling=Sampling(max_tokens=2 + 7 * i % 19))
+        for i in range(10)
+    ]
+    for mine, expected in zip(answers(engine, asked), [complete_request(model, one) for one in asked], strict=True):
+        assert mine.token_ids == expected.token_ids
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
