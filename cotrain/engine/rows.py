@@ -106,21 +106,21 @@ def _find_tokens(weights: Tensor, uniform: Tensor) -> Tensor:
     size = weights.shape[-1]
     if size < _LARGE:
         total = weights.cumsum(-1)
-        return torch.searchsorted(total, _passed(total, uniform), right=True).squeeze(1).clamp(max=size - 1)
+        return torch.searchsorted(total, _target_sums(total, uniform), right=True).squeeze(1).clamp(max=size - 1)
     whole = size // _BLOCK * _BLOCK
     parts = weights[:, :whole].unflatten(1, (-1, _BLOCK)).sum(-1), weights[:, whole:].sum(-1, keepdim=True)
     sums = torch.cat(parts, dim=1)  # [B, blocks]
     total = sums.cumsum(-1)
-    passed = _passed(total, uniform)
-    block = torch.searchsorted(total, passed, right=True).clamp(max=total.shape[1] - 1)
+    target = _target_sums(total, uniform)
+    block = torch.searchsorted(total, target, right=True).clamp(max=total.shape[1] - 1)
     before = (total - sums).gather(1, block)
     columns = block * _BLOCK + torch.arange(_BLOCK, device=weights.device)
     within = weights.gather(1, columns.clamp(max=size - 1)).cumsum(-1)
-    tokens = block * _BLOCK + torch.searchsorted(within, passed - before, right=True)
+    tokens = block * _BLOCK + torch.searchsorted(within, target - before, right=True)
     return tokens.squeeze(1).clamp(max=size - 1)
 
 
-def _passed(total: Tensor, uniform: Tensor) -> Tensor:
+def _target_sums(total: Tensor, uniform: Tensor) -> Tensor:
     """[B, 1] the sum that the token must pass, of running sums ``total`` [B, N]."""
     mass = total[:, -1]
     return torch.minimum((uniform * mass).to(torch.int64), mass - 1)[:, None]
