@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --tiny --device cpu                  tiny sizes, some minutes: shows that the script runs
     python benchmarks/gpu.py --tiny --device pretended:0          the same on the device of tests/device
 
-It needs torch, transformers, peft, a folder of what else cotrain imports (5 MiB), and no installation:
+It needs torch, transformers, peft, a folder of what else cotrain imports (7 MiB), and no installation:
 
     pip install --target card --no-deps math-verify latex2sympy2_extended antlr4-python3-runtime==4.13.2 \\
         httpx2 httpcore2 truststore

@@ -106,12 +106,12 @@ def _find_tokens(weights: Tensor, uniform: Tensor) -> Tensor:
     size = weights.shape[-1]
     if size < _LARGE:
         total = weights.cumsum(-1)
-        return torch.searchsorted(total, _target_sums(total, uniform), right=True).squeeze(1).clamp(max=size - 1)
+        return torch.searchsorted(total, _find_targets(total, uniform), right=True).squeeze(1).clamp(max=size - 1)
     whole = size // _BLOCK * _BLOCK
     parts = weights[:, :whole].unflatten(1, (-1, _BLOCK)).sum(-1), weights[:, whole:].sum(-1, keepdim=True)
     sums = torch.cat(parts, dim=1)  # [B, blocks]
     total = sums.cumsum(-1)
-    target = _target_sums(total, uniform)
+    target = _find_targets(total, uniform)
     block = torch.searchsorted(total, target, right=True).clamp(max=total.shape[1] - 1)
     before = (total - sums).gather(1, block)
     columns = block * _BLOCK + torch.arange(_BLOCK, device=weights.device)
@@ -120,7 +120,7 @@ def _find_tokens(weights: Tensor, uniform: Tensor) -> Tensor:
     return tokens.squeeze(1).clamp(max=size - 1)
 
 
-def _target_sums(total: Tensor, uniform: Tensor) -> Tensor:
+def _find_targets(total: Tensor, uniform: Tensor) -> Tensor:
     """[B, 1] the sum that the token must pass, of running sums ``total`` [B, N]."""
     mass = total[:, -1]
     return torch.minimum((uniform * mass).to(torch.int64), mass - 1)[:, None]
