@@ -52,7 +52,7 @@ class Settings:
     steps: int = 100  # how long the run is
     seed: int = 0  # of all draws
     tasks: TaskSource | None = None  # the problems; None: word problems
-    labelled: str | int | None = None  # training problems with labels: 16, 10%, words:2-3, easy.jsonl; by default all
+    labelled: str | int | None = None  # problems with labels: 16, 10%, words:2-3, easy.jsonl; test:64 has none
     ramp: str | None = None  # train from easy to hard, by the samples of a model: suite-NAME.jsonl of `cotrain eval`
     audits: int | None = None  # problems without labels, a step, whose truth is looked up for metrics; by default all
     tasks_per_step: int = 16  # problems drawn at each step

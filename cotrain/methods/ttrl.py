@@ -4,9 +4,9 @@ Zuo et al. 2025 (arXiv 2504.16084). ``votes`` samples of a problem elect its lab
 equal to it earns 1. GRPO learns from the first ``group_size`` samples. It works as long as wrong answers are scattered:
 then most rewards are right even where the label is wrong. When they agree, the consensus feeds on itself.
 
-Where only some problems have an answer (``--labelled answers``), it learns from the others. ``labels="truth"`` is the
-control: the same samples, paid by the truth. Left out: extraction and simplification of
-answers (they are compared as text), and training on the very problems of the test, as the paper does.
+Where only some problems have an answer (``--labelled answers``), it learns from the others. ``--labelled test:64``
+trains on the test problems themselves, as the paper does. ``labels="truth"`` is the control: the same samples, paid by
+the truth. Left out: extraction and simplification of answers (they are compared as text).
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
     "words:2-3"          all training problems of a second source, and none of the first: labels on easier problems, or
     "easy.jsonl"         in another domain, as ``--tasks`` and ``--data`` name them
     "answers"            those that have an answer, of ``--data`` where some rows have none
+    "test:64"            none: the training problems are the test's own 64, without their answers, other ones for each
+                         seed (test-time training, as in TTRL)
 
 Split "train" then holds the labelled problems alone, so that a method which knows nothing of labels learns from these.
 The other training problems are in the split "unlabelled", for phases that ask for them (``Phase.unlabelled``); their
@@ -27,12 +29,14 @@ from cotrain.core.types import UNLABELLED, Task, TaskSource, has_split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartlyLabelled:
-    """``targets``, of which ``count`` training problems are labelled; none where ``easier`` has the labelled ones."""
+    """``targets``, of which ``count`` training problems are labelled; none where ``easier`` has the labelled ones, and
+    none ``on_test``, where ``count`` test problems are the unlabelled ones."""
 
     targets: TaskSource
     count: int = 0
     easier: TaskSource | None = None
     seed: int = 0  # which problems are labelled
+    on_test: bool = False
     name: str = field(default="labelled", init=False)
 
     def get(self, split: str, index: int) -> Task:
@@ -41,6 +45,10 @@ class PartlyLabelled:
         size = self.size(split)
         if size is not None and not 0 <= index < size:
             raise IndexError(f"labelled: index {index} of split {split!r}, which has {size} problems")
+        if self.on_test and split in ("test", UNLABELLED):
+            place, whole = self.seed * self.count + index, self.targets.size("test")
+            task = self.targets.get("test", place if whole is None else place % whole)
+            return task if split == "test" else replace(task, labelled=False)
         if self.easier is not None:
             if split == UNLABELLED:
                 answered = self.targets.size("train")
@@ -67,6 +75,8 @@ class PartlyLabelled:
 
     def size(self, split: str) -> int | None:
         """Number of tasks in a split, None where it is endless. Raises UnknownName."""
+        if self.on_test and split in ("train", "test", UNLABELLED):
+            return 0 if split == "train" else self.count
         if split == "train":
             return self.count if self.easier is None else self.easier.size(split)
         if split == UNLABELLED:
@@ -84,7 +94,8 @@ class PartlyLabelled:
     @property
     def notes(self) -> list[str]:
         """What either source says as a run begins."""
-        return [note for source in (self.targets, self.easier) for note in getattr(source, "notes", [])]
+        on_test = [f"the {self.count} test problems are trained on, without their answers"] if self.on_test else []
+        return on_test + [note for source in (self.targets, self.easier) for note in getattr(source, "notes", [])]
 
     @property
     def quarantine(self) -> Any:
@@ -96,6 +107,8 @@ class PartlyLabelled:
         settings: dict[str, Any] = {"targets": self.targets.describe(), "count": self.count, "seed": self.seed}
         if self.easier is not None:
             settings["easier"] = self.easier.describe()
+        if self.on_test:
+            settings["on_test"] = True
         return {"kind": self.name, "settings": settings}
 
 
@@ -105,6 +118,12 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
     if spec == "answers":
         refuse_unlabelled(targets, f"labelled is {labelled!r}, which")
         return targets
+    if spec.startswith("test:"):
+        test_size, number = targets.size("test"), spec.removeprefix("test:")
+        if not number.isdecimal() or int(number) < 1 or (test_size is not None and int(number) > test_size):
+            most = "" if test_size is None else f" and at most the {test_size} test problems"
+            raise ConfigError(f"labelled is {labelled!r}; expected test:N, with N of at least 1{most}")
+        return PartlyLabelled(targets=targets, count=int(number), seed=seed, on_test=True)
     if not re.fullmatch(r"-?[\d.]+%?", spec):
         from cotrain.tasks.sources import problem_source
 

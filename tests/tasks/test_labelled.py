@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from cotrain.config.evaluation import held_out
+from cotrain.config.recipe import check_problems
 from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.types import UNLABELLED
+from cotrain.recipes import grpo, ttrl
 from cotrain.tasks.labelled import refuse_unlabelled, with_labels
 from cotrain.tasks.sources import from_description, problem_source
 from cotrain.tasks.words.source import WordProblems, study_problems
@@ -112,7 +115,31 @@ def test_a_question_that_is_held_out_is_not_learned_from_without_its_answer(tmp_
     assert held_out and held_out.isdisjoint(prompts(source, UNLABELLED))
 
 
-@pytest.mark.parametrize("labelled", ["0", "-3", "2.5", "60", "100%", "0%", "nan"])
+@pytest.mark.parametrize("endless", [True, False])
+def test_test_problems_may_be_trained_on_without_their_answers(file, endless):
+    """Those that the end is measured on, and other ones for each seed."""
+    whole = study_problems((2, 3)) if endless else problem_source("jsonl", file)
+    parted = with_labels(whole, "test:3", seed=1)
+    assert (parted.size("train"), parted.size(UNLABELLED), parted.size("test")) == (0, 3, 3)
+    tested = held_out(parted, "test", 256, seed=1)
+    assert sorted(task.prompt for task in tested) == sorted(prompts(parted, UNLABELLED)) and len(tested) == 3
+    assert tested == held_out(whole, "test", 3, seed=1)  # as in an arm that learns from other problems
+    assert all(task.labelled for task in tested)
+    assert not any(parted.get(UNLABELLED, i).labelled for i in range(3))
+    assert parted.get("validation", 2) == whole.get("validation", 2)
+    assert prompts(with_labels(whole, "test:3", seed=2), "test") != prompts(parted, "test")
+    assert "3 test problems are trained on" in parted.notes[0]
+    with pytest.raises(IndexError):
+        parted.get("train", 0)
+
+
+def test_a_method_that_needs_labels_does_not_train_on_the_test():
+    with pytest.raises(ConfigError, match="'grpo' learns from problems with labels, and no training problem has one"):
+        check_problems(grpo(labelled="test:4"))
+    check_problems(ttrl(labelled="test:4"))
+
+
+@pytest.mark.parametrize("labelled", "test:0 test:-1 test: test:9999 test:2.5 0 -3 2.5 60 100% 0% nan".split())
 def test_numbers_that_cannot_be(file, labelled):
     with pytest.raises((ConfigError, UnknownName), match=r"labelled|task source"):
         with_labels(problem_source("jsonl", file), labelled, seed=0)
