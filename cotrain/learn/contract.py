@@ -152,7 +152,7 @@ class Credit:
     """What an algorithm made of a batch: samples to learn from, and what it left out and why."""
 
     samples: tuple[Sample, ...]
-    metrics: Mapping[str, float]  # e.g. "groups", "zero_spread", "advantage/outcome_abs"
+    metrics: Mapping[str, float]  # e.g. "groups", "zero_spread_groups", "advantage/outcome"
     dropped: Mapping[str, int] = field(default_factory=dict)  # reason → number of traces not trained on
 
 

@@ -3,7 +3,7 @@
 On gold traces it is plain SFT; on a policy's own traces with ``where`` it is rejection sampling (RFT, arXiv
 2308.01825; STaR, arXiv 2203.14465): learn from what was rewarded. With ``weight`` a trace counts as much as its signal
 says: a smoothed label is both labels, told with the weights 1 − ε and ε. Off policy by nature. Left out: loss on
-    prompts.
+prompts.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ Where only some problems have an answer (``--labelled answers``), it learns from
 ``teacher="none"`` (II) is the majority vote of the policy itself; ``rate=1, rate_end=1`` is the vote of a second group
 of the policy. I has no teacher; its KL term pulls towards the start.
 
-Different from the authors' settings: in short runs the teacher hardly moves (9 % of the way in 16 updates; theirs goes
+Different from the authors' settings: in short runs the teacher hardly moves (8 % of the way in 16 updates; theirs goes
 58 to 81 % in a whole run); give a larger ``rate``. Paraphrases come with the task: ``cotrain paraphrase`` has a model
-write them. Left out: equality of answers beyond their text.
+write them. Answers are compared as text.
 """
 
 from __future__ import annotations

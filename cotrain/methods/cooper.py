@@ -13,7 +13,7 @@ or a "model" (the start, hot, at most three tries), or are the generator's "own"
 each that was accepted; the paper has no such form. ``reference=False`` hides the reference answer from the reward
 model, ``anchor`` holds its scores in place by cross-entropy, which the paper lacks.
 
-Different from the authors' settings: generator and reward model learn at one rate (theirs are 10 : 1), with groups of 8
+Different from the authors' settings: generator and reward model learn at one rate (theirs are 1 : 10), with groups of 8
 (theirs 16). Their outer loop is not public; this one is from the paper's text.
 """
 

@@ -14,7 +14,8 @@ another order is still paid as a forgery, and the agreement alone speaks for it.
 
 Controls are parameters: ``critic="frozen"`` never trains the discriminator (then no worked solution is shown),
 ``slice_weight=0`` is GRPO on the outcome, ``gan_weight=0`` and ``agreement_weight=0`` are the paper's single-reward
-arms, ``balance=False`` shows the worked solution once. A task source without worked solutions is refused.
+arms, ``balance=False`` reviews the worked solution as often as one generated solution. A task source without worked
+solutions is refused.
 
 Different from the paper: its GAN part has log M and log(1 − M) of a probability; a sampled verdict is 0 or 1, and the
 mean is its linear form. It mixes as many reference as generated slices; here there are as many reviews of the worked

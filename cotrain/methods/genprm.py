@@ -45,7 +45,7 @@ from cotrain.rollout.reviews import Tool
 from cotrain.grading.isolation import working_cell
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
-CONSENSUS = Note[bool]("consensus", bool, "did the solution pass the filter: no review contradicts its labels")
+CONSENSUS = Note[bool]("consensus", bool, "did the solution pass the filter: no majority of reviews contradicts it")
 
 
 @gives(MATCH.to("verifier"), KEPT.to("verifier"))

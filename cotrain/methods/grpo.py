@@ -9,7 +9,7 @@ verifier would be worth; with ``oracle_noise=0.2`` one that is wrong about every
 by a judge that is wrong about every fifth answer, at random; ``false_positives=0.2`` by one that calls every fifth
 wrong answer right, ``false_negatives=0.2`` by one that calls every fifth right answer wrong. ``format_reward`` pays for
 a solution that can be read, as a channel of its own. ``reward`` is a function of your own that pays in place of the
-truth. Left out: several updates from one batch.
+truth.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def judged(
     reviews: int = 4,  # of a solution
     pay: Literal["verdict", "truth"] = "verdict",  # what a solution earns
     judge: judges.Format = "steps",  # the verifier's format
-    balance: bool = True,  # weigh reviews of right and of wrong solutions alike
+    balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
 ) -> Recipe:
     if reviews < 2:
         raise ConfigError(f"judged: reviews is {reviews}; expected at least 2, which are compared with each other")

@@ -9,7 +9,7 @@ of them learn online, as in Self-RedTeam (Liu et al. 2025, arXiv 2506.07468) and
 
 A solution that is not what its prover is to write earns less than any that is, so the helpful prover is paid for being
 right first, and the sneaky one is wrong before it is believed. The solutions of one prover are compared with each other
-(GRPO); reviews of right and of wrong solutions weigh alike. The game is not zero-sum: the verifier also loses where it
+(GRPO); reviews have RL Tango's class weights. The game is not zero-sum: the verifier also loses where it
 doubts a right solution.
 
 With ``strings`` the sneaky prover first learns, by cross-entropy, wrong solutions that hold a string of ``cotrain

@@ -12,7 +12,7 @@ whatever their truth. The paper has no ``kl``.
 
 Left out: the buffer of the last five generation steps (here the solutions are fresh, of the weights that judge them);
 its balance over problems, which repeats wrong solutions where there are too few (here each problem has as many right as
-wrong); verdicts that see the final answer alone; several updates a batch.
+wrong); verdicts that see the final answer alone.
 """
 
 from __future__ import annotations

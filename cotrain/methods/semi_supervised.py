@@ -13,7 +13,7 @@ Of each batch a share has no labels, and ``rest`` says what pays there:
 A verifier pays the share of its reviews that call the solution right. It is taught for ``warmup`` steps before the
 generator begins, and where it learns on, in turn with the generator. To teach a frozen one as long, give it a longer
 warm-up: then the two differ by when they are taught, and on whose solutions. Its reward is agreement with the label and
-0.8 for the format, with its classes balanced.
+0.8 for the format, with RL Tango's class weights.
 
 Left out: step verdicts as rewards (see ``tango``), and a share of unlabelled problems that grows.
 """

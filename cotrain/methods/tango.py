@@ -54,7 +54,7 @@ def tango(
     combine: Combine = "mean",  # how several reviews become one
     steps_judged_by: Literal["verifier", "oracle", "nobody"] = "verifier",  # who pays for steps
     oracle_noise: float = 0.0,  # chance with which the oracle's word on a step is flipped
-    balance: bool = True,  # weigh reviews of right and of wrong solutions alike
+    balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
     simultaneous: bool = False,  # both from the same episodes: reviews // 4 of a solution, no warm-up
 ) -> Recipe:
     if min(reviews, votes) < 1:

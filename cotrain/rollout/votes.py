@@ -1,7 +1,7 @@
 """Labels by majority vote, for methods that do not use the right answers.
 
 Where a problem has a truth, it is noted on every turn for telemetry; it is never rewarded. Answers are compared as
-text, as in the papers: two ways to write one number are two answers.
+text: two ways to write one number are two answers.
 """
 
 from __future__ import annotations

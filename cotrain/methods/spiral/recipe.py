@@ -1,7 +1,7 @@
 """SPIRAL: one policy plays both sides of a zero-sum game in text, and learns from who won.
 
 Liu et al. 2025 (arXiv 2506.24119). A move is one turn. All moves of a player get what its side won, minus a baseline of
-the role: a running mean of that role's payoffs (decay 0.95), taken before the batch enters it. Without it
+the role: a running mean of that role's payoffs (decay 0.95), taken before the game enters it. Without it
 (``baseline=False``) the advantage of a seat, such as moving second in Kuhn poker, looks like the merit of whatever was
 said in it. The loss is −A log π.
 

@@ -61,9 +61,9 @@ async def search_within(
     turns: Positive = 4,
     search: Search | None = None,
 ) -> None:
-    """One answer. Rewards: ``outcome`` 1 where it is right, ``format`` 1 where it can be read and every search has its
-    information. ``turns``: searches that the real engine answers, which is ``search`` or the task's world. Raises
-    UnknownName for an engine."""
+    """One answer. Rewards: ``outcome`` 1 where it is right, ``format`` 1 where it can be read, has a search, and every
+    search has its information. ``turns``: searches that the real engine answers, which is ``search`` or the task's
+    world. Raises UnknownName for an engine."""
     turn = await play_answer(task, roles, roles.solver, searches, turns, search)
     if turn.failed:
         return
