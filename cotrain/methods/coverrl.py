@@ -6,7 +6,8 @@ anchor of one size. Where no more of its reviews call the elected answer right t
 nobody learns from it. For every verdict "wrong" on what is left it writes ``revisions`` new solutions. Each role is
 paid 1 for the format and 1 for agreeing with the label: solutions (the first ``group_size``) and revisions by their
 answer, reviews by their verdict. Reviews of equal answers are one group, and so are the revisions after one review.
-What was not verified is not vetoed.
+What was not verified is not vetoed. Where only some problems have an answer (``--labelled answers``), it learns from
+the others.
 
 Controls are parameters: ``veto=False``, and ``balanced=False``, which verifies the first 2 · ``reviews`` solutions as
 they come. ``regenerate="review"`` shows the solution and its review, as the paper does; the embedded base does not know
@@ -42,7 +43,7 @@ from cotrain import (
     together,
 )
 from cotrain.rollout.protocols import continue_from
-from cotrain.rollout.votes import agrees_with, elected_turn, is_right, rarest_turn
+from cotrain.rollout.votes import agrees_with, elected_turn, rarest_turn
 from cotrain.text.parsers import parse_solution
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.role_prompts import REFINE, REFINE_FULL
@@ -78,26 +79,30 @@ async def vote_then_verify(
     pairs = [(s, review_turn) for (s, _), written in zip(judged, review_turns, strict=True) for review_turn in written]
     verdicts = [review_turn.parsed.final for s, review_turn in pairs if review_turn.parsed.ok and agrees_with(s, label)]
     vetoed = veto and is_vetoed(verdicts)
+    label_right = CORRECT.of(label)
     for solution in solutions:
-        solution.note(LABEL_RIGHT, is_right(label))
         solution.note(VETOED, vetoed)
+        if label_right is None:
+            continue
+        solution.note(LABEL_RIGHT, label_right)
         if vetoed:
-            solution.note(VETO_RIGHT, not is_right(label))
+            solution.note(VETO_RIGHT, not label_right)
         else:
-            solution.note(KEPT_LABEL_RIGHT, is_right(label))
+            solution.note(KEPT_LABEL_RIGHT, label_right)
     if vetoed:
         return
     for solution in solutions[:trained]:
-        pay_turn(solution, agrees_with(solution, label), CORRECT.known(solution))
+        pay_turn(solution, agrees_with(solution, label), CORRECT.of(solution))
     for solution, review_turn in pairs:
-        agreed = review_turn.parsed.ok and review_turn.parsed.final == agrees_with(solution, label)
-        pay_turn(review_turn, agreed, review_turn.parsed.ok and review_turn.parsed.final == CORRECT.known(solution))
+        right, final = CORRECT.of(solution), review_turn.parsed.final if review_turn.parsed.ok else None
+        agreed = final == agrees_with(solution, label)
+        pay_turn(review_turn, agreed, None if right is None else final == right)
     doubted = [(s, review_turn) for s, review_turn in pairs if review_turn.parsed.ok and not review_turn.parsed.final]
     for revised in await together(
         [revise_solution(task, roles, s, review_turn, revisions, regenerate) for s, review_turn in doubted]
     ):
         for turn in revised:
-            pay_turn(turn, agrees_with(turn, label), CORRECT.known(turn))
+            pay_turn(turn, agrees_with(turn, label), CORRECT.of(turn))
 
 
 def review_anchors(
@@ -120,11 +125,12 @@ def is_vetoed(said: Sequence[bool]) -> bool:
     return bool(said) and said.count(False) >= said.count(True)
 
 
-def pay_turn(turn: Turn, agreed: bool, truth: bool) -> None:
-    """``FORMAT`` and ``AGREEMENT``; notes whether the latter is what the truth would have paid."""
+def pay_turn(turn: Turn, agreed: bool, truth: bool | None) -> None:
+    """``FORMAT`` and ``AGREEMENT``; notes whether the latter is what the truth would have paid, where it is known."""
     turn.reward(FORMAT, float(turn.parsed.ok))
     turn.reward(AGREEMENT, float(agreed))
-    turn.note(REWARD_RIGHT, agreed == truth)
+    if truth is not None:
+        turn.note(REWARD_RIGHT, agreed == truth)
 
 
 async def revise_solution(
@@ -148,11 +154,12 @@ async def revise_solution(
     turns = await together([continue_from(chat, kept_text) for chat in chats])
     graded = []
     for turn in turns:
-        grade = await roles.grade(task, turn, text=kept_text + turn.text if kept_text else None)
-        if grade.value is None:
-            turn.fail(grade.reason or "ungraded")
-            continue
-        turn.note(CORRECT, grade.value)
+        if task.gradable:
+            grade = await roles.grade(task, turn, text=kept_text + turn.text if kept_text else None)
+            if grade.value is None:
+                turn.fail(grade.reason or "ungraded")
+                continue
+            turn.note(CORRECT, grade.value)
         turn.show(KEPT, kept_text)
         turn.show(*(ANSWER, turn.parsed.answer) if turn.parsed.ok else (FAILURE, turn.parsed.reason))
         graded.append(turn)
@@ -210,7 +217,7 @@ def coverrl(
             ),
         },
         objectives={name: Objective(policy="generator", on=role, by=by) for name, role in learners.items()},
-        schedule=single(play, *learners, name="both", group_size=1),
+        schedule=single(play, *learners, name="both", group_size=1, unlabelled=run.unlabelled_share()),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
         fixed=run.fixed(),

@@ -19,6 +19,7 @@ from cotrain import AGREEMENT, CORRECT, FORMAT, OUTCOME, TRUTH
 from cotrain import ClassBalance, ConfigError, Objective, Phase, Positive, Recipe, Roles, Settings, Weight, Signal, Task
 from cotrain import alternate, common_roles, frozen, gives, grpo, judged_by, judges, recipe, review, reward_review
 from cotrain import solve, solve_then_verify
+from cotrain.rollout.reviews import mean_verdict
 
 BELIEVED = Signal("believed", meaning="share of the readable reviews that call the solution right")
 SOLVER = (OUTCOME.to("solver"), FORMAT.to("solver"), BELIEVED.to("solver"))
@@ -37,9 +38,9 @@ async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive) -
     review_turns = await review(task, roles, solution, n=reviews)
     for turn in review_turns:
         reward_review(turn, CORRECT.known(solution))
-    verdicts = [turn.parsed.final for turn in review_turns if turn.parsed.ok]
-    if verdicts:
-        solution.reward(BELIEVED, sum(verdicts) / len(verdicts))
+    share = mean_verdict(review_turns)
+    if share is not None:
+        solution.reward(BELIEVED, share)
 
 
 @recipe

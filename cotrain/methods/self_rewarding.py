@@ -6,7 +6,8 @@ of verdicts CORRECT. Of a problem the solutions with the highest and the lowest 
 DPO (β = 0.1) learns it, with the model at the start of the iteration as reference. Nobody is told what is right: truths
 are noted alone, and ``verifier/balanced_accuracy`` and ``gap`` show how far the judge drifts while the scores rise.
 
-Controls: ``judge="frozen"`` judges with the start's weights, "oracle" scores by the truth, the ceiling.
+Where only some problems have an answer (``--labelled answers``), it learns from the others. Controls:
+``judge="frozen"`` judges with the start's weights, "oracle" scores by the truth, the ceiling.
 
 Different from the paper: an iteration is ``iteration`` updates on fresh problems and not two epochs over 4,000 pairs; a
 verdict takes the place of a score from 0 to 5. Left out: writing new prompts, and tuning the judge on human scores.
@@ -43,8 +44,9 @@ async def judge_oneself(
         return
     best = max(solutions, key=lambda s: scores[s.id])  # of equals the first, as it is learned
     worst = min(solutions, key=lambda s: scores[s.id])
-    if scores[worst.id] < scores[best.id] and CORRECT.known(best) != CORRECT.known(worst):
-        best.note(CHOSEN_RIGHT, CORRECT.known(best))
+    right = CORRECT.of(best)
+    if scores[worst.id] < scores[best.id] and right is not None and right != CORRECT.of(worst):
+        best.note(CHOSEN_RIGHT, right)
 
 
 @recipe(model="embedded-roles", group_size=4, temperature=0.7, without=("kl",))
@@ -73,7 +75,13 @@ def self_rewarding(
         policies=policies,
         roles={"solver": common_roles.solver("generator", run.model), "verifier": verdicts},
         objectives={"generator": Objective(policy="generator", on="solver", by=by)},
-        schedule=single(play, "generator", name="generator", group_size=1),
+        schedule=single(
+            play,
+            "generator",
+            name="generator",
+            group_size=1,
+            unlabelled=0.0 if judge == "oracle" else run.unlabelled_share(),
+        ),
         evaluate=partial(judge_oneself, votes=1),
         measures=judged_by("verifier"),
     )

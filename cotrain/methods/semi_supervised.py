@@ -28,6 +28,7 @@ from cotrain import AGREEMENT, CORRECT, FORMAT, NotNegative, Positive, TRUTH
 from cotrain import ClassBalance, ConfigError, Objective, Phase, Policy, Recipe, Roles, Settings, Signal, Task, Turn
 from cotrain import alternate, attempts, common_roles, frozen, gives, grpo, judged_by, judges, recipe
 from cotrain import review_all, reward_review, solve, solve_then_verify, solving
+from cotrain.rollout.reviews import mean_verdict
 from cotrain.rollout.votes import agrees_with, elected_turn
 from cotrain.tasks.labelled import check_truth_is_known
 
@@ -57,10 +58,8 @@ async def score_solutions(task: Task, roles: Roles, solutions: Sequence[Turn], r
     """The share of each solution's readable reviews that call it right; 0 for a solution that cannot be read, None
     where no review can be."""
     readable = [solution for solution in solutions if solution.parsed.ok]
-    scores: dict[str, float | None] = {}
-    for solution, turns in zip(readable, await review_all(task, roles, readable, n=reviews), strict=True):
-        verdicts = [turn.parsed.final for turn in turns if turn.parsed.ok]
-        scores[solution.id] = sum(verdicts) / len(verdicts) if verdicts else None
+    review_turns = await review_all(task, roles, readable, n=reviews)
+    scores = {solution.id: mean_verdict(turns) for solution, turns in zip(readable, review_turns, strict=True)}
     return [scores.get(solution.id, None if solution.parsed.ok else 0.0) for solution in solutions]
 
 

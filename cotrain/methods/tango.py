@@ -100,7 +100,7 @@ def tango(
     if not trained:
         schedule = alternate(solving, ratio=(1,))
     elif simultaneous:
-        schedule = single(partial(play, reviews=max(2, reviews // 4)), *objectives, name="both")
+        schedule = single(partial(play, reviews=max(2, reviews // 4), combine=combine), *objectives, name="both")
     else:
         schedule = alternate(solving, judging, ratio=ratio, warmup={"verifier": warmup})
     return run.recipe(

@@ -92,6 +92,13 @@ def _note_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
     return turns
 
 
+def mean_verdict(turns: Sequence[Turn]) -> float | None:
+    """The share of readable judgements that call a solution right, "half right" counting half; None where none can be
+    read."""
+    verdicts = [0.5 if turn.parsed.final is None else float(turn.parsed.final) for turn in turns if turn.parsed.ok]
+    return sum(verdicts) / len(verdicts) if verdicts else None
+
+
 def show_verdict(turn: Turn) -> None:
     """Show what a judgement says: its verdict, the probability of CORRECT, its verdicts on steps; else why it is
     unreadable."""

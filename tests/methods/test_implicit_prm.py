@@ -45,6 +45,18 @@ def test_both_channels_by_hand():
     assert found.metrics["process/pair_accuracy"] == 1.0
 
 
+@pytest.mark.parametrize("estimator", ["rloo", "grpo"])
+def test_an_answer_that_is_alone_in_its_group_is_compared_with_none(estimator):
+    """As where the grading of all others failed."""
+    pair = [answer(1.0, [-0.5, -1.0], [-1.0, -2.0]), answer(0.0, [-2.0, -0.5], [-1.0, -1.0], call=1)]
+    alone = replace(answer(1.0, [-0.4, -1.0], [-1.0, -1.5], call=2), group="another")
+    found = credit(Prime(keep=(0.0, 1.0), estimator=estimator), [*pair, alone])
+    assert all(math.isfinite(value) for value in flat(found))
+    if estimator == "rloo":
+        mine = found.samples[2].advantages
+        assert float(mine[0]) == float(mine[1])  # what whitening makes of 0
+
+
 def test_standardised_within_the_group_by_hand():
     # the four token rewards of the group: 0.5, 1, −1, 0.5, divided by the largest return 1.5
     traces = [answer(1.0, [-0.5, -1.0], [-1.0, -2.0]), answer(0.0, [-2.0, -0.5], [-1.0, -1.0], call=1)]

@@ -14,6 +14,7 @@ from cotrain.methods.co_rewarding import co_rewarding, exchanged, taught, untaug
 from cotrain.methods.coverrl import coverrl, is_vetoed, parse_revision, review_anchors, vote_then_verify
 from cotrain.methods.judged import judged, solve_to_be_believed
 from cotrain.methods.ttrl import ttrl, vote
+from cotrain.rollout import judges
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
@@ -62,11 +63,14 @@ ROLES = {
 }
 
 
-def play(protocol, gold, *, said, **options):
+SCORED = replace(SOLVER, prompt="{solution}?", parse=judges.scored("a", "m").parse)
+
+
+def play(protocol, gold, *, said, roles=None, **options):
     """The traces by role, in order of their calls; without a ``gold`` answer nobody knows the truth."""
     task = Task(id="t/0", prompt="P", answer=gold, solution=None, difficulty=0, grader=Exact(), paraphrases=("Q",))
     task = replace(task, gradable=gold is not None)
-    executor = Executor(Dictated(said), {"a": CharRenderer()}, ROLES, 0)
+    executor = Executor(Dictated(said), {"a": CharRenderer()}, ROLES | (roles or {}), 0)
     (episode,) = executor.play(partial(protocol, **options), [task], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {role: [t for t in episode.traces if t.role == role] for role in ROLES}
@@ -215,6 +219,16 @@ def test_an_unread_review_is_no_verdict():
     assert paid(traces["verifier"], "format") == [1.0, 0.0, 0.0, 1.0]
 
 
+def test_coverrl_pays_the_same_where_nobody_knows_the_truth():
+    for verdicts in ([RIGHT, RIGHT, WRONG, RIGHT], [RIGHT, WRONG, WRONG, RIGHT]):
+        known, unknown = reviewed(verdicts), reviewed(verdicts, gold=None)
+        for role, traces in unknown.items():
+            assert [t.signals for t in traces] == [t.signals for t in known[role]]
+            assert not any(t.failure for t in traces)
+            assert set().union(*(t.truth for t in traces), ()) <= {"vetoed"}
+    assert coverrl(labelled="4").schedule.phases[0].unlabelled == 1.0
+
+
 def test_without_balance_the_first_solutions_are_reviewed_as_they_come():
     traces = reviewed([RIGHT, RIGHT, RIGHT, RIGHT], balanced=False)
     assert [t.group for t in traces["verifier"]] == [f"0:solver/{a}" for a in "7577"]
@@ -317,6 +331,14 @@ def test_a_solution_earns_the_share_of_readable_reviews_that_call_it_right():
     found = play(solve_to_be_believed, "7", said=said, reviews=4)
     assert paid(found["solver"], "believed") == [2 / 3]  # believed, and wrong
     assert paid(found["solver"], "outcome") == [0.0]
+    assert paid(found["verifier"], "agreement") == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_a_judge_who_calls_a_solution_half_right_pays_half():
+    """The scores of DeepSeekMath-V2 are 0, 0.5 and 1."""
+    said = {"solver": solved("5"), "verifier": [f"So so. <score>{score}</score>" for score in ("0.5", "1", "0.5", "?")]}
+    found = play(solve_to_be_believed, "5", said=said, roles={"verifier": SCORED}, reviews=4)
+    assert paid(found["solver"], "believed") == [2 / 3]
     assert paid(found["verifier"], "agreement") == [0.0, 1.0, 0.0, 0.0]
 
 

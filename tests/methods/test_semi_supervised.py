@@ -12,6 +12,7 @@ from cotrain.core.notes import CORRECT
 from cotrain.core.types import Grade
 from cotrain.methods.co_rewarding import co_rewarding
 from cotrain.methods.distill import distill
+from cotrain.methods.self_rewarding import self_rewarding
 from cotrain.methods.semi_supervised import PAY, heaviest_answer, semi_supervised, solve_with_few_labels
 from cotrain.methods.ttrl import ttrl
 from cotrain.rollout.executor import Executor
@@ -112,7 +113,7 @@ TAUGHT = partial(distill, teacher=TINY)
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("recipe", [ttrl, co_rewarding, WEIGHTED_VOTE, TAUGHT])
+@pytest.mark.parametrize("recipe", [ttrl, co_rewarding, WEIGHTED_VOTE, TAUGHT, self_rewarding])
 def test_a_file_without_answers_is_learned_from(recipe, tmp_path):
     rows = [{"question": EASY.get("train", i).prompt} for i in range(12)]
     rows += [{"question": EASY.get("test", i).prompt, "answer": EASY.get("test", i).answer} for i in range(40)]

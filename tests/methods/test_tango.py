@@ -25,3 +25,10 @@ def test_the_verifier_may_be_pulled_to_its_own_start():
 def test_the_outcome_may_keep_its_weight_beside_the_steps():
     assert tango(blend="add").objectives["generator"].by.blend == "add"
     assert tango().objectives["generator"].by.blend == "convex"
+
+
+@pytest.mark.parametrize("simultaneous", [True, False])
+def test_reviews_become_one_as_asked_for(simultaneous):
+    made = tango(simultaneous=simultaneous, combine="majority")
+    paying = next(phase for phase in made.schedule.phases if "generator" in phase.objectives)
+    assert paying.options["combine"] == "majority"

@@ -191,7 +191,8 @@ class Prime:
             return rewards
         shift = leave_one_out(torch.stack([r.mean() for r in rewards]), pools)
         counts = torch.bincount(pools).double()[pools]
-        scales = counts / (counts - 1.0)  # r_t · N/(N−1) − Σ_j mean_j/(N−1): each token against the others' mean token
+        # r_t · N/(N−1) − Σ_j mean_j/(N−1): each token against the others' mean token; 0 for an answer that is alone
+        scales = torch.where(counts > 1, counts / (counts - 1.0), 0.0)
         return [(r - r.mean()) * scales[i] + shift[i] for i, r in enumerate(rewards)]
 
     def loss_of(
