@@ -9,11 +9,12 @@ written, in place. The best of several tries each, as a ceiling is not disturbed
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 
 import torch
 from work import answer, now
+
+from cotrain.core.threads import usable_cores
 
 PRODUCTS = ((1024, 1024, 1024), (2048, 2048, 2048), (8192, 512, 512), (8192, 512, 2048))  # rows, inner, columns
 SETS = (2**20, 2**22, 2**24, 2**26, 2**29)  # bytes of both arrays
@@ -67,7 +68,7 @@ def bandwidth(device: str, size: int, seconds: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()

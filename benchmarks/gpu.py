@@ -50,6 +50,7 @@ from update import learner_of, samples_of
 from work import Work, now, process_age, use_device, versions
 
 from cotrain.core.signals import OUTCOME
+from cotrain.core.threads import usable_cores
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.learn.algorithms import grpo
 from cotrain.learn.contract import LossTerm
@@ -378,7 +379,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tiny", "--quick", action="store_true", help="tiny sizes; checks that everything runs")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--trl-python", metavar="PATH", help="the interpreter of an environment with TRL")
     parser.add_argument("--out", type=Path, help="where to write (default: RESULTS-gpu.md here; with --tiny, nowhere)")
     parser.add_argument("--only", nargs="+", metavar="SECTION", default=[], help="e.g. decoding 'one update'")

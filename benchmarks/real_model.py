@@ -14,7 +14,6 @@ the answers over the seconds of prompts and decoding. Memory is the most that th
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +21,8 @@ from pathlib import Path
 from harness import Answer, alternate, check_same, ratio
 from models import make
 from table import Line
+
+from cotrain.core.threads import usable_cores
 
 HERE = Path(__file__).resolve().parent
 SIZE = "135M"
@@ -32,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trl-python", metavar="PATH", help="the interpreter of an environment with TRL")
     parser.add_argument("--vllm-python", metavar="PATH", help="the interpreter of an environment with vLLM")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=("float32", "bfloat16"), help="one kind of arithmetic")
     parser.add_argument("--size", default=SIZE, help=argparse.SUPPRESS)

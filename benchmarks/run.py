@@ -13,7 +13,6 @@ does nothing else.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -26,6 +25,8 @@ from harness import Answer, alternate, ask, check_same, ratio
 from models import SIZES, make
 from table import Floor, Line, Results, Same, markdown
 from work import LENGTHS, Work
+
+from cotrain.core.threads import usable_cores
 
 HERE = Path(__file__).resolve().parent
 
@@ -181,7 +182,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="tiny sizes; checks that everything runs")
     parser.add_argument("--trl-python", metavar="PATH", help="the interpreter of an environment with TRL")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--size", action="append", choices=list(FULL.sizes), help="only this model (default: all)")
     parser.add_argument("--rounds", type=int, help="pairs of each comparison (default: 3 to 5)")

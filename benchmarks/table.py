@@ -13,6 +13,8 @@ from floors import Ceilings
 from harness import Answer, Ratio
 from work import CUT, SPREAD, Work
 
+from cotrain.core.threads import usable_cores
+
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # that matter to matrix products
 
 
@@ -161,7 +163,7 @@ def machine(results: Results) -> str:
             flags |= set(value.split())
     known = ", ".join(flag for flag in INSTRUCTIONS if flag in flags)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     versions = ", ".join(f"{name} {found}" for name, found in sorted(results.versions.items()))
     device = ""
     if results.device.startswith("cuda"):

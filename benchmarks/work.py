@@ -26,6 +26,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from cotrain.core.threads import usable_cores
+
 VOCABULARY = 547  # of the embedded base; the benchmark's models of every size have it
 PAD, STOP, FIRST = 0, 1, 2  # ids; words of prompts begin at FIRST
 SPREAD, CUT = 0.5, 2.5  # of drawn lengths: standard deviation of the logarithm; longest over mean
@@ -86,7 +88,7 @@ def side(description: str, *, model: bool = True) -> argparse.ArgumentParser:
     parser.add_argument("--lengths", choices=LENGTHS, default="fixed")
     parser.add_argument("--warmup", type=int, default=1, help="steps that are not measured")
     parser.add_argument("--steps", type=int, default=3, help="steps that are")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true", help="bfloat16 arithmetic over float32 weights")
     return parser

@@ -91,8 +91,10 @@ def test_malformed_rows_are_set_aside_when_asked(tmp_path):
 
 
 def test_list_and_dry_run_print_what_would_run(capsys):
-    assert main(["list"]) == 0
-    assert "tango" in capsys.readouterr().out
+    assert main(["list", "--json"]) == 0
+    recipes = json.loads(capsys.readouterr().out)["recipes"]
+    assert "tango" in [one["name"] for one in recipes]
+    assert [one for one in recipes if not one["about"].endswith((".", "?"))] == []  # whole sentences
     assert main(["run", "tango", "--out", "unused", "--steps", "47", "--dry-run", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["steps"] == 47 and shown["origin"]["target"] == "tango"

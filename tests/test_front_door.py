@@ -4,7 +4,9 @@ says how much it is."""
 import csv
 import json
 import re
+import tomllib
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import parsed_values, typed_flags
 from cotrain.methods import METHODS, NAMES, tango
+from cotrain.preflight.doctor import NEEDED, OPTIONAL
 from cotrain.tasks.jsonl import SPLITS, JsonlTasks
 from tests.helpers import TINY
 
@@ -253,6 +256,16 @@ def test_every_command_with_figures_gives_them_as_json(words, tmp_path, capfd):
             assert found["bytes"]["model.safetensors"] == (tmp_path / "model" / "model.safetensors").stat().st_size
         case "check":
             assert found["rows"] == 40
+
+
+def test_the_doctor_looks_for_every_package_that_cotrain_may_use():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    names = [re.split(r"[<>=\[]", word)[0] for word in project["dependencies"]]
+    assert sorted(NEEDED) == sorted(names)
+    for package, extra in OPTIONAL.items():
+        assert any(word.startswith(package) for word in extras[extra])
+    assert set(OPTIONAL.values()) | {"docs", "notebook", "dev"} == set(extras)
 
 
 def test_the_doctor_looks_at_a_model_that_is_named(capsys):

@@ -24,7 +24,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from typing import Any
 from cotrain.backend.places import EnginePlacement, PlacementRule, PolicySpecs
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.input_files import read_toml
+from cotrain.core.threads import usable_cores
 from cotrain.engine.vllm_engine import DEFAULT_SETTINGS, VllmSettings
 
 LOCAL = "local"
@@ -44,7 +44,7 @@ class Cluster:
     """See the module for the fields."""
 
     address: str | None = None
-    cpus: int = len(os.sched_getaffinity(0))
+    cpus: int = usable_cores()
     object_store_mb: int = 1024
     deadline: float = 600.0
     replicas: int = 1

@@ -219,10 +219,7 @@ def _adapter_bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[
         return {}
     from cotrain.models.adapters import AdapterBase  # here, as PEFT takes half a second that most runs do not need
 
-    first = {spec.model: (name, spec) for name, spec, _ in reversed(adapters)}
-    for name, spec in policies.items():
-        if spec.model in first and spec.shares_base:
-            _refuse_two_bases(name, spec, *first[spec.model])
+    first = check_shared_bases(policies)
     bases = {model: AdapterBase(model, **spec.load_options) for model, (_, spec) in first.items()}
     for name, spec, lora in adapters:
         if lora.path is not None:
@@ -239,15 +236,22 @@ def _sharing_key(spec: Any) -> tuple[Any, ...]:
     return (spec.model, *spec.load_options.values())
 
 
-def _refuse_two_bases(name: str, spec: Any, other: str, base: Any) -> None:
-    """Adapters and frozen policies on one model share it in memory."""
-    for field_name in {**spec.load_options, **base.load_options}:
-        value, expected = (one.load_options.get(field_name, False) for one in (spec, base))
-        if value != expected:
-            raise ConfigError(
-                f"policies {other!r} and {name!r} share the base {spec.model!r}, with {field_name} {expected!r} and "
-                f"{value!r}; expected one value; set policies.{name}.{field_name}={expected} too"
-            )
+def check_shared_bases(policies: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """The first adapter on each model, by name and policy: with it all adapters and frozen policies on that model share
+    the base in memory. Raises ConfigError where they do not load it alike."""
+    first = {spec.model: (name, spec) for name, spec in reversed([*policies.items()]) if spec.lora is not None}
+    for name, spec in policies.items():
+        if spec.model not in first or not spec.shares_base:
+            continue
+        other, base = first[spec.model]
+        for field_name in {**spec.load_options, **base.load_options}:
+            value, expected = (one.load_options.get(field_name, False) for one in (spec, base))
+            if value != expected:
+                raise ConfigError(
+                    f"policies {other!r} and {name!r} share the base {spec.model!r}, with {field_name} {expected!r} "
+                    f"and {value!r}; expected one value; set policies.{name}.{field_name}={expected} too"
+                )
+    return first
 
 
 def _make_renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Renderer:

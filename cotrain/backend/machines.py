@@ -11,7 +11,6 @@ version of Python. Weights cross as numpy arrays: torch and transformers may dif
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 from cotrain.backend.memory import memory_of
 from cotrain.core.errors import ConfigError, ModelError
+from cotrain.core.threads import usable_cores
 
 Machine = dict[str, Any]  # what one machine says of itself, or "name" and "error": why it says nothing
 PATIENCE = 300.0  # seconds for all machines to answer
@@ -103,7 +103,7 @@ def inspect_machine(engine: str | None, models: Sequence[str]) -> Machine:
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     return {
         "name": platform.node(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "memory": memory_here(),
         "gpus": [(gpu.name, gpu.total_memory) for gpu in gpus],
         "python": inspect_python(sys.executable),

@@ -60,9 +60,7 @@ def xplay(argv: Sequence[str]) -> int:
     """Let generators and verifiers of different steps, and of different runs, play against each other."""
     parser = Parser(prog="cotrain xplay", description=xplay.__doc__)
     parser.add_argument("directories", metavar="DIR", nargs="+", help="a run, or several on the same problems")
-    parser.add_argument(
-        "--every", type=whole_number(1), default=25, metavar="N", help="steps between those that play (25)"
-    )
+    parser.add_argument("--every", type=whole_number(1), default=25, metavar="N", help="steps between those that play")
     parser.add_argument("--problems", type=whole_number(1), default=64, metavar="N", help="held-out ones (default: 64)")
     parser.add_argument(
         "--samples", type=whole_number(1), default=4, metavar="N", help="solutions of each (default: 4)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -44,7 +45,8 @@ def list_recipes(argv: Sequence[str]) -> int:
         except ConfigError as error:  # of an installed package
             print(textwrap.fill(str(error), width, subsequent_indent="    "), end="\n\n")
             continue
-        about = (inspect.getdoc(inspect.getmodule(build)) or "").partition("\n")[0]
+        paragraph = " ".join((inspect.getdoc(inspect.getmodule(build)) or "").partition("\n\n")[0].split())
+        about = re.split(r"(?<=\.)(?<!\bal\.)(?<!\bDr\.) (?=[A-Z`])", paragraph)[0]  # its first sentence
         print(textwrap.fill(f"{name}  {about}", width, subsequent_indent="    "))
         own_parameters = [
             p

@@ -373,6 +373,12 @@ def check_problems(recipe: Recipe) -> None:
             recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
 
 
+def cap_path(name: str, objective: Objective) -> str:
+    """Where the bound of an objective's ratio is set; a loss of two sorts of samples has it in the second's."""
+    within = "loss.otherwise" if hasattr(getattr(objective.by, "loss", None), "otherwise") else "loss"
+    return f"objectives.{name}.by.{within}.cap"
+
+
 def check_due(recipe: Recipe) -> None:
     """Raise ConfigError for an objective that its policy could not learn from: it is due at none of the steps planned,
     it would compare one answer with itself, or take what was sampled some updates ago for the present policy's."""
@@ -380,7 +386,7 @@ def check_due(recipe: Recipe) -> None:
     for name, objective in recipe.objectives.items():
         policy, needs = objective.policy, objective.by.needs()
         if recipe.updates_per_batch(policy) > 1 and not needs.ratio:
-            otherwise = f", or --set objectives.{name}.by.loss.cap=2" if needs.on_policy else ""
+            otherwise = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
             raise ConfigError(
                 f"objective {name!r} has a loss without a ratio, which holds for one update of a batch, found "
                 f"{recipe.updates_per_batch(policy)}; give --set policies.{policy}.updates_per_batch=1{otherwise}"

@@ -10,11 +10,16 @@ from pathlib import Path
 from cotrain.core.verbosity import shows_notes
 
 
+def usable_cores() -> int:
+    """Those that this process may use; all of the machine's where the system does not say, as macOS does not."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def usual_threads() -> int:
-    """``OMP_NUM_THREADS`` where it is set to a number, as every program of PyTorch does, else the cores that are
-    ours."""
+    """``OMP_NUM_THREADS`` where it is set to a number, as every program of PyTorch does, else ``usable_cores``."""
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(asked) if asked.isdecimal() and int(asked) else len(os.sched_getaffinity(0))
+    return int(asked) if asked.isdecimal() and int(asked) else usable_cores()
 
 
 def wait_briefly() -> None:

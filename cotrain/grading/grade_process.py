@@ -74,6 +74,12 @@ class LineProcess:
     def is_killed(self) -> bool:
         return not self._end.alive
 
+    def has_ended(self) -> bool:
+        """Whether the process itself has, its children aside; its id stays its own. Never on macOS before Python
+        3.13."""
+        waitid = getattr(os, "waitid", None)
+        return bool(waitid and waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+
     def kill(self) -> None:
         self._end()
 

@@ -147,6 +147,7 @@ class _Fork:
         os.close(requests)
         os.close(say)
         self._ask, self._said, self._least_patience_s = ask, said, judging.least_patience_s
+        self._status: int | None = None  # once it has ended
 
     def request_reply(self, line: str, deadline_s: float) -> dict[str, Any] | str:
         """The reply, or why there is none."""
@@ -164,16 +165,19 @@ class _Fork:
                     return reply
             return "grader died"
         for _ in range(20):  # it has ended, or closed its files and goes on
-            if ended := os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                late = ended.si_code != os.CLD_EXITED and ended.si_status in (signal.SIGPROF, signal.SIGXCPU)
+            ended_pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended_pid:
+                self._status = status
+                late = -os.waitstatus_to_exitcode(status) in (signal.SIGPROF, signal.SIGXCPU)
                 return "timeout" if late else "grader died"
             time.sleep(0.01)
         return "grader died"
 
     def kill(self) -> None:
         """End it and all that it started; orphans are adopted here (Linux)."""
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
         os.close(self._ask)
         os.close(self._said)
         _end_strays()

@@ -113,7 +113,7 @@ class StepChecker:
             try:
                 line = self._process.replies.get(timeout=min(limit_s, LOOKING_S))
             except queue.Empty:
-                if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if self._process.has_ended():
                     raise CheckerFailed("died") from None  # while its children keep its output open
                 if time.monotonic() > until:
                     raise CheckerFailed("timeout") from None

@@ -83,7 +83,8 @@ STARVED_HEAD = """One cause raises one alarm (`cotrain/metrics/alarms.py`): what
 off, or that nobody can read, is not raised while they are; a constant reward is told after the first step, and once.
 
 What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is
-too short for it: """
+too short for it:
+"""
 TRIED = """The bands were tried on 30 recorded runs of word problems (rows taken again from the ledgers). 21 raised
 nothing: all of GRPO over 85 steps, all with a frozen verifier, the demo, three of five of Tango with class balance. The
 alarms of the others: one-sided verdicts by step 15 in four of five runs of Tango *without* class balance and in both on

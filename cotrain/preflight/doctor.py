@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 from collections.abc import Sequence
@@ -10,16 +9,23 @@ from importlib import metadata
 from pathlib import Path
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.threads import usual_threads
+from cotrain.core.threads import usable_cores, usual_threads
 from cotrain.core.verbosity import tell_result
 from cotrain.grading.isolation import ABOUT, ways_out, working_cell
 from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve_model
 from cotrain.rollout.common_roles import EMBEDDED
 
-NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft", "rich", "math-verify", "numpy", "jinja2")
+NEEDED = (
+    "torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "httpx2", "peft", "rich", "math-verify",
+    "numpy", "jinja2",
+)  # fmt: skip
 OPTIONAL = {  # package → extra
     "reasoning-gym": "gym",
+    "verifiers": "verifiers",
+    "openenv": "openenv",
     "datasets": "hub",
+    "bm25s": "search",
+    "bitsandbytes": "4bit",
     "starlette": "serve",
     "ray": "ray",
     "tensorboard": "tensorboard",
@@ -41,7 +47,7 @@ def examine_installation(models: Sequence[str] = ()) -> int:
         "system": f"{platform.system()} {platform.machine()}",
         "packages": versions,
         "missing": [name for name in NEEDED if versions[name] is None],
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "threads": usual_threads(),
         "gpus": [{"name": gpu.name, "gib": round(gpu.total_memory / 2**30, 1)} for gpu in gpus],
         "programs": isolation_text(),

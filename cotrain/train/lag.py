@@ -30,13 +30,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.config.policies import Learning
-from cotrain.config.recipe import Recipe
+from cotrain.config.recipe import Recipe, cap_path
 from cotrain.core.errors import ConfigError
 from cotrain.core.state import State, take_fields
 from cotrain.core.types import Completion, Episode, Trace
 from cotrain.disk.ledger import episode_from_json, episode_to_json
 from cotrain.engine.contract import Engine, Request
-from cotrain.learn.losses import Shaped
 from cotrain.train.guard import Interrupted, NotFinite
 from cotrain.train.policy_store import MEMORY_SUFFIX, PolicyStore
 
@@ -205,10 +204,9 @@ def check_lag(recipe: Recipe, lag: int) -> None:
     for name, objective in recipe.objectives.items() if lag else ():
         needs = objective.by.needs()
         if needs.on_policy and not needs.ratio:
-            where = "loss.otherwise" if isinstance(getattr(objective.by, "loss", None), Shaped) else "loss"
             raise ConfigError(
                 f"--lag {lag}: objective {name!r} has a loss without a ratio, which takes what older weights said for "
-                f"the present policy's; give --set objectives.{name}.by.{where}.cap=2, or --lag 0"
+                f"the present policy's; give --set {cap_path(name, objective)}=2, or --lag 0"
             )
 
 

@@ -90,6 +90,11 @@ def test_a_context_that_is_too_short(place, capsys):
     assert "exceed the context of" in line and "roles.solver.sampling.max_tokens=N" in line
 
 
+def test_a_dry_run_refuses_two_bases_in_one(place, capsys):
+    line = run(capsys, "--model", TINY, "--lora", "4", "--set", "policies.generator.dtype=bfloat16", "--dry-run")
+    assert "share the base" in line and "set policies.start.dtype=bfloat16 too" in line
+
+
 def test_a_directory_that_holds_no_model(place, capsys):
     (place / "empty").mkdir()
     assert "no config.json" in run(capsys, "--model", "./empty")

@@ -1,14 +1,18 @@
 """How many threads a command takes when it is not told."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import cotrain
 from cotrain.cli import main
 from cotrain.core import threads
-from cotrain.core.threads import choose_threads, usual_threads
+from cotrain.core.threads import choose_threads, usable_cores, usual_threads
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("1", 1), ("3", 3), ("5,2", 5), (" 4 ", 4)])
@@ -23,6 +27,30 @@ def test_otherwise_it_is_the_cores_that_are_ours(monkeypatch, asked):
     if asked is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
     assert usual_threads() == len(os.sched_getaffinity(0))
+
+
+def test_a_system_that_does_not_say_which_cores_are_ours_gives_all(monkeypatch):
+    """As macOS, where ``os`` has no such function."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert usual_threads() == usable_cores() == 7
+
+
+LINUX = re.compile(
+    "copy_file_range|eventfd.*|fdatasync|getrandom|getres.id|memfd_create|O_DIRECT|O_PATH|O_TMPFILE|pidfd_.*|pipe2|"
+    "posix_fadvise|posix_fallocate|preadv|pwritev|sched_.*|setns|setres.id|splice|unshare|waitid|.*xattr"
+)
+
+
+def test_outside_of_the_cells_only_what_macos_has_is_called():
+    """By Python's documentation of ``os``; with ``getattr`` it may be asked for. Cells look first what there is."""
+    package = Path(cotrain.__file__).parent
+    for path in package.rglob("*.py"):
+        if package / "grading" / "cells" not in path.parents:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+                    assert not LINUX.fullmatch(node.attr), (path, node.lineno, node.attr)
 
 
 @pytest.mark.parametrize(

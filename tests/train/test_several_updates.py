@@ -10,6 +10,7 @@ from cotrain.config.override import override
 from cotrain.config.recipe import check_due
 from cotrain.core.errors import ConfigError
 from cotrain.learn.torch_learner import TorchLearner
+from cotrain.methods.critique import critique
 from cotrain.methods.grpo import grpo
 from cotrain.methods.magrpo import magrpo
 from cotrain.methods.spin import spin
@@ -94,6 +95,14 @@ def test_a_loss_without_a_ratio_is_refused():
         check_due(made)
     check_due(override(made, [f"objectives.{name}.by.loss.cap=2" for name in made.objectives]))
     check_due(magrpo())
+
+
+def test_the_setting_that_is_advised_is_one():
+    """Of two losses the one for a policy's own samples."""
+    made = critique(updates_per_batch=2)
+    with pytest.raises(ConfigError) as caught:
+        check_due(made)
+    check_due(override(made, [str(caught.value).rpartition("--set ")[2]]))
 
 
 @pytest.mark.parametrize("count", [0, -1])

@@ -34,10 +34,10 @@ from typing import Any
 
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.threads import usable_cores
 from cotrain.disk.files import DiskError, replace_file
 from cotrain.lab.comparison import asking
 from cotrain.lab.comparison.arms import Arm, distinct_arms, recipe_of_arm, shown_settings
-from cotrain.lab.comparison.pool import usable_cores
 from cotrain.lab.comparison.rates import choose_rates, rate_settings
 from cotrain.lab.comparison.runs import ENDLESS, collect_run, run_command
 from cotrain.lab.comparison.waves import RunKey, run_at_equal_cost

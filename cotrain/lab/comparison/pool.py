@@ -22,11 +22,6 @@ PROGRESS_SECONDS = 30.0  # between lines that say how far the runs are
 Job = tuple[Path, list[str]]  # the run's directory, the command
 
 
-def usable_cores() -> int:
-    """Those that we may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
     """Run commands, ``workers`` at a time. They run in sessions of their own: of a Ctrl-C in the terminal they hear
     from us, once, and have time to save where they are. What each says goes to ``RUN.log`` beside its directory.
