@@ -18,7 +18,7 @@ from cotrain.core.arguments import bound_function, check_protocol
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
 from cotrain.core.state import Store
-from cotrain.core.types import COLDEST, UNLABELLED, Sampling, TaskSource, has_split
+from cotrain.core.types import COLDEST, Sampling, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.rollout.role import Role
 from cotrain.text.prompts import fields_of
@@ -358,15 +358,10 @@ def check_problems(recipe: Recipe) -> None:
     labels = any(phase.unlabelled < 1 for phase in recipe.schedule.phases)
     for split in (*(["train"] if labels else []), "test", *(["validation"] if recipe.evaluate_every else [])):
         if recipe.tasks.size(split) == 0:
-            if split == "train" and has_split(recipe.tasks, UNLABELLED) and recipe.tasks.size(UNLABELLED) != 0:
-                raise ConfigError(
-                    f"recipe {recipe.name!r} learns from problems with labels, and no training problem has one "
-                    "(--labelled); give some, or take a method that needs none, such as ttrl"
-                )
             raise DataError(
                 f"tasks {recipe.tasks.name!r}: no problem with an answer is left for {split}; bring more rows (a "
-                "file is cut by a hash of each question into 80 % train, 10 % validation and 10 % test), or a "
-                "directory with train.jsonl and test.jsonl"
+                "file is cut by a hash of each question into 80 % train, 10 % validation and 10 % test) or a directory "
+                f"with train.jsonl and test.jsonl{'' if split != 'train' else ', or take a method such as ttrl'}"
             )
     for split in recipe.evaluation.splits:
         if split not in USUAL:
