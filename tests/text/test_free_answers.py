@@ -84,3 +84,34 @@ def test_degenerate_text_is_read_in_a_moment(name, piece):
 def test_a_number_with_commas_is_one_number_however_it_begins():
     assert answer_reader("last-number")("It took 1044,000,000 years.") == "1044,000,000"
     assert answer_reader("last-number")("It took 4, 12,345 and 7.") == "7"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "answer"),
+    [
+        ("boxed", "so \\boxed {42}.", "42"),
+        ("boxed", "so $\\boxed 42$.", "42"),
+        ("boxed", "so \\fbox{42}", "42"),
+        ("boxed", "\\boxed{42}. I was to write it in \\boxed{}.", "42"),
+        ("hash", "#### 42\n#### \n", "42"),
+        ("hash", "#### 42 ####", "42"),
+        ("hash", "##### 42", "42"),
+        ("last-number", "It has 5 cm^2, or 5 m^{-2}.", "5"),
+        ("last-number", "It is 10^5 of x^2.", "10^5"),
+        ("last-number", "It is 2^{10}.", "2^{10}"),
+        ("last-number", "It is 5 / 6.", "5 / 6"),
+        ("last-number", "It is 10%-20%.", "20%"),
+        ("last-number", "It is 0.\\overline{3}.", "0.\\overline{3}"),
+        ("last-number", "It is 0.1(6).", "0.1(6)"),
+        ("phrase", "The answer is $5$, $6$, and $7$.", "5, 6, and 7"),
+        ("phrase", "The answers are 5 and 6.", "5 and 6"),
+        ("phrase", "The answer is 42, as required.", "42"),
+        ("phrase", "The answer is 5 (not 6).", "5"),
+        ("phrase", "The answer is:\n- 42", "42"),
+        ("phrase", "The answer is - 42", "- 42"),
+        ("phrase", "The answer is 5 hours 30 minutes.", "5 hours 30 minutes"),
+        ("phrase", "The answer is $\\begin{aligned}x&=1\\\\y&=2\\end{aligned}$", "x =1, y =2"),
+    ],
+)
+def test_marks_written_otherwise(name, text, answer):
+    assert free_solution(text, name).answer == answer
