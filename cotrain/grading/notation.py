@@ -281,6 +281,7 @@ _REPEATING = re.compile(
     r"(?<![\d.,])(\d*)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{(\d+)\}|(\d))"
     r"|\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d+)\))"
 )
+_DECIMAL_POWER = re.compile(r"\^\{(-?)(\d{0,9})\.(\d{1,9})\}")  # 2^{0.5}, of which math-verify knows no value
 _GOES_ON = re.compile(r"(?<![\d.,])(\d{0,9})\.(\d{0,6}?)(\d{1,9}?)\3+(?:\.\.\.|\\[lc]?dots)")
 _MIXED = re.compile(r"(?<![\d./^_a-zA-Z])(\d+)(?:\s*\\frac\{(\d+)\}\{(\d+)\}| +(\d+)/(\d+)(?![\d.]))(?!\s*[\d/^!])")
 _ADJACENT = re.compile(r"\d\.?\s+\.?\d|\d\s*\\frac\{\d+\}\{\d+\}|\\frac\{\d+\}\{\d+\}\s*(?:\.?\d|\\frac\{\d)")
@@ -327,7 +328,7 @@ def write_tex(text: str) -> str:
         return f"({', '.join(parts)})"
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\cfrac", "\\frac")
     text = _LISTED.sub(", ", _LAYOUT.sub("", text)).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
-    text = text.replace("\\varnothing", "\\emptyset")
+    text = text.replace("\\varnothing", "\\emptyset").replace("\\langle", "(").replace("\\rangle", ")")
     text = _BY_MARKS.sub(lambda found: re.sub(r"[_.]", "", found[0]), text)
     text = _IN_BRACES.sub(lambda found: "{" + found[1].replace(",", "") + "}", _GROUPED.sub("", text))
     text = re.sub(r"(?<=\d)\\!(?=\d)", " ", text).replace("\\!", "").replace("{,}", ",")
@@ -355,6 +356,7 @@ def _write_numbers(text: str) -> str:
     text = _E_NOTATION.sub(_power_of_ten, text)
     text = _GOES_ON.sub(lambda found: _repeating_fraction(found[0], found[1], found[2], found[3]), text)
     text = _REPEATING.sub(_repeating_decimal, text)
+    text = _DECIMAL_POWER.sub(_fraction_power, text)
     return _MIXED.sub(_mixed_fraction, text)
 
 
@@ -369,6 +371,11 @@ def _power_of_ten(match: re.Match[str]) -> str:
     at = max(at, 0)
     written = (figures[:at].lstrip("0") or "0") + "." + figures[at:]
     return written.rstrip("0").rstrip(".") if digits or exponent < 0 else written.rstrip(".")
+
+
+def _fraction_power(found: re.Match[str]) -> str:
+    value = Fraction(f"{found[2] or 0}.{found[3]}")
+    return f"^{{{found[1]}\\frac{{{value.numerator}}}{{{value.denominator}}}}}"
 
 
 def _repeating_decimal(found: re.Match[str]) -> str:

@@ -88,7 +88,7 @@ _ANYTHING = frozenset(_ANYTHING_WORDS.split())
 _VALUE_WORDS = """half halves third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth twentieth hundredth
 thousandth millionth billionth mille repeating recurring zero squared cubed doubled tripled halved negative inverse
 reciprocal choose percent than mod or not sin cos tan log exp sqrt factorial plus minus over times divided multiplied
-is are if for when where to pi answer"""
+is are if for when where to pi answer least most wrong incorrect unless"""
 _NO_UNITS = frozenset(_VALUE_WORDS.split())
 _SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
 _DIGIT_WORDS = (
@@ -178,7 +178,7 @@ def parse_unit(phrase: str) -> Unit | None:
         return None
     if not _NO_UNITS.isdisjoint(part for word in words for part in (word.casefold(), _singular_word(word))):
         return None
-    if any(len(word) == 1 and word not in "aA" for word in words):
+    if words[0] == "and" or any(len(word) == 1 and word not in "aA" for word in words):
         return None
     if not any(len(word) > 2 for word in words):
         return None
@@ -289,6 +289,8 @@ def _with_unit(tex: str) -> Quantity:
     if (match := _TEX_UNIT.search(tex)) and match.start() > 0:
         unit_text = _TEX_WORDS.sub(r" \1 ", match[0]).replace("~", " ").replace("\\%", "%")
         body = tex[: match.start()].rstrip().rstrip("\\").rstrip()
+        if body.endswith(("+", "-", "=", "(", ",")):  # x + \text{C}
+            return Quantity(tex=tex)
         body = body[:-1].rstrip() if body.endswith("^") else _DEGREES.sub("", body)
         return _scaled_quantity(body, unit_text, tex)
     if (match := _WORDS_BEHIND.search(tex)) and match[1].count("(") == match[1].count(")"):

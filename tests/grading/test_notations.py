@@ -88,6 +88,9 @@ SAME = {  # gold: answers that are right
     "x=1,y=2": ["\\begin{cases}x=1\\\\y=2\\end{cases}", "\\begin{aligned}x&=1\\\\y&=2\\end{aligned}"],
     "43": ["\\begin{equation}43\\end{equation}", "\\begin{aligned}x&=40+3\\\\&=43\\end{aligned}"],
     "[0,\\infty)": ["x \\ge 0", "x >= 0"],
+    "2\\sqrt{2}": ["2^1.5", "2**1.5", "8**0.5"],
+    "\\langle 1,2\\rangle": ["(1,2)", "⟨1, 2⟩"],
+    "\\frac{x^2}{2}+C": ["\\frac12x^2+\\text{C}"],
     # dates, times and ratios
     "7:30 p.m.": ["7:30 PM", "7:30\\text{ pm}"],
     "5 pm": ["5:00 p.m."],
@@ -127,6 +130,8 @@ OTHER = {  # gold: answers that are wrong
     "\\text{A5}_{11}": ["A5_{12}"],
     "(1,2)": ["12", "(2,1)"],
     "101_2": ["101_{10}"],
+    "100": ["100 at least", "100 and more", "100 (wrong)", "not 100", "100 or so", "100 feet 5 inches"],
+    "\\langle 1,2\\rangle": ["(2,1)"],
     "3": ["3 sevenths", "3 thousandths", "3 divided by 4"],
     "0.3": ["0.3 repeating", "0.3 recurring"],
     "15 cm": ["5 \\text{ 3 cm}", "5 \\text{3}"],
