@@ -266,8 +266,8 @@ _PLAIN = re.compile(r"[-+$]{0,2}\d+(?:\.\d+)?((?: [a-z]{2,})*)")
 _SENTENCE = re.compile(r"(?!(?:a?r?c?(?:sin|cos|tan)|cot|log|exp|sqrt) )[a-zA-Z]{3,}(?: [a-zA-Z]{3,})+")
 _DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})|(\d{1,2})([-/.])(\d{1,2})\6(\d{4})")
 _NO_UNITS = _COMMANDS.keys() | {"am", "pm"}
-_CLOCK = re.compile(  # 7:30 p.m., 7 PM, 7:05
-    r"(\d{1,2})(?:(?::([0-5]\d))?\s*(?:\\(?:text|mathrm)\s*\{\s*)?([aApP])\.?\s?[mM]\.?\s*\}?|:(0\d))"
+_CLOCK = re.compile(  # 7:30 p.m., 7 PM, 7:30:05 am, 7:05
+    r"(\d{1,2})((?::[0-5]\d){0,2})\s*(?:\\(?:text|mathrm)\s*\{\s*)?([aApP])\.?\s?[mM]\.?\s*\}?|(\d{1,2})(:0\d)"
 )
 _SIDE = r"(?:\\[a-zA-Z]+|[^:,;=\\a-zA-Z]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+"
 _RATIO = re.compile(rf"{_SIDE}(?::{_SIDE}){{2,}}")
@@ -342,9 +342,10 @@ def _parts_of(text: str) -> list[str]:
     """The parts of a date, a time of day or a ratio of three and more, which are no sums or quotients; else none."""
     if date := _DATE.fullmatch(text):
         return [str(int(part)) for part in date.groups() if part and part.isdecimal()]
-    if (clock := _CLOCK.fullmatch(text)) and int(clock[1]) <= (12 if clock[3] else 24):
-        late = 12 * (clock[3] in ("p", "P"))
-        return [str(int(clock[1]) % 12 + late if clock[3] else int(clock[1])), str(int(clock[2] or clock[4] or 0))]
+    if (clock := _CLOCK.fullmatch(text)) and int(clock[1] or 1) <= 12:
+        hour, rest = int(clock[1] or clock[4]), (clock[2] or clock[5] or ":0").split(":")[1:]
+        hour = hour % 12 + 12 * (clock[3] in ("p", "P")) if clock[3] else hour
+        return [str(hour), *(str(int(part)) for part in rest)]
     return [part.strip() for part in text.split(":")] if _RATIO.fullmatch(text) else []
 
 
