@@ -225,7 +225,7 @@ def _write_calls(text: str) -> str:
 _LAYOUT = re.compile(
     r"(?<=\\\\)\[\s*-?[\d.]+\s*(?:pt|e[mx]|[cm]m)\s*\]|\\(?:left|right)\s*\.|\\(?:displaystyle|textstyle|left|right|[bB]igg?[lrm]?|n?o?limits)(?![a-zA-Z])\s*"
 )
-_BLANK = re.compile(r"(?<!\\)\\(?:[,;:> ]|(?:q?quad|(?:thin|med|thick)?space|enspace)(?![a-zA-Z]))|(?<!\\)~|&nbsp;")
+_BLANK = re.compile(r"(?<!\\)\\(?:[,;:> ]|(?:q?quad|(?:thin|med|thick)?space|enspace)(?![a-zA-Z]))|(?<!\\)~|&nbsp;|\t")
 _GROUPED = re.compile(
     r"(?<=\d)(?:,\\!|(?:\\mathord\s*)?\{\\?[, ]\})(?=\d{3}(?!\d))"
 )  # separators that say that they are

@@ -252,6 +252,8 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         if ratio is None:
             return Grade(value=False)
         by = ratio
+    if by == 1 and (span := _span_of(right.tex)) and (other := _span_of(answer_read.tex)):
+        return Grade(value=span == other)
     if right.value is not None and answer_read.value is not None:
         value, answer_value = right.value, answer_read.value if by == 1 else Fraction(answer_read.value) * by
         if value == answer_value and (not -1 < value < 1 or not value or percent[0] == percent[1]):
@@ -269,6 +271,12 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         right.tex,
         answer_read.tex if by == 1 else f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({answer_read.tex})",
     )
+
+
+def _span_of(tex: str) -> list[Decimal]:
+    """The ends of a range, or hours and minutes: 10-20 and 20-30 have one difference, 1:15 and 2:30 one quotient."""
+    found = _SPAN.fullmatch(tex)
+    return [Decimal(part) for part in found.groups() if part] if found else []
 
 
 def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
@@ -335,6 +343,7 @@ _AROUND = (
 )
 _ENDINGS = frozenset(right[-1] for _, right in _AROUND)
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*--?\s*(\d+(?:\.\d+)?)|(\d\d?):([0-5]\d)")
 _TWO_BOXES = re.compile(r"\}[\s$]*(?:\\text\s*\{\s*)?(?:[,;]|or\b|and\b)[\s},$]*\\boxed")
 _ATTACHED = re.compile(r"([-+]?\d+(?:\.\d+)?)([a-zA-Z])")
 _DOLLAR = re.compile(r"(?<!\\)\$")
