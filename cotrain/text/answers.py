@@ -41,7 +41,9 @@ from cotrain.text.steps import LINES, steps_in, write_steps
 
 LONGEST = 200  # characters of a line after "the answer is" that are still an answer
 _GAP = r"(?:,|\{,\}|\\[,;:!> ]|[ ~\u00a0\u2009\u202f])"  # between groups of three digits
-_DECIMAL = rf"(?:(?:\d{{1,3}}(?:{_GAP}\d{{3}})+(?!\d)|\d+(?:,\d{{3}})*)(?:\.\d+)?|\.\d+)"
+_DECIMAL = (
+    rf"(?:\d{{1,3}}(?:\.\d{{3}}){{2,}}(?![\d.])|(?:\d{{1,3}}(?:{_GAP}\d{{3}})+(?!\d)|\d+(?:,\d{{3}})*)(?:\.\d+)?|\.\d+)"
+)
 _FRACTION = rf"\\[dt]?frac\s?(?:\{{[-−]?{_DECIMAL}\}}|\d)\s?(?:\{{{_DECIMAL}\}}|\d)"
 _POWER = r"(?:[eE][-+−]?\d+(?!\w)|\s?(?:\\times|\\cdot|[×·*x])\s?10(?:\s?\^(?:\{[-−]?\d+\}|[-−]?\d+)|⁻?[⁰¹²³⁴-⁹]+))"
 _REPEATING = r"\d*\.\d*(?:\\(?:overline|bar)\s?(?:\{\d+\}|\d)|\(\d+\))"
@@ -75,7 +77,13 @@ _LEAD = re.compile(  # words in front of an answer
     re.I,
 )
 _REASON = re.compile(
-    r"(?:,\sas|,?\s\(?(?:not|rather than|instead of|because|since|which|where|when|after|if|given|so that|by|from))\s",
+    r"(?:,\sas|,?\s\(?(?:not|rather than|instead of|because|since|which|where|when|after|if|given|so that|by|from))\s"
+    r"|(?:[;:]|\s—|,\s(?:i\.?e|e\.?g|that\sis)\b[.,]{0,2})(?:\s(?=[^\W\d]{3})|\Z)",
+    re.I,
+)
+_CHANGES = re.compile(  # words right in front of a number that is not the answer then
+    r"\b(?:not|never|at (?:least|most)|(?:more|less|greater|fewer|larger|smaller|higher|lower) than|(?:root|square|cube"
+    r"|half) of|twice|double|minus|negative|over|under|above|below|up to|nearly|almost)\s+\(?\Z",
     re.I,
 )
 _MATH = re.compile(
@@ -88,8 +96,12 @@ _SYSTEM = re.compile(r"\\begin\{cases\}([^&]*)\\end\{cases\}")
 _LINE_ENDS = re.compile(r"\s*\\\\(?:\[[^\[\]]*\])?\s*(=?)")
 _FORMULA = re.compile(r"[\\^]|\d[A-Za-z]\b|\s[+*/]\s")
 _GROUP = re.compile(r"\\?[(\[{][^()\[\]{}\n,]+,[^()\[\]{}\n]+[)\]}]")  # a point, an interval, a set
-_AND = r"\s*(?:(?:,|;|and|or|&|∪|\\cup|\\text\{ ?(?:and|or) ?\})\s*)+"
+_AND = r"\s*(?:(?:,|;|and|or|maybe|perhaps|possibly|probably|&|∪|\\cup|\\text\{ ?(?:and|or) ?\})\s*)+"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*(\{)|(?![a-zA-Z])\s*([-+]?(?:\d[\d,]*(?:\.\d+)?|[a-zA-Z](?![a-zA-Z]))))")
+_SENTENCE_END = re.compile(
+    r"(?<=[^.\d])(?<!\bMrs)(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bMt)\.(?:\s|$)|(?<=[.\d])\.\s|\*\*|__"
+)
+_GOES_ON = re.compile(r"\d*\.\d*(\d+?)\1+\.\.\.\Z")  # 0.333...
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*[.!]?\s*\Z")
 _LISTING = re.compile(r"\A[\s*:_]*(?:(?<=\n)[-+•>]\s+)?[\s*:_]*")  # what stands in front of an answer on the next line
 _MARKS = re.compile(r"</?(?:step|answer|final)>")
@@ -193,8 +205,10 @@ def _leading_answer(rest: str) -> str | None:
         return boxed
     spans = list(_MATH.finditer(line[: (math.end() if math else 0) + LONGEST]))
     if spans and (math or len(spans) == 1):
-        return _math_answer(line, spans)
-    clause = re.split(r"(?<=[^.\d])\.(?:\s|$)|\.\s|\*\*|__", line[:LONGEST], maxsplit=1)[0].strip().rstrip(".!,;: ")
+        changed = "" if math else line[: spans[0].start()]
+        return (changed if _CHANGES.search(changed) else "") + _math_answer(line, spans)
+    clause = _SENTENCE_END.split(line[:LONGEST], maxsplit=1)[0].strip().rstrip("!,;: *_")
+    clause = clause if _GOES_ON.search(clause) else clause.rstrip(".!,;: ")
     return _sentence_answer(clause) if clause else None
 
 
@@ -231,7 +245,7 @@ def _sentence_answer(sentence: str) -> str:
         if number and re.fullmatch(r"[\s\w,.!°'()-]*", rest) and not re.match(r"\w|\s[+*/^-]", rest) and not several:
             return number[0]
         return sentence
-    if sentence.startswith("not "):
+    if sentence.startswith("not ") or "otherwise" in sentence:
         return sentence
     short = _REASON.split(sentence, maxsplit=1)[0]
     if _NUMBER.search(short) or 1 <= len(short.split()) <= 3:
@@ -245,7 +259,7 @@ def _sentence_answer(sentence: str) -> str:
         runs = [run.strip().rstrip(",;") for run in re.split(r"(?<!\S)[A-Za-z]{2,}[,;:]?(?!\S)", sentence)]
         return next((run for run in runs if _FORMULA.search(run)), sentence)
     numbers = list(_NUMBER.finditer(sentence))
-    if not numbers:
+    if not numbers or _CHANGES.search(sentence[: numbers[0].start()]):
         return sentence
     gaps = [sentence[a.end() : b.start()] for a, b in pairwise(numbers)]
     listed = all(re.fullmatch(rf"(?:\s?[^\W\d]+){{0,2}}{_AND}|\s?[^\W\d]+\s", gap) for gap in gaps)
