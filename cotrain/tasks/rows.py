@@ -41,7 +41,7 @@ from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
 from cotrain.grading.notation import without_separators
 from cotrain.tasks.parquet import ENDING, parquet_rows
-from cotrain.text.answers import last_boxed
+from cotrain.text.answers import first_line, last_boxed
 from cotrain.text.parsers import behind_thoughts, blocks_of, write_solution
 
 MOST_WORDS = 12  # of an answer in a column that is called a solution; longer ones are worked texts
@@ -269,7 +269,7 @@ def _gold_in(text: str, column: str, where: str) -> tuple[str, str]:
         work, gold = "", blocks[-1].text.strip()
     elif "####" in text:
         work, _, gold = text.rpartition("####")
-        gold = without_separators(gold.strip().split("\n", 1)[0].strip())
+        gold = without_separators(first_line(gold))
     elif "\\boxed" in text or "\\fbox" in text:
         work, gold = "", last_boxed(text) or ""
     else:

@@ -171,8 +171,13 @@ def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def _hash_answer(text: str) -> str | None:
-    lines = [part.strip().split("\n", 1)[0] for part in re.split("#{4,}", text)[1:]]
+    lines = [first_line(part) for part in re.split("#{4,}", text)[1:]]
     return next((line for line in reversed(lines) if line), None)
+
+
+def first_line(text: str) -> str:
+    """The first line that is not blank, or its first sentence where that ends in a number."""
+    return re.split(r"(?<=\d)\.\s+(?=[A-Z])", text.strip().split("\n", 1)[0].strip(), maxsplit=1)[0]
 
 
 def _phrase_answer(text: str) -> str | None:

@@ -96,6 +96,7 @@ def test_a_number_with_commas_is_one_number_however_it_begins():
         ("hash", "#### 42\n#### \n", "42"),
         ("hash", "#### 42 ####", "42"),
         ("hash", "##### 42", "42"),
+        ("hash", "#### 42. That is all.\nBye.", "42"),
         ("last-number", "It has 5 cm^2, or 5 m^{-2}.", "5"),
         ("last-number", "It is 10^5 of x^2.", "10^5"),
         ("last-number", "It is 2^{10}.", "2^{10}"),
