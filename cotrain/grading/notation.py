@@ -73,6 +73,8 @@ _TABLE = {
     "\\langle ": "⟨〈",
     "\\rangle ": "⟩〉",
     "\\to ": "→",
+    "\\angle ": "∠",
+    "\\triangle ": "△",
     "\\hbar ": "ħ",
     "\\epsilon ": "ϵ",
     "\\theta ": "ϑ",
@@ -251,6 +253,7 @@ _PRODUCT = re.compile(  # math-verify adds integers beside each other
     r"(?<=[\d)])\s*(?=\(\s*[-\d\\(]|\\(?:binom|gcd)(?![a-zA-Z]))|(?<=\))\s*(?=\d)"
 )
 _FRACTION_OF = re.compile(r"(\\(?:frac|binom)\{[^{}]*\}\{[^{}]*\})\s*(?=\(\s*[-\d\\(])")
+_ASSIGNED = re.compile(r"[a-zA-Z]\s*=[^=,;()]+(?:,\s*[a-zA-Z]\s*=[^=,;()]+)+")  # y=2, x=1, which is (1, 2)
 _LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
 
 
@@ -335,7 +338,12 @@ def write_tex(text: str) -> str:
     text = _write_arguments(_write_commands(_BLANK.sub(" ", text)))
     if any(char.isdigit() for char in text):
         text = _write_numbers(text)
-    return _PRODUCT.sub(r" \\cdot ", _FRACTION_OF.sub(r"\1 \\cdot ", text)).strip()
+    text = _PRODUCT.sub(r" \\cdot ", _FRACTION_OF.sub(r"\1 \\cdot ", text)).strip()
+    return ", ".join(sorted(map(str.strip, text.split(",")), key=_name)) if _ASSIGNED.fullmatch(text) else text
+
+
+def _name(assignment: str) -> str:
+    return assignment.partition("=")[0]
 
 
 def _parts_of(text: str) -> list[str]:

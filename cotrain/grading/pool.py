@@ -267,10 +267,10 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         fraction = isinstance(value, Fraction), isinstance(answer_value, Fraction)
         if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(answer_value)) > APART:
             return Grade(value=False)  # a rounded decimal may be near enough to a fraction
-    return (
-        right.tex,
-        answer_read.tex if by == 1 else f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({answer_read.tex})",
-    )
+    if by == 1:
+        return right.tex, answer_read.tex
+    amount = answer_read.tex.rpartition("=")[2]  # of v = 36 km/h
+    return right.tex, f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({amount})"
 
 
 def _span_of(tex: str) -> list[Decimal]:

@@ -229,6 +229,8 @@ _BASE = re.compile(
     rf"|\(?(?:{_TEXT}\s*\{{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}}?\s*\{{?(\d+|[a-z]+)\}}?\)?)\s*\}}?$"
 )
 _IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")
+_AND = re.compile(r"\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*")
+_UNIT_ENDS = frozenset("}%$€£¥₹¢0123456789")
 _SENTENCE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3}")
 _SCALE = re.compile(rf"^[\s~]*(?:{_TEXT}\s*\{{\s*)?({'|'.join(_SCALES)})s?\b\s*", re.I)
 _NUMBER = re.compile(
@@ -245,6 +247,8 @@ def parse_quantity(tex: str) -> Quantity:
     if (base_number := _in_a_base(tex)) is not None:
         return base_number
     tex = _TEX_RATIO.sub(r"\\text{\1/\2\3}", tex)
+    if (listed := _list_of(tex)) is not None:
+        return listed
     if (money := _CURRENCY.match(tex)) is None:
         return _with_unit(tex)
     amount = _with_unit(money[1] + money[5] + tex[money.end() :])
@@ -252,6 +256,17 @@ def parse_quantity(tex: str) -> Quantity:
     if unit and amount.unit and amount.unit.dimensions and all(n < 0 for _, n in amount.unit.dimensions):
         unit = Unit(dimensions=tuple(sorted((*unit.dimensions, *amount.unit.dimensions))), factor=amount.unit.factor)
     return Quantity(tex=amount.tex, value=amount.value, unit=unit)  # $18 a day, $18 dollars
+
+
+def _list_of(tex: str) -> Quantity | None:
+    """Numbers with one and the same unit: "5 cm, 6 cm"."""
+    parts = _AND.split(tex) if len(tex) <= LONGEST else [tex]
+    if len(parts) < 2 or not all(part[-1:].isalpha() or part[-1:] in _UNIT_ENDS for part in parts):
+        return None
+    read = [_with_unit(part) for part in parts]
+    if any(one.value is None or one.unit is None or one.letter or one.unit != read[0].unit for one in read):
+        return None
+    return Quantity(tex=", ".join(one.tex for one in read), unit=read[0].unit)
 
 
 def _in_a_base(tex: str) -> Quantity | None:
