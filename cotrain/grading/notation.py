@@ -74,7 +74,6 @@ _TABLE = {
     "\\rangle ": "⟩〉",
     "\\to ": "→",
     "\\angle ": "∠",
-    "\\triangle ": "△",
     "\\hbar ": "ħ",
     "\\epsilon ": "ϵ",
     "\\theta ": "ϑ",
@@ -225,12 +224,11 @@ def _write_calls(text: str) -> str:
 # -- TeX
 
 _LAYOUT = re.compile(
-    r"(?<=\\\\)\[\s*-?[\d.]+\s*(?:pt|e[mx]|[cm]m)\s*\]|\\(?:left|right)\s*\.|\\(?:displaystyle|textstyle|left|right|[bB]igg?[lrm]?|n?o?limits)(?![a-zA-Z])\s*"
+    r"(?<=\\\\)\[\s*-?[\d.]+\s*(?:pt|e[mx]|[cm]m)\s*\]|\\(?:left|right)\s*\.|"
+    r"\\(?:displaystyle|textstyle|left|right|[bB]igg?[lrm]?|n?o?limits)(?![a-zA-Z])\s*"
 )
 _BLANK = re.compile(r"(?<!\\)\\(?:[,;:> ]|(?:q?quad|(?:thin|med|thick)?space|enspace)(?![a-zA-Z]))|(?<!\\)~|&nbsp;|\t")
-_GROUPED = re.compile(
-    r"(?<=\d)(?:,\\!|(?:\\mathord\s*)?\{\\?[, ]\})(?=\d{3}(?!\d))"
-)  # separators that say that they are
+_GROUPED = re.compile(r"(?<=\d)(?:,\\!|(?:\\mathord\s*)?\{\\?[, ]\})(?=\d{3}(?!\d))")
 _BY_MARKS = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:_\d{3})+|(?:\.\d{3}){2,})(?![\w.])")  # 1_234, 1.234.567
 _IN_BRACES = re.compile(r"(?<!\\)\{([1-9]\d{0,2}(?:,\d{3})+)\}")
 _ARGUMENT = r"(?:\\[a-zA-Z]+(?![a-zA-Z\[{])|[a-zA-Z\d])"
@@ -339,11 +337,7 @@ def write_tex(text: str) -> str:
     if any(char.isdigit() for char in text):
         text = _write_numbers(text)
     text = _PRODUCT.sub(r" \\cdot ", _FRACTION_OF.sub(r"\1 \\cdot ", text)).strip()
-    return ", ".join(sorted(map(str.strip, text.split(",")), key=_name)) if _ASSIGNED.fullmatch(text) else text
-
-
-def _name(assignment: str) -> str:
-    return assignment.partition("=")[0]
+    return ", ".join(sorted(map(str.strip, text.split(",")), key=str.casefold)) if _ASSIGNED.fullmatch(text) else text
 
 
 def _parts_of(text: str) -> list[str]:

@@ -280,7 +280,7 @@ def _span_of(tex: str) -> list[Decimal]:
 
 
 def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
-    """ "2h" as 2 hours beside an answer that has a measure; else it is two times h."""
+    """An answer such as "2h": 2 hours if the other one has a measure, else two times h."""
     if other.unit is None or not other.unit.dimensions or other.letter or not (found := _ATTACHED.fullmatch(read.tex)):
         return read
     return parse_quantity(f"{found[1]} {found[2]}")
@@ -308,10 +308,7 @@ def _unwrap_answer(text: str) -> str:
     r"""An answer without what stands around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
     ``\approx``, a full stop."""
     text = text.strip()
-    if _TWO_BOXES.search(text):
-        text = text.replace("\\boxed", "")
-    else:
-        text = last_boxed(text) or text
+    text = text.replace("\\boxed", "") if _TWO_BOXES.search(text) else last_boxed(text) or text
     text = without_alignment(text).strip()
     for _ in range(LAYERS):
         before = text
@@ -352,7 +349,8 @@ _PREFIX = re.compile(
     r"^(?:=>?|~|\\(?:approx|simeq|sim|therefore|implies|Rightarrow|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])"
     r"|\\(?:text)?color(?:box)?\s*\{[^{}]*\}|(?i:about|approximately|approx\.?|roughly|around|exactly|precisely)\s"
     r"|(?i:option|choice)\s*(?=\(?[A-Z]\b)"
-    r"|(?i:[*_]{0,3}(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b(?:\s+(?:is|was|would\s+be)\b)?"
+    r"|(?i:[*_]{0,3}(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b"
+    r"(?:\s+(?:is|was|would\s+be)\b)?"
     r"\s*[:=]?[*_]{0,3}))\s*"
 )
 _BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")

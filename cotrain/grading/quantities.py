@@ -219,7 +219,8 @@ _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*([CFK])\s*\}?)?$")
 _PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")
 _WORDS_BEHIND = re.compile(r"(?<=[\d)}\]a-zA-Z])\s+(\(?[a-zA-Z$€£¥₹¢](?:[a-zA-Z€£¥₹¢ ./^{}()\d*-]|\\cdot ){0,60})$")
 _ATTACHED = re.compile(
-    r"(?<=\d)\s?(?!m[gs]$)\\?((?:/\s?(?=[a-zA-Z]{3}))?[a-zA-Z$€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
+    r"(?<=\d)\s?(?!m[gs]$)\\?((?:/\s?(?=[a-zA-Z]{3}))?"
+    r"[a-zA-Z$€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
 )
 _CURRENCY = re.compile(
     r"^([-+]?)\s*(?:\\?(?:US)?(\$)|([€£¥₹¢])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])"
@@ -230,7 +231,6 @@ _BASE = re.compile(
 )
 _IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")
 _AND = re.compile(r"\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*")
-_UNIT_ENDS = frozenset("}%$€£¥₹¢0123456789")
 _SENTENCE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3}")
 _SCALE = re.compile(rf"^[\s~]*(?:{_TEXT}\s*\{{\s*)?({'|'.join(_SCALES)})s?\b\s*", re.I)
 _NUMBER = re.compile(
@@ -261,12 +261,12 @@ def parse_quantity(tex: str) -> Quantity:
 def _list_of(tex: str) -> Quantity | None:
     """Numbers with one and the same unit: "5 cm, 6 cm"."""
     parts = _AND.split(tex) if len(tex) <= LONGEST else [tex]
-    if len(parts) < 2 or not all(part[-1:].isalpha() or part[-1:] in _UNIT_ENDS for part in parts):
+    if len(parts) < 2 or (unit := _with_unit(parts[0]).unit) is None:
         return None
     read = [_with_unit(part) for part in parts]
-    if any(one.value is None or one.unit is None or one.letter or one.unit != read[0].unit for one in read):
+    if any(one.value is None or one.unit != unit or one.letter for one in read):
         return None
-    return Quantity(tex=", ".join(one.tex for one in read), unit=read[0].unit)
+    return Quantity(tex=", ".join(one.tex for one in read), unit=unit)
 
 
 def _in_a_base(tex: str) -> Quantity | None:
