@@ -10,8 +10,8 @@ r"""Rows of question and answer: the columns of public benchmarks, and a row of 
 written as text: ``a|b`` is the first of the two that a row has, ``a+b`` both with a space between, ``a[]`` a list of
 texts, joined by commas, and ``~question`` the first usual name of a question in any spelling (``Ground Truth`` is
 ``ground_truth``). A question may be the messages of a conversation with one question of a user, as TRL has them. An
-answer may be worked text: one that ends in ``#### N``, as GSM8K's, has the answer N, and in any other the last
-``\boxed{N}`` counts.
+answer may be worked text: behind its thought, what stands in ``<answer>…</answer>``, else N of ``#### N``, as GSM8K has
+it, else that of the last ``\boxed{N}``.
 
 Every malformed row is an error with its file, row and column; ``reading.py`` has whole files. A column ``paraphrase``,
 a string or a list of strings, puts the same question in other words; other columns are ignored. Parquet files have the
