@@ -9,8 +9,8 @@
        ```
 
 Other than there, words may stand in front of an opening, a block may be indented as deeply as it likes, and of lines
-that could end a block the first is taken that makes it Python: programs have fences in their docstrings. A block that
-is none and holds others gives these.
+that could end a block, last one with words behind its fence, the first is taken that makes it Python: programs have
+fences in their docstrings. A block that is none and holds others gives these.
 
 Left out: blocks by indentation alone, and quotations.
 """
@@ -21,6 +21,7 @@ import ast
 import re
 import textwrap
 import warnings
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, islice
 
@@ -28,6 +29,7 @@ from cotrain.text.parsers import behind_thoughts
 
 MAX_PROGRAM = 100_000  # characters
 ENDINGS = 8  # lines that could end a block and are tried
+NEAR = 100  # lines of a fence alone, among which these are looked for
 NESTED = 3  # blocks in blocks
 LONGEST = 400  # characters of a line that opens a block
 _OPENING = re.compile(  # with anything behind it, or behind words and with a language alone behind it
@@ -35,6 +37,9 @@ _OPENING = re.compile(  # with anything behind it, or behind words and with a la
     r"(?:(?P<fence>`{3,}+|~{3,}+)[^`<]*|\S.*?(?<![`~])(?P<late>`{3,}+|~{3,}+)[ \t]*+[\w+#.-]*+\s*+)"
 )
 _BESIDE = re.compile(r"(?<=<answer>)[ \t]*(?=```|~~~)|(?:(?<=```)|(?<=~~~))[ \t]*(?=</answer>)")
+_TALKING = re.compile(
+    r"[ \t]*+(?:`{3,}+|~{3,}+)(?![ \t]*[\w+#.-]*\s*$).{0,400}", re.S
+)  # a closing with words behind it
 _CLOSING = re.compile(r"(?P<indent>[ \t]*+)(?P<fence>`{3,}+|~{3,}+)\s*+")
 
 
@@ -75,9 +80,13 @@ def is_python(program: str) -> bool:
 
 
 def defines_name(program: str, entry: str) -> bool:
-    """Whether a line of a program defines this name, as a function, a class or a variable."""
-    name = re.escape(entry)
-    made = rf"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+{name}\b|^{name}[ \t]*(?::[^=\n]*)?=(?!=)"
+    """Whether a line of a program defines this name, as a function, a class or a variable, or imports it."""
+    name = rf"\b{re.escape(entry)}\b"
+    made = (
+        rf"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+{name}"
+        rf"|^(?:\w[\w,= \t]{{0,200}}?)?{name}[\w, \t]{{0,200}}(?::[^=\n]*)?=(?!=)"
+        rf"|^from[ \t]+[\w.]+[ \t]+import\b[\w,( \t]{{1,200}}?{name}[ \t]*(?:[,);#]|$)"
+    )
     return bool(entry) and re.search(made, program, re.MULTILINE) is not None
 
 
@@ -85,6 +94,8 @@ def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int
     """The blocks of a text that are not blank, and where they stand, fences included; an open one hides nothing."""
     lines = text.split("\n")
     line_starts = [0, *accumulate(len(line) + 1 for line in lines)]
+    closing = [i for i, line in enumerate(lines) if _CLOSING.fullmatch(line)]
+    talking = [i for i, line in enumerate(lines) if _TALKING.fullmatch(line)]
     blocks, fenced, position = list[str](), list[tuple[int, int]](), 0
     while position < len(lines):
         opening = _OPENING.fullmatch(lines[position]) if len(lines[position]) <= LONGEST else None
@@ -92,8 +103,9 @@ def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int
         if opening is None:
             continue
         fence, width = opening["fence"] or opening["late"], len(opening["indent"]) + len(opening["marker"] or "")
-        endings = (i for i in range(position, len(lines)) if _closes_fence(lines[i], fence, width))
-        ends = list(islice(endings, ENDINGS)) or [len(lines)]
+        near = closing[(at := bisect_left(closing, position)) : at + NEAR]
+        endings = (i for i in near if _closes_fence(lines[i], fence, width))
+        ends = [*islice(endings, ENDINGS), *talking[(at := bisect_left(talking, position)) : at + 1]] or [len(lines)]
         tried = (_remove_indent(lines[position:end], width) for end in ends)
         end, block = next(
             ((end, block) for end, block in zip(ends, tried, strict=True) if block.strip() and is_python(block)),

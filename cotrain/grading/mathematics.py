@@ -89,7 +89,9 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
             answers = parse_answer(answer)
             if not answers or bounds.certainly_different(golds, answers):
                 return False, None
-            return bool(verify(list(golds), answers, timeout_seconds=None, raise_on_error=True)), None
+            return bool(
+                verify(list(golds), answers, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True)
+            ), None
         except guards.TooLarge:
             return None, "too large"
         except MemoryError:

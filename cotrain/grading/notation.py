@@ -52,6 +52,8 @@ _TABLE = {
     "\\cup ": "∪",
     "\\cap ": "∩",
     "\\emptyset ": "∅⌀",
+    "\\Delta ": "∆",
+    "%": "٪",
     "\\subset ": "⊂",
     "\\subseteq ": "⊆",
     "\\setminus ": "∖",
@@ -71,6 +73,7 @@ _TABLE = {
     "\\langle ": "⟨〈",
     "\\rangle ": "⟩〉",
     "\\to ": "→",
+    "\\angle ": "∠",
     "\\hbar ": "ħ",
     "\\epsilon ": "ϵ",
     "\\theta ": "ϑ",
@@ -82,12 +85,13 @@ psi omega"""
 _SCRIPTS = {
     mark: ("".join(signs), str.maketrans(signs, plain))
     for mark, signs, plain in (
-        ("^", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣ", "0123456789+-()nix"),
-        ("_", "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₓ", "0123456789+-()nx"),
+        ("^", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", "0123456789+-()abcdefghijklmnoprstuvwxyz"),
+        ("_", "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", "0123456789+-()aehijklmnoprstuvx"),
     )
 }
 _ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
 _ROOT = re.compile(r"(?:(?:^|(?<=[-+*/(,=\s]))([²³⁴⁵⁶⁷⁸⁹]))?([√∛∜])\s*(\d+(?:\.\d+)?)?")
+_HALVES = re.compile(r"([⁰¹²³⁴-⁹]+)[/⁄∕]([₀-₉]+)")  # ¹⁄₂
 _OVERLINED = re.compile(r"\d[\u0304\u0305\u0307](?:\d[\u0304\u0305\u0307]?)*")
 _MARKS = str.maketrans("", "", "\u0304\u0305\u0307")
 
@@ -97,7 +101,8 @@ def plain_signs(text: str) -> str:
     not seen (zero-width spaces) is dropped."""
     if text.isascii():
         return text
-    text = _OVERLINED.sub(_write_overline, text)
+    text = _OVERLINED.sub(_write_overline, unicodedata.normalize("NFC", text))
+    text = _HALVES.sub(_write_fraction, text)
     text = _ROOT.sub(_write_root, text)
     for mark, (signs, plain) in _SCRIPTS.items():
         text = re.sub(f"[{signs}]+", lambda found, m=mark, p=plain: f"{m}{{{found[0].translate(p)}}}", text)  # type: ignore[misc]
@@ -108,6 +113,11 @@ def _write_overline(found: re.Match[str]) -> str:
     """From the first to the last digit with a line or dot above: 0.1̇42857̇ repeats 142857."""
     marked = max(found[0].rfind(mark) for mark in "\u0304\u0305\u0307") + 1
     return f"\\overline{{{found[0][:marked].translate(_MARKS)}}}{found[0][marked:]}"
+
+
+def _write_fraction(found: re.Match[str]) -> str:
+    top, bottom = found[1].translate(_SCRIPTS["^"][1]), found[2].translate(_SCRIPTS["_"][1])
+    return f"\\frac{{{top}}}{{{bottom}}}"
 
 
 def _write_root(found: re.Match[str]) -> str:
@@ -214,14 +224,17 @@ def _write_calls(text: str) -> str:
 # -- TeX
 
 _LAYOUT = re.compile(
-    r"\\(?:left|right)\s*\.|\\(?:displaystyle|textstyle|left|right|[bB]igg?[lrm]?|n?o?limits)(?![a-zA-Z])\s*"
+    r"(?<=\\\\)\[\s*-?[\d.]+\s*(?:pt|e[mx]|[cm]m)\s*\]|\\(?:left|right)\s*\.|"
+    r"\\(?:displaystyle|textstyle|left|right|[bB]igg?[lrm]?|n?o?limits)(?![a-zA-Z])\s*"
 )
-_BLANK = re.compile(r"(?<!\\)\\(?:[,;:> ]|q?quad(?![a-zA-Z]))|(?<!\\)~|&nbsp;")
-_GROUPED = re.compile(r"(?<=\d)(?:,\\!|\{,\}|\{ \})(?=\d{3}(?!\d))")  # separators that say that they are
+_BLANK = re.compile(r"(?<!\\)\\(?:[,;:> ]|(?:q?quad|(?:thin|med|thick)?space|enspace)(?![a-zA-Z]))|(?<!\\)~|&nbsp;|\t")
+_GROUPED = re.compile(r"(?<=\d)(?:,\\!|(?:\\mathord\s*)?\{\\?[, ]\})(?=\d{3}(?!\d))")
+_BY_MARKS = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:_\d{3})+|(?:\.\d{3}){2,})(?![\w.])")  # 1_234, 1.234.567
 _IN_BRACES = re.compile(r"(?<!\\)\{([1-9]\d{0,2}(?:,\d{3})+)\}")
 _ARGUMENT = r"(?:\\[a-zA-Z]+(?![a-zA-Z\[{])|[a-zA-Z\d])"
 _NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 _BARE = (
+    (re.compile(r"(?:\{|^)\s*([^{}\\]+)\\choose(?![a-zA-Z])\s*([^{}\\]+)(?:\}|$)"), r"\\binom{\1}{\2}"),
     (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*({_ARGUMENT})"), r"\\\1{\2}{\3}"),
     (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*(?=\{{)"), r"\\\1{\2}"),
     (re.compile(rf"\\(frac|binom)\s*({_NESTED})\s*({_ARGUMENT})"), r"\\\1\2{\3}"),
@@ -238,6 +251,7 @@ _PRODUCT = re.compile(  # math-verify adds integers beside each other
     r"(?<=[\d)])\s*(?=\(\s*[-\d\\(]|\\(?:binom|gcd)(?![a-zA-Z]))|(?<=\))\s*(?=\d)"
 )
 _FRACTION_OF = re.compile(r"(\\(?:frac|binom)\{[^{}]*\}\{[^{}]*\})\s*(?=\(\s*[-\d\\(])")
+_ASSIGNED = re.compile(r"[a-zA-Z]\s*=[^=,;()]+(?:,\s*[a-zA-Z]\s*=[^=,;()]+)+")  # y=2, x=1, which is (1, 2)
 _LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
 
 
@@ -251,6 +265,13 @@ def _write_arguments(text: str) -> str:
 
 _PLAIN = re.compile(r"[-+$]{0,2}\d+(?:\.\d+)?((?: [a-z]{2,})*)")
 _SENTENCE = re.compile(r"(?!(?:a?r?c?(?:sin|cos|tan)|cot|log|exp|sqrt) )[a-zA-Z]{3,}(?: [a-zA-Z]{3,})+")
+_DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})|(\d{1,2})([-/.])(\d{1,2})\6(\d{4})")
+_NO_UNITS = _COMMANDS.keys() | {"am", "pm"}
+_CLOCK = re.compile(  # 7:30 p.m., 7 PM, 7:30:05 am, 7:05
+    r"(\d{1,2})((?::[0-5]\d){0,2})\s*(?:\\(?:text|mathrm)\s*\{\s*)?([aApP])\.?\s?[mM]\.?\s*\}?|(\d{1,2})(:0\d)"
+)
+_SIDE = r"(?:\\[a-zA-Z]+|[^:,;=\\a-zA-Z]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+"
+_RATIO = re.compile(rf"{_SIDE}(?::{_SIDE}){{2,}}")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\s*)?(?:\{\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\s*\}{0,2}(?![a-zA-Z])")
 _BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,3}\d{3})+)(?! {0,3}\d)")
 _DECIMALS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?!\d)")
@@ -261,6 +282,7 @@ _REPEATING = re.compile(
     r"(?<![\d.,])(\d*)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{(\d+)\}|(\d))"
     r"|\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d+)\))"
 )
+_DECIMAL_POWER = re.compile(r"\^\{(-?)(\d{0,9})\.(\d{1,9})\}")  # 2^{0.5}, of which math-verify knows no value
 _GOES_ON = re.compile(r"(?<![\d.,])(\d{0,9})\.(\d{0,6}?)(\d{1,9}?)\3+(?:\.\.\.|\\[lc]?dots)")
 _MIXED = re.compile(r"(?<![\d./^_a-zA-Z])(\d+)(?:\s*\\frac\{(\d+)\}\{(\d+)\}| +(\d+)/(\d+)(?![\d.]))(?!\s*[\d/^!])")
 _ADJACENT = re.compile(r"\d\.?\s+\.?\d|\d\s*\\frac\{\d+\}\{\d+\}|\\frac\{\d+\}\{\d+\}\s*(?:\.?\d|\\frac\{\d)")
@@ -299,18 +321,34 @@ def _spread_commas(text: str) -> str:
 def write_tex(text: str) -> str:
     """The same answer in TeX with one reading; see the module. Words and what is not known stay as they are."""
     text = plain_signs(text)
-    if (plain := _PLAIN.fullmatch(text)) and _COMMANDS.keys().isdisjoint(plain[1].split()):
+    if (plain := _PLAIN.fullmatch(text)) and _NO_UNITS.isdisjoint(plain[1].split()):
         return text
     if _SENTENCE.fullmatch(text):
         return text
+    if parts := _parts_of(text):
+        return f"({', '.join(parts)})"
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\cfrac", "\\frac")
     text = _LISTED.sub(", ", _LAYOUT.sub("", text)).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
+    text = text.replace("\\varnothing", "\\emptyset").replace("\\langle", "(").replace("\\rangle", ")")
+    text = _BY_MARKS.sub(lambda found: re.sub(r"[_.]", "", found[0]), text)
     text = _IN_BRACES.sub(lambda found: "{" + found[1].replace(",", "") + "}", _GROUPED.sub("", text))
     text = re.sub(r"(?<=\d)\\!(?=\d)", " ", text).replace("\\!", "").replace("{,}", ",")
     text = _write_arguments(_write_commands(_BLANK.sub(" ", text)))
     if any(char.isdigit() for char in text):
         text = _write_numbers(text)
-    return _PRODUCT.sub(r" \\cdot ", _FRACTION_OF.sub(r"\1 \\cdot ", text)).strip()
+    text = _PRODUCT.sub(r" \\cdot ", _FRACTION_OF.sub(r"\1 \\cdot ", text)).strip()
+    return ", ".join(sorted(map(str.strip, text.split(",")), key=str.casefold)) if _ASSIGNED.fullmatch(text) else text
+
+
+def _parts_of(text: str) -> list[str]:
+    """The parts of a date, a time of day or a ratio of three and more, which are no sums or quotients; else none."""
+    if date := _DATE.fullmatch(text):
+        return [str(int(part)) for part in date.groups() if part and part.isdecimal()]
+    if (clock := _CLOCK.fullmatch(text)) and int(clock[1] or 1) <= 12:
+        hour, rest = int(clock[1] or clock[4]), (clock[2] or clock[5] or ":0").split(":")[1:]
+        hour = hour % 12 + 12 * (clock[3] in ("p", "P")) if clock[3] else hour
+        return [str(hour), *(str(int(part)) for part in rest)]
+    return [part.strip() for part in text.split(":")] if _RATIO.fullmatch(text) else []
 
 
 def _write_numbers(text: str) -> str:
@@ -321,6 +359,7 @@ def _write_numbers(text: str) -> str:
     text = _E_NOTATION.sub(_power_of_ten, text)
     text = _GOES_ON.sub(lambda found: _repeating_fraction(found[0], found[1], found[2], found[3]), text)
     text = _REPEATING.sub(_repeating_decimal, text)
+    text = _DECIMAL_POWER.sub(_fraction_power, text)
     return _MIXED.sub(_mixed_fraction, text)
 
 
@@ -335,6 +374,11 @@ def _power_of_ten(match: re.Match[str]) -> str:
     at = max(at, 0)
     written = (figures[:at].lstrip("0") or "0") + "." + figures[at:]
     return written.rstrip("0").rstrip(".") if digits or exponent < 0 else written.rstrip(".")
+
+
+def _fraction_power(found: re.Match[str]) -> str:
+    value = Fraction(f"{found[2] or 0}.{found[3]}")
+    return f"^{{{found[1]}\\frac{{{value.numerator}}}{{{value.denominator}}}}}"
 
 
 def _repeating_decimal(found: re.Match[str]) -> str:

@@ -32,7 +32,7 @@ from cotrain.grading.grade_process import DIED, MATHEMATICS, Worker
 from cotrain.grading.notation import has_adjacent_numbers, plain_signs, write_tex
 from cotrain.grading.quantities import PERCENT, Quantity, is_base, parse_quantity, unit_ratio
 from cotrain.grading.sizes import too_large
-from cotrain.text.answers import final_answer, last_boxed
+from cotrain.text.answers import final_answer, last_boxed, without_alignment
 
 MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
 LONG = 500  # characters, and ten times the gold answer's: a longer one is too large for math-verify
@@ -223,6 +223,7 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     if len(answer) > MAX_ANSWER and gold != answer:
         return Grade(value=False)
     right, answer_read = read_answer(gold), read_answer(answer)
+    right, answer_read = _with_attached_unit(right, answer_read), _with_attached_unit(answer_read, right)
     if not right.tex:
         same = gold == answer and bool(gold.strip(". "))
         return Grade(value=True) if same else Grade(value=None, reason="gold not readable")
@@ -234,12 +235,12 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         return Grade(value=False)
     if has_adjacent_numbers(right.tex):
         return Grade(value=None, reason="gold not readable")
-    if _is_words(right.tex) and _is_words(answer_read.tex):
-        return Grade(
-            value=_MARKS.sub("", right.tex).casefold().split() == _MARKS.sub("", answer_read.tex).casefold().split()
-        )
+    if _is_words(right.tex) and all(word.isalpha() for word in _words_in(answer_read.tex)):
+        return Grade(value=_words_in(right.tex) == _words_in(answer_read.tex))
+    if not (right.unit or answer_read.unit or right.letter) and right.tex.casefold() == answer_read.tex.casefold():
+        return Grade(value=True)  # "YES" and "yes", as formulas are compared
     if _CHOICE.fullmatch(right.tex) and (choice := _CHOSEN.match(answer_read.tex)):
-        return Grade(value=choice[1] == right.tex)
+        return Grade(value=choice[1] == right.tex and not _OTHER_CHOICE.search(answer_read.tex[choice.end(1) + 1 :]))
     if answer_read.unit is not None and is_base(answer_read.unit) and (right.unit is None or not is_base(right.unit)):
         return Grade(value=False)  # 12 is 12 in base ten
     if (right.letter or answer_read.letter) and (right.value is None or answer_read.value is None):
@@ -251,6 +252,8 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         if ratio is None:
             return Grade(value=False)
         by = ratio
+    if by == 1 and (span := _span_of(right.tex)) and (other := _span_of(answer_read.tex)):
+        return Grade(value=span == other)
     if right.value is not None and answer_read.value is not None:
         value, answer_value = right.value, answer_read.value if by == 1 else Fraction(answer_read.value) * by
         if value == answer_value and (not -1 < value < 1 or not value or percent[0] == percent[1]):
@@ -264,10 +267,23 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         fraction = isinstance(value, Fraction), isinstance(answer_value, Fraction)
         if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(answer_value)) > APART:
             return Grade(value=False)  # a rounded decimal may be near enough to a fraction
-    return (
-        right.tex,
-        answer_read.tex if by == 1 else f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({answer_read.tex})",
-    )
+    if by == 1:
+        return right.tex, answer_read.tex
+    amount = answer_read.tex.rpartition("=")[2]  # of v = 36 km/h
+    return right.tex, f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({amount})"
+
+
+def _span_of(tex: str) -> list[Decimal]:
+    """The ends of a range, or hours and minutes: 10-20 and 20-30 have one difference, 1:15 and 2:30 one quotient."""
+    found = _SPAN.fullmatch(tex)
+    return [Decimal(part) for part in found.groups() if part] if found else []
+
+
+def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
+    """An answer such as "2h": 2 hours if the other one has a measure, else two times h."""
+    if other.unit is None or not other.unit.dimensions or other.letter or not (found := _ATTACHED.fullmatch(read.tex)):
+        return read
+    return parse_quantity(f"{found[1]} {found[2]}")
 
 
 def _with_letter(read: Quantity) -> str:
@@ -292,8 +308,8 @@ def _unwrap_answer(text: str) -> str:
     r"""An answer without what stands around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
     ``\approx``, a full stop."""
     text = text.strip()
-    if "\\boxed{" in text:
-        text = (last_boxed(text) or text).strip()
+    text = text.replace("\\boxed", "") if _TWO_BOXES.search(text) else last_boxed(text) or text
+    text = without_alignment(text).strip()
     for _ in range(LAYERS):
         before = text
         if not text.endswith(".."):
@@ -324,19 +340,26 @@ _AROUND = (
 )
 _ENDINGS = frozenset(right[-1] for _, right in _AROUND)
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*--?\s*(\d+(?:\.\d+)?)|(\d\d?):([0-5]\d)")
+_TWO_BOXES = re.compile(r"\}[\s$]*(?:\\text\s*\{\s*)?(?:[,;]|or\b|and\b)[\s},$]*\\boxed")
+_ATTACHED = re.compile(r"([-+]?\d+(?:\.\d+)?)([a-zA-Z])")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
 _PREFIX = re.compile(
     r"^(?:=>?|~|\\(?:approx|simeq|sim|therefore|implies|Rightarrow|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])"
     r"|\\(?:text)?color(?:box)?\s*\{[^{}]*\}|(?i:about|approximately|approx\.?|roughly|around|exactly|precisely)\s"
     r"|(?i:option|choice)\s*(?=\(?[A-Z]\b)"
-    r"|(?i:[*_]{0,3}(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b(?:\s+is\b)?"
+    r"|(?i:[*_]{0,3}(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b"
+    r"(?:\s+(?:is|was|would\s+be)\b)?"
     r"\s*[:=]?[*_]{0,3}))\s*"
 )
 _BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
 _CHOICE, _CHOSEN = (
     re.compile(r"[A-J]"),
     re.compile(r"(?:\\(?:text\w*|mathbf|mathrm)\s*\{\s*)?\(?([A-J])(?:\)|[.:](?=[\s}]))\s*\}?\s*\S"),
+)
+_OTHER_CHOICE = re.compile(  # in what follows a choice: "or C", "(C)", "C. five"
+    r"\A[\s)}]*(?:or|and|[,/&])\s+[A-J]\b|(?:\A|(?<=[\s{]))(?:\([A-J]\)|[A-J](?:\)|[.:](?=[\s}]|\Z)))"
 )
 _MARKS = re.compile(r"(?<=[^\W\d_])[.'-](?=[^\W\d_]|\s|$)")  # within words
 _SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
@@ -355,6 +378,11 @@ def _has_balanced_braces(text: str) -> bool:
 
 
 def _is_words(text: str) -> bool:
-    """Whether a text is ordinary words ("Monday", "Mrs. Hilt's class"), and not mathematics such as ``xy``."""
-    words = _MARKS.sub("", text).split()
-    return all(word.isalpha() for word in words) and any(len(word) > 3 for word in words)
+    """Whether a text is ordinary words ("Monday", "Mrs. Hilt's class", "北京"), and not mathematics such as ``xy``."""
+    words = _words_in(text)
+    return all(word.isalpha() for word in words) and any(len(word) > 3 or not word.isascii() for word in words)
+
+
+def _words_in(text: str) -> list[str]:
+    """Without case, and without dots and apostrophes."""
+    return _MARKS.sub("", text).casefold().split()

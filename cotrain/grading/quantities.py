@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -73,11 +73,9 @@ amount: mol mole 1; mmol 1/1000
 """
 _OWN = """ton acre euro=€=eur yen=¥=jpy rupee=₹=rs=inr=re yuan=rmb=cny peso franc degree=deg radian=rad celsius=C
 fahrenheit=F kelvin=K ohm tesla atm rpm dozen knot"""  # measures that convert into no other
-_COMPOUND = {"mph": "mile / hour", "kph": "km / h", "kmh": "km / h", "kmph": "km / h", "l": "dm ^3", "L": "dm ^3"}
-_COMPOUND |= {"liter": "dm ^3", "litre": "dm ^3", "cl": "1/100 dm ^3", "cc": "cm ^3"}
-_COMPOUND |= dict.fromkeys(("ml", "mL", "milliliter", "millilitre"), "cm ^3") | dict.fromkeys(
-    ("ha", "hectare"), "10000 m ^2"
-)
+_COMPOUND = {"mph": "1 mile / hour", "cl": "10 cm ^3"} | dict.fromkeys(("kph", "kmh", "kmph"), "1 km / h")
+_COMPOUND |= dict.fromkeys(("l", "L", "liter", "litre"), "1 dm ^3") | dict.fromkeys(("ha", "hectare"), "10000 m ^2")
+_COMPOUND |= dict.fromkeys(("ml", "mL", "milliliter", "millilitre", "cc"), "1 cm ^3")
 LETTERS = frozenset("mgshtlLJWNVAKCF")  # units of one letter
 
 # Words that name anything that is counted.
@@ -87,9 +85,10 @@ outcome choice possibility arrangement combination different distinct possible s
 and more left each whole full old long wide tall high altogether remaining only about exactly"""
 _ANYTHING = frozenset(_ANYTHING_WORDS.split())
 # Words behind a number that change its value, or make it a sentence.
-_VALUE_WORDS = """half halves third thirds fourth fourths fifth fifths sixth sixths eighth eighths tenth tenths
-hundredth hundredths squared cubed doubled tripled halved negative inverse reciprocal choose percent than mod or not
-sin cos tan log exp sqrt factorial plus minus over times is are if for when where to pi answer"""
+_VALUE_WORDS = """half halves third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth twentieth hundredth
+thousandth millionth billionth mille repeating recurring zero squared cubed doubled tripled halved negative inverse
+reciprocal choose percent than mod or not sin cos tan log exp sqrt factorial plus minus over times divided multiplied
+is are if for when where to pi answer least most wrong incorrect unless"""
 _NO_UNITS = frozenset(_VALUE_WORDS.split())
 _SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
 _DIGIT_WORDS = (
@@ -124,17 +123,14 @@ def _unit_of(word: str) -> Unit | None:
         if name in known:
             return known[name]
         if name in _COMPOUND:
-            return _parse_measure(_COMPOUND[name])
+            times, _, phrase = _COMPOUND[name].partition(" ")
+            measure = _parse_measure(phrase)
+            return measure and replace(measure, factor=measure.factor * Fraction(times))
     return None
 
 
 def _parse_measure(phrase: str) -> Unit | None:
     """The measure that a phrase is, word for word: "square feet", "miles per hour", "m/s^2"; else None."""
-    if phrase[:1].isdigit():
-        times, _, phrase = phrase.partition(" ")
-        inside = _parse_measure(phrase)
-        assert inside is not None
-        return Unit(dimensions=inside.dimensions, factor=inside.factor * Fraction(times))
     powers: Counter[str] = Counter()
     factor, at, sign, ahead = Fraction(1), 0, 1, 1
     last: Unit | None = None
@@ -177,10 +173,12 @@ def parse_unit(phrase: str) -> Unit | None:
         return PERCENT
     if (measure := _parse_measure(phrase)) is not None:
         return measure
-    words = [word for word in re.split(r"[\s()./,-]+", phrase) if word]
+    words = [word for word in re.split(r"[\s()./,-]+|\^\s*\{?-?\d\}?", phrase) if word]
     if not words or len(words) > 6 or not all(word.isalpha() for word in words):
         return None
-    if any(word.casefold() in _NO_UNITS or (len(word) == 1 and word not in "aA") for word in words):
+    if not _NO_UNITS.isdisjoint(part for word in words for part in (word.casefold(), _singular_word(word))):
+        return None
+    if words[0] == "and" or any(len(word) == 1 and word not in "aA" for word in words):
         return None
     if not any(len(word) > 2 for word in words):
         return None
@@ -212,13 +210,17 @@ def unit_ratio(unit: Unit, other: Unit) -> Fraction | None:
 # -- an answer with its unit
 
 _TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textnormal|textit|operatorname|mathbf|rm)"
+_INSIDE = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 _POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"
-_TEX_UNIT = re.compile(rf"(?:[\s/]*(?:\\cdot\s*|\*)?{_TEXT}\s*\{{[^{{}}]*\}}{_POWER})+\s*$")
+_TEX_UNIT = re.compile(rf"(?:[\s/]*(?:\\cdot\s*|\*)?{_TEXT}\s*{_INSIDE}{_POWER})+\s*$")
+_TEX_WORDS = re.compile(rf"{_TEXT}\s*{_INSIDE}")
+_TEX_RATIO = re.compile(rf"\\frac\{{\s*{_TEXT}\s*{_INSIDE}\s*\}}\{{\s*{_TEXT}\s*{_INSIDE}({_POWER})\s*\}}\s*$")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*([CFK])\s*\}?)?$")
 _PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")
-_WORDS_BEHIND = re.compile(r"(?<=[\d)}\]a-zA-Z])\s+(\(?[a-zA-Z$€£¥₹¢][a-zA-Z€£¥₹¢ ./^{}()\d*-]{0,60})$")
+_WORDS_BEHIND = re.compile(r"(?<=[\d)}\]a-zA-Z])\s+(\(?[a-zA-Z$€£¥₹¢](?:[a-zA-Z€£¥₹¢ ./^{}()\d*-]|\\cdot ){0,60})$")
 _ATTACHED = re.compile(
-    r"(?<=\d)\s?(?!m[gs]$)\\?([a-zA-Z$€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
+    r"(?<=\d)\s?(?!m[gs]$)\\?((?:/\s?(?=[a-zA-Z]{3}))?"
+    r"[a-zA-Z$€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
 )
 _CURRENCY = re.compile(
     r"^([-+]?)\s*(?:\\?(?:US)?(\$)|([€£¥₹¢])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])"
@@ -228,6 +230,7 @@ _BASE = re.compile(
     rf"|\(?(?:{_TEXT}\s*\{{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}}?\s*\{{?(\d+|[a-z]+)\}}?\)?)\s*\}}?$"
 )
 _IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")
+_AND = re.compile(r"\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*")
 _SENTENCE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3}")
 _SCALE = re.compile(rf"^[\s~]*(?:{_TEXT}\s*\{{\s*)?({'|'.join(_SCALES)})s?\b\s*", re.I)
 _NUMBER = re.compile(
@@ -243,6 +246,9 @@ def parse_quantity(tex: str) -> Quantity:
     its name behind any expression."""
     if (base_number := _in_a_base(tex)) is not None:
         return base_number
+    tex = _TEX_RATIO.sub(r"\\text{\1/\2\3}", tex)
+    if (listed := _list_of(tex)) is not None:
+        return listed
     if (money := _CURRENCY.match(tex)) is None:
         return _with_unit(tex)
     amount = _with_unit(money[1] + money[5] + tex[money.end() :])
@@ -250,6 +256,17 @@ def parse_quantity(tex: str) -> Quantity:
     if unit and amount.unit and amount.unit.dimensions and all(n < 0 for _, n in amount.unit.dimensions):
         unit = Unit(dimensions=tuple(sorted((*unit.dimensions, *amount.unit.dimensions))), factor=amount.unit.factor)
     return Quantity(tex=amount.tex, value=amount.value, unit=unit)  # $18 a day, $18 dollars
+
+
+def _list_of(tex: str) -> Quantity | None:
+    """Numbers with one and the same unit: "5 cm, 6 cm"."""
+    parts = _AND.split(tex) if len(tex) <= LONGEST else [tex]
+    if len(parts) < 2 or (unit := _with_unit(parts[0]).unit) is None:
+        return None
+    read = [_with_unit(part) for part in parts]
+    if any(one.value is None or one.unit != unit or one.letter for one in read):
+        return None
+    return Quantity(tex=", ".join(one.tex for one in read), unit=unit)
 
 
 def _in_a_base(tex: str) -> Quantity | None:
@@ -261,17 +278,16 @@ def _in_a_base(tex: str) -> Quantity | None:
     body = tex[: match.start()].strip().removeprefix("(").removesuffix(")")
     if not base or not 2 <= int(base[:4]) <= 36 or not _IN_A_BASE.fullmatch(body):
         return None
-    body = re.sub(rf"{_TEXT}\s*\{{([^{{}}]*)\}}", r"\1", body)
+    body = _TEX_WORDS.sub(r"\1", body)
     if not body.lstrip("-").replace(".", "").isdigit() and any(int(d, 36) >= int(base) for d in body if d.isalnum()):
         return None
     value = _plain_number(body)
-    unit = None if base == "10" else Unit(dimensions=((f"base {base}", 1),))
-    return Quantity(tex=body, unit=unit, value=value)
+    return Quantity(tex=body, unit=Unit(dimensions=((f"base {base}", 1),)), value=value)
 
 
 def is_base(unit: Unit) -> bool:
     """Whether a number is written in a base other than ten."""
-    return bool(unit.dimensions) and unit.dimensions[0][0].startswith("base ")
+    return bool(unit.dimensions) and unit.dimensions[0][0].startswith("base ") and unit.dimensions[0][0] != "base 10"
 
 
 def _with_unit(tex: str) -> Quantity:
@@ -286,8 +302,10 @@ def _with_unit(tex: str) -> Quantity:
         unit = parse_unit({"C": "celsius", "F": "fahrenheit", "K": "kelvin"}.get(match[1] or "", "degree"))
         return _measured_quantity(tex[: match.start()], unit)
     if (match := _TEX_UNIT.search(tex)) and match.start() > 0:
-        unit_text = re.sub(rf"{_TEXT}\s*\{{([^{{}}]*)\}}", r" \1 ", match[0]).replace("~", " ").replace("\\%", "%")
+        unit_text = _TEX_WORDS.sub(r" \1 ", match[0]).replace("~", " ").replace("\\%", "%")
         body = tex[: match.start()].rstrip().rstrip("\\").rstrip()
+        if body.endswith(("+", "-", "=", "(", ",")):  # x + \text{C}
+            return Quantity(tex=tex)
         body = body[:-1].rstrip() if body.endswith("^") else _DEGREES.sub("", body)
         return _scaled_quantity(body, unit_text, tex)
     if (match := _WORDS_BEHIND.search(tex)) and match[1].count("(") == match[1].count(")"):
@@ -323,7 +341,7 @@ def _scaled_quantity(body: str, unit_text: str, tex: str) -> Quantity:
         body = f"{value:f}" if isinstance(value, Decimal) else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
         if not unit_text:
             return Quantity(tex=body, value=value)
-    if len(unit_text) == 1 and tex.endswith(unit_text):
+    if len(unit_text) == 1 and unit_text.isalpha() and tex.endswith(unit_text):
         unit = parse_unit(unit_text) if unit_text in LETTERS else None
         return Quantity(tex=tex, unit=unit, value=value if unit else None, letter=unit_text)
     unit = parse_unit(unit_text)

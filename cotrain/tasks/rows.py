@@ -10,8 +10,8 @@ r"""Rows of question and answer: the columns of public benchmarks, and a row of 
 written as text: ``a|b`` is the first of the two that a row has, ``a+b`` both with a space between, ``a[]`` a list of
 texts, joined by commas, and ``~question`` the first usual name of a question in any spelling (``Ground Truth`` is
 ``ground_truth``). A question may be the messages of a conversation with one question of a user, as TRL has them. An
-answer may be worked text: one that ends in ``#### N``, as GSM8K's, has the answer N, and in any other the last
-``\boxed{N}`` counts.
+answer may be worked text: behind its thought, what stands in ``<answer>…</answer>``, else N of ``#### N``, as GSM8K has
+it, else that of the last ``\boxed{N}``.
 
 Every malformed row is an error with its file, row and column; ``reading.py`` has whole files. A column ``paraphrase``,
 a string or a list of strings, puts the same question in other words; other columns are ignored. Parquet files have the
@@ -27,6 +27,7 @@ import io
 import json
 import math
 import os
+import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,8 +41,8 @@ from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
 from cotrain.grading.notation import without_separators
 from cotrain.tasks.parquet import ENDING, parquet_rows
-from cotrain.text.answers import last_boxed
-from cotrain.text.parsers import write_solution
+from cotrain.text.answers import first_line, last_boxed
+from cotrain.text.parsers import behind_thoughts, blocks_of, write_solution
 
 MOST_WORDS = 12  # of an answer in a column that is called a solution; longer ones are worked texts
 BOM = b"\xef\xbb\xbf"
@@ -150,6 +151,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise DataError(
                     f"{path}: a row of more than {MOST_ROW} bytes; shorten it, or close the quote that is open"
                 )
+            if b"\x00" in line:
+                raise DataError(f"{path}: a NUL at byte {at + line.index(0)}; save the file as UTF-8")
             text = (line.removeprefix(BOM) if at == 0 else line).decode("utf-8")
             at += len(line)
             yield from io.StringIO(text, newline="") if "\r" in text else (text,)
@@ -160,6 +163,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         names = table.fieldnames or ()
         if (twice := next((name for name, n in Counter(names).items() if n > 1 and name), None)) is not None:
             raise DataError(f"{path}: two columns are called {twice!r}; rename one")
+        if len(names) == 1 and (other := next((sign for sign in ";\t|" if sign in names[0]), None)):
+            raise DataError(f"{path}: its columns are parted by {other!r}; save it with commas")
         size = 0
         for number, row in enumerate(table, start=1):
             if None in row:
@@ -204,6 +209,8 @@ def object_of(line: Line, where: str) -> dict[str, Any]:
         raise DataError(f"{where}: more than {MOST_ROW} bytes in one row; shorten it, or part it into several rows")
     if isinstance(line, dict):
         return line
+    if line.startswith(b"\x1f\x8b"):
+        raise DataError(f"{where}: packed by gzip; give the file a name that ends in .gz")
     if b"\x00" in line or line.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{where}, column {max(line.find(0), 0) + 1}: a NUL byte; save the file as UTF-8, not UTF-16")
     try:
@@ -217,7 +224,7 @@ def object_of(line: Line, where: str) -> dict[str, Any]:
     except RecursionError as error:
         raise DataError(f"{where}: JSON nested too deeply; expected a flat object") from error
     except ValueError as error:
-        raise DataError(f"{where}: {error}") from error
+        raise DataError(f"{where}: {str(error).partition('; use sys')[0]}") from error
     if not isinstance(row, dict):
         raise DataError(f'{where}: expected an object such as {{"question": …}}, found {kind_of(row)}')
     return row
@@ -249,22 +256,33 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
         return Row(question=question_text, answer=None, solution=None, paraphrases=paraphrases, columns=(asked, ""))
     column, answer_text = field_of(row, answer, where, numbers=True)
     columns = (asked, column)
-    work, mark, gold = answer_text.rpartition("####")
-    if not mark:
-        boxed = last_boxed(answer_text) if "\\boxed" in answer_text else None
-        gold = answer_text.strip() if boxed is None else boxed
-        if boxed is None and column.lower() == "solution" and len(gold.split()) > MOST_WORDS:
-            raise DataError(
-                f"{where}, field {column!r}: a worked text without \\boxed{{…}} or ####; name the column that has the "
-                "answer alone, as in --answer-column NAME"
-            )
-        return Row(question=question_text, answer=gold, solution=None, paraphrases=paraphrases, columns=columns)
-    gold = without_separators(gold.strip())
-    if not gold:
-        raise DataError(f"{where}, field {column!r}: nothing after the last '####'; expected the final answer there")
+    gold, work = _gold_in(answer_text, column, f"{where}, field {column!r}")
     lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
     solution = write_solution(lines, gold) if lines else None
     return Row(question=question_text, answer=gold, solution=solution, paraphrases=paraphrases, columns=columns)
+
+
+def _gold_in(text: str, column: str, where: str) -> tuple[str, str]:
+    """The answer that a text of this column is or ends on, and GSM8K's work in front of it; "" where there is none."""
+    text = behind_thoughts(text) or ""
+    if blocks := blocks_of(text, "answer"):
+        work, gold = "", blocks[-1].text.strip()
+    elif "####" in text:
+        work, _, gold = text.rpartition("####")
+        gold = without_separators(first_line(gold))
+    elif "\\boxed" in text or "\\fbox" in text:
+        work, gold = "", last_boxed(text) or ""
+    else:
+        work, gold = "", text.strip()
+        if column.lower() == "solution" and len(gold.split()) > MOST_WORDS:
+            raise DataError(
+                f"{where}: a worked text without \\boxed{{…}} or ####; name the column that has the answer alone, as "
+                "in --answer-column NAME"
+            )
+    if not gold:
+        mark = next((mark for mark in ("<answer>", "####", "\\boxed") if mark in text), "</think>")
+        raise DataError(f"{where}: nothing after the last {mark!r}; expected the final answer there")
+    return gold, work
 
 
 TALK = {  # column → layout
@@ -380,7 +398,7 @@ def text_of(value: Any, where: str, *, numbers: bool) -> str:
         return f"{Decimal(str(value)):f}"  # 0.00001, where str says 1e-05
     if not isinstance(value, str):
         raise DataError(f"{where}: expected text{' or a number' if numbers else ''}, found {kind_of(value)}")
-    if not value.strip():
+    if all(char.isspace() or unicodedata.category(char) == "Cf" for char in value):
         raise DataError(f"{where}: expected text, found a blank string")
     return whole_text(value, where)
 

@@ -41,18 +41,22 @@ from cotrain.text.steps import LINES, steps_in, write_steps
 
 LONGEST = 200  # characters of a line after "the answer is" that are still an answer
 _GAP = r"(?:,|\{,\}|\\[,;:!> ]|[ ~\u00a0\u2009\u202f])"  # between groups of three digits
-_DECIMAL = rf"(?:(?:\d{{1,3}}(?:{_GAP}\d{{3}})+(?!\d)|\d+(?:,\d{{3}})*)(?:\.\d+)?|\.\d+)"
+_DECIMAL = (
+    rf"(?:\d{{1,3}}(?:\.\d{{3}}){{2,}}(?![\d.])|(?:\d{{1,3}}(?:{_GAP}\d{{3}})+(?!\d)|\d+(?:,\d{{3}})*)(?:\.\d+)?|\.\d+)"
+)
 _FRACTION = rf"\\[dt]?frac\s?(?:\{{[-−]?{_DECIMAL}\}}|\d)\s?(?:\{{{_DECIMAL}\}}|\d)"
 _POWER = r"(?:[eE][-+−]?\d+(?!\w)|\s?(?:\\times|\\cdot|[×·*x])\s?10(?:\s?\^(?:\{[-−]?\d+\}|[-−]?\d+)|⁻?[⁰¹²³⁴-⁹]+))"
-_NUMBER = re.compile(  # with its sign, currency, power of ten and per cent; fractions, mixed numbers and ratios too
-    rf"(?<![\w.])(?:[-−–](?=[\d.$€£\\]))?(?:\\?[$€£]\s?[-−]?)?"
+_REPEATING = r"\d*\.\d*(?:\\(?:overline|bar)\s?(?:\{\d+\}|\d)|\(\d+\))"
+_EXPONENT = r"(?:\s?\^\s?(?:\{[-−]?\d+\}|[-−]?\d+)|⁻?[⁰¹²³⁴-⁹]+)"
+_NUMBER = re.compile(  # with its sign, currency, power and per cent; fractions, mixed numbers and ratios too
+    rf"(?<![\w.^])(?<![\^_][{{−-])(?<!\^\{{[−-])(?:(?<![%)\]}}°])[-−–](?=[\d.$€£\\]))?(?:\\?[$€£]\s?[-−]?)?"
     rf"(?:\d+(?:\s?{_FRACTION}|\s\d+/\d+(?![\d/])|[¼-¾⅐-⅞])|{_FRACTION}|[¼-¾⅐-⅞]|\d+(?::\d+)+(?!\w)"
-    rf"|{_DECIMAL}{_POWER}?(?:/{_DECIMAL}{_POWER}?)?)(?:\s?\\?%)?"
+    rf"|{_REPEATING}|{_DECIMAL}(?:{_POWER}|{_EXPONENT})?(?:\s?/\s?{_DECIMAL}{_POWER}?)?)(?:\s?\\?%)?"
 )
 _SCALE = r"(?:hundred|thousand|million|billion|trillion|dozen|percent|per cent)s?\b"
 _SAYS = re.compile(
-    r"####|\banswer\b[*_]*(?: (?:to|of) [^.:\n]{1,80}?)?(?: (?:is|was|would be)\b|\s?[:=])[*_]*\s?:?"
-    r"|^[#*_ \t]{0,8}(?:the )?(?:final )?answer[*_ \t]{0,4}$",
+    r"####|\banswers?\b[*_]*(?: (?:to|of) [^.:\n]{1,80}?)?(?: (?:is|are|was|were|would be)\b|\s?[:=])[*_]*\s?:?"
+    r"|^[#*_ \t]{0,8}(?:the )?(?:final )?answers?[*_ \t]{0,4}$",
     re.I | re.M,
 )
 _OFFERS = re.compile(  # in front of "answer", in a sentence that gives none
@@ -73,18 +77,33 @@ _LEAD = re.compile(  # words in front of an answer
     re.I,
 )
 _REASON = re.compile(
-    r",?\s(?:not|rather than|instead of|because|since|which|where|when|after|if|given|so that|by|from)\s", re.I
+    r"(?:,\sas|,?\s\(?(?:not|rather than|instead of|because|since|which|where|when|after|if|given|so that|by|from))\s"
+    r"|(?:[;:]|\s—|,\s(?:i\.?e|e\.?g|that\sis)\b[.,]{0,2})(?:\s(?=[^\W\d]{3})|\Z)",
+    re.I,
+)
+_CHANGES = re.compile(  # words right in front of a number that is not the answer then
+    r"\b(?:not|never|at (?:least|most)|(?:more|less|greater|fewer|larger|smaller|higher|lower) than|(?:root|square|cube"
+    r"|half) of|twice|double|minus|negative|over|under|above|below|up to|nearly|almost)\s+\(?\Z",
+    re.I,
 )
 _MATH = re.compile(
     r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\$])\$(?!\d[\d,.]*\s+[A-Za-z]{2})([^$\n]*[^$\n\s\\])\s?\$(?!\d)"
     r"|\\begin\{(?:equation|align|gather)\*?\}(.+?)\\end\{|```\w*\n(.+?)```|`([^`\n]+)`",
     re.S,
 )
-_ALIGNED = re.compile(r"\\(?:begin|end)\{(?:align|aligned|equation|gather|gathered|split)\*?\}|&(?==)")
+_ALIGNED = re.compile(r"\\(?:begin|end)\{(?:align|aligned|equation|gather|gathered|split)\*?\}|&(?=\s*=)")
+_SYSTEM = re.compile(r"\\begin\{cases\}([^&]*)\\end\{cases\}")
+_LINE_ENDS = re.compile(r"\s*\\\\(?:\[[^\[\]]*\])?\s*(=?)")
 _FORMULA = re.compile(r"[\\^]|\d[A-Za-z]\b|\s[+*/]\s")
 _GROUP = re.compile(r"\\?[(\[{][^()\[\]{}\n,]+,[^()\[\]{}\n]+[)\]}]")  # a point, an interval, a set
-_AND = r"\s*(?:,|;|and|or|&|∪|\\cup|\\text\{ ?(?:and|or) ?\})+\s*"
+_AND = r"\s*(?:(?:,|;|and|or|maybe|perhaps|possibly|probably|&|∪|\\cup|\\text\{ ?(?:and|or) ?\})\s*)+"
+_BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*(\{)|(?![a-zA-Z])\s*([-+]?(?:\d[\d,]*(?:\.\d+)?|[a-zA-Z](?![a-zA-Z]))))")
+_SENTENCE_END = re.compile(
+    r"(?<=[^.\d])(?<!\bMrs)(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bMt)\.(?:\s|$)|(?<=[.\d])\.\s|\*\*|__"
+)
+_GOES_ON = re.compile(r"\d*\.\d*(\d+?)\1+\.\.\.\Z")  # 0.333...
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*[.!]?\s*\Z")
+_LISTING = re.compile(r"\A[\s*:_]*(?:(?<=\n)[-+•>]\s+)?[\s*:_]*")  # what stands in front of an answer on the next line
 _MARKS = re.compile(r"</?(?:step|answer|final)>")
 
 
@@ -152,8 +171,13 @@ def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def _hash_answer(text: str) -> str | None:
-    _, mark, after = text.rpartition("####")
-    return after.strip().split("\n", 1)[0] if mark else None
+    lines = [first_line(part) for part in re.split("#{4,}", text)[1:]]
+    return next((line for line in reversed(lines) if line), None)
+
+
+def first_line(text: str) -> str:
+    """The first line that is not blank, or its first sentence where that ends in a number."""
+    return re.split(r"(?<=\d)\.\s+(?=[A-Z])", text.strip().split("\n", 1)[0].strip(), maxsplit=1)[0]
 
 
 def _phrase_answer(text: str) -> str | None:
@@ -165,7 +189,7 @@ def _phrase_answer(text: str) -> str | None:
         before = text[max(0, match.start() - LONGEST) : match.start()]
         if _OFFERS.search(re.split(r"[.!?\n:]", before)[-1]):
             continue
-        if (candidate := _leading_answer(text[match.end() : match.end() + 2 * LONGEST].lstrip(" \t*_\n:"))) is None:
+        if (candidate := _leading_answer(_LISTING.sub("", text[match.end() : match.end() + 2 * LONGEST]))) is None:
             continue
         own = re.search(r"\b(?:my|your|our|this|that)\s+$", before, re.I)
         if not _PRAISE.match(candidate) and not (own and candidate.replace(" ", "").isalpha() and len(candidate) > 1):
@@ -182,12 +206,14 @@ def _leading_answer(rest: str) -> str | None:
         rest = rest[lead.end() :].lstrip("*_")
     math = _MATH.match(rest)
     line = rest[: rest.find("\n", math.end() if math else 0)] if "\n" in rest[math.end() if math else 0 :] else rest
-    if "\\boxed" in line and (boxed := last_boxed(line)) is not None:
+    if (boxed := last_boxed(line)) is not None:
         return boxed
     spans = list(_MATH.finditer(line[: (math.end() if math else 0) + LONGEST]))
     if spans and (math or len(spans) == 1):
-        return _math_answer(line, spans)
-    clause = re.split(r"(?<=[^.\d])\.(?:\s|$)|\.\s|\*\*|__", line[:LONGEST], maxsplit=1)[0].strip().rstrip(".!,;: ")
+        changed = "" if math else line[: spans[0].start()]
+        return (changed if _CHANGES.search(changed) else "") + _math_answer(line, spans)
+    clause = _SENTENCE_END.split(line[:LONGEST], maxsplit=1)[0].strip().rstrip("!,;: *_")
+    clause = clause if _GOES_ON.search(clause) else clause.rstrip(".!,;: ")
     return _sentence_answer(clause) if clause else None
 
 
@@ -199,10 +225,19 @@ def _math_answer(line: str, spans: Sequence[re.Match[str]]) -> str:
         between = line[end : span.start()]
         if answer and not re.fullmatch(_AND, between):
             break
-        inside = " ".join(_ALIGNED.sub(" ", next(group for group in span.groups() if group is not None)).split())
+        inside = " ".join(without_alignment(next(group for group in span.groups() if group is not None)).split())
         answer, end = answer + (between if answer else "") + inside.rstrip(".,;"), span.end()
     scale = re.match(rf"\s?{_SCALE}", line[end:], re.I)
     return answer + (scale[0] if scale else "")
+
+
+def without_alignment(text: str) -> str:
+    r"""A text without ``\begin{aligned}`` and the like: equations below each other become a list, and a line that
+    begins with "=" goes on."""
+    if "\\begin{" not in text:
+        return text
+    text = _ALIGNED.sub(" ", _SYSTEM.sub(r"\1", text))
+    return text if "\\begin{" in text else _LINE_ENDS.sub(lambda end: " =" if end[1] else ", ", text)
 
 
 def _sentence_answer(sentence: str) -> str:
@@ -215,7 +250,7 @@ def _sentence_answer(sentence: str) -> str:
         if number and re.fullmatch(r"[\s\w,.!°'()-]*", rest) and not re.match(r"\w|\s[+*/^-]", rest) and not several:
             return number[0]
         return sentence
-    if sentence.startswith("not "):
+    if sentence.startswith("not ") or "otherwise" in sentence:
         return sentence
     short = _REASON.split(sentence, maxsplit=1)[0]
     if _NUMBER.search(short) or 1 <= len(short.split()) <= 3:
@@ -229,10 +264,10 @@ def _sentence_answer(sentence: str) -> str:
         runs = [run.strip().rstrip(",;") for run in re.split(r"(?<!\S)[A-Za-z]{2,}[,;:]?(?!\S)", sentence)]
         return next((run for run in runs if _FORMULA.search(run)), sentence)
     numbers = list(_NUMBER.finditer(sentence))
-    if not numbers:
+    if not numbers or _CHANGES.search(sentence[: numbers[0].start()]):
         return sentence
     gaps = [sentence[a.end() : b.start()] for a, b in pairwise(numbers)]
-    listed = all(re.fullmatch(rf"(?:\s?[^\W\d]+){{0,2}}{_AND}", gap) for gap in gaps)
+    listed = all(re.fullmatch(rf"(?:\s?[^\W\d]+){{0,2}}{_AND}|\s?[^\W\d]+\s", gap) for gap in gaps)
     end = numbers[-1 if listed else 0].end()
     unit = rf"\s?{_SCALE}" + (r"|\s[^\W\d]+" if listed and not all(re.fullmatch(_AND, gap) for gap in gaps) else "")
     behind = re.match(unit, sentence[end:], re.I)
@@ -259,36 +294,38 @@ def final_answer(text: str) -> str | None:
         return inside or None
     if (boxed := last_boxed(text)) is not None:
         return boxed.strip() or None
-    if (mark := text.rfind("####")) >= 0:
-        line = text[mark + 4 :].strip().split("\n", 1)[0]
-        return line.strip() or None
-    return None
+    return _hash_answer(text)
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The inside of the ``\boxed{…}`` that begins last among those whose braces balance."""
-    if (first := text.find("\\boxed{")) < 0:
+    r"""The inside of the ``\boxed{…}`` that begins last among those whose braces balance and that are not blank; where
+    there is none, the number or letter behind the last ``\boxed``. ``\fbox`` is another name of it."""
+    if (first := _BOX.search(text)) is None:
         return None
-    mark = len("\\boxed")
-    open_braces: list[tuple[int, bool]] = []  # (position of the brace, it belongs to a \boxed)
+    boxes = {box.end() - 1 for box in _BOX.finditer(text, first.start()) if box[1]}
+    open_braces: list[int] = []
     best: tuple[int, int] | None = None
-    at = first
+    at = first.start()
     while at < len(text):
         char = text[at]
         if char == "\\":
-            if text.startswith("\\boxed{", at):
-                open_braces.append((at + mark, True))
-                at += mark
-            else:
-                at += 1  # the character after a backslash is escaped: \{ is no brace
+            at += 1  # the character after a backslash is escaped: \{ is no brace
         elif char == "{":
-            open_braces.append((at, False))
+            open_braces.append(at)
         elif char == "}" and open_braces:
-            start, boxed = open_braces.pop()
-            if boxed and (best is None or start > best[0]):
+            start = open_braces.pop()
+            if (
+                start in boxes
+                and (best is None or start > best[0])
+                and not text[start + 1 : at].isspace()
+                and at > start + 1
+            ):
                 best = (start, at)
         at += 1
-    return None if best is None else text[best[0] + 1 : best[1]]
+    if best is not None:
+        return text[best[0] + 1 : best[1]]
+    bare = [box[2] for box in _BOX.finditer(text, first.start()) if box[2]]
+    return bare[-1] if bare else None
 
 
 READERS: Mapping[str, Callable[[str], str | None]] = {

@@ -58,6 +58,11 @@ AT_THE_EDGE = f'"""How to use it:\n\n{F}\nadd(1, 2)\n{F}\n"""\n{ADD}'
         (f"<think>\n{F}python\n{ADD}\n{F}\n</think>I give up.", None),
         ("def add(a, b) is hard.", None),
         (f"It is short.\n{F}", None),
+        (f"{F}python\n{ADD}\n{F} That is it.", ADD),
+        (f"{F}python\n{ADD}\n{F} So:\n{F}python\nprint(add(1, 2))\n{F}", ADD),
+        (f"\\boxed{{{F}python\n{ADD}\n{F}}}", ADD),
+        (f"{F}\nfrom operator import add\n{F}\n{F}\nprint(add(1, 2))\n{F}", "from operator import add"),
+        (f"{F}\nadd, sub = max, min\n{F}\n{F}\nprint(add(1, 2))\n{F}", "add, sub = max, min"),
     ],
 )
 def test_the_program_that_is_meant(text, program):
@@ -74,15 +79,43 @@ def test_what_is_python_and_what_it_defines():
         "add = max",
         "add: int = 3",
         "if 1:\n    def add(): ...",
+        "add, sub = max, min",
+        "plus = add = max",
+        "from operator import add",
+        "from operator import (mul, add)",
+        "from operator import __add__ as add  # a sum",
     ):
         assert defines_name(program, "add")
-    for program in ("add == 3", "adder = 1", "def adds(): ...", "x.add = 3", "print(add)"):
+    for program in (
+        "add == 3",
+        "adder = 1",
+        "def adds(): ...",
+        "x.add = 3",
+        "print(add)",
+        "x = add",
+        "import add",
+        "from add import x",
+    ):
         assert not defines_name(program, "add")
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    "piece", ["```\n", "~~~ ", "a```b", " \t", "```py\nx\n", "`" * 9 + "\n", "<answer>", "- ```\n", "x ```\n"]
+    "piece",
+    [
+        "```\n",
+        "~~~ ",
+        "a```b",
+        " \t",
+        "```py\nx\n",
+        "`" * 9 + "\n",
+        "<answer>",
+        "- ```\n",
+        "x ```\n",
+        "``` a b\n",
+        "``` a b\n~~~\n",
+        "add, ",
+    ],
 )
 def test_degenerate_answers_are_read_in_a_moment(piece):
     start = time.process_time()

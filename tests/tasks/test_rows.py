@@ -216,3 +216,42 @@ def test_faults_in_processbench_say_where(tmp_path, change, message):
     path.write_text(json.dumps(GIVEN | {"id": "z"}) + "\n" + json.dumps(GIVEN | change) + "\n")
     with pytest.raises(DataError, match="row 2.*" + message):
         read_samples([str(path)])
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("work\n#### 42\nmore text", "42"),
+        ("so \\boxed {42}.", "42"),
+        ("so $\\boxed 42$, and that with more than twelve words of text, which is no answer.", "42"),
+        ("so \\fbox{42}.", "42"),
+        ("<think>\\boxed{41}</think>42", "42"),
+        ("<think>#### 41</think>so it is \\boxed{42}", "42"),
+        ("so <answer>42</answer>", "42"),
+    ],
+)
+def test_the_answer_of_a_worked_text(text, answer):
+    assert row_of({"question": "Q", "solution": text}, ANY.question, ANY.answer, "row 1").answer == answer
+
+
+@pytest.mark.parametrize(
+    "text", ["so \\boxed{}", "so \\boxed{ }", "so \\boxed{42", "<think>42", "<answer> </answer>", "\u200b"]
+)
+def test_a_text_without_its_answer_is_refused(text):
+    with pytest.raises(DataError, match="expected"):
+        row_of({"question": "Q", "answer": text}, ANY.question, ANY.answer, "row 1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.csv", b"question;answer\na?;1\n", "save it with commas"),
+        ("a.csv", b"question\tanswer\na?\t1\n", "save it with commas"),
+        ("a.csv", b"question,answer\na\x00?,1\n", "a NUL at byte 17"),
+        ("a.jsonl", gzip.compress(b'{"question": "a?", "answer": "1"}\n'), "ends in .gz"),
+    ],
+)
+def test_files_of_another_format_are_told(tmp_path, name, content, told):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=told):
+        read_rows(tmp_path / name, row_reader("question", "answer"))

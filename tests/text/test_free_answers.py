@@ -84,3 +84,48 @@ def test_degenerate_text_is_read_in_a_moment(name, piece):
 def test_a_number_with_commas_is_one_number_however_it_begins():
     assert answer_reader("last-number")("It took 1044,000,000 years.") == "1044,000,000"
     assert answer_reader("last-number")("It took 4, 12,345 and 7.") == "7"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "answer"),
+    [
+        ("boxed", "so \\boxed {42}.", "42"),
+        ("boxed", "so $\\boxed 42$.", "42"),
+        ("boxed", "so \\fbox{42}", "42"),
+        ("boxed", "\\boxed{42}. I was to write it in \\boxed{}.", "42"),
+        ("hash", "#### 42\n#### \n", "42"),
+        ("hash", "#### 42 ####", "42"),
+        ("hash", "##### 42", "42"),
+        ("hash", "#### 42. That is all.\nBye.", "42"),
+        ("last-number", "It has 5 cm^2, or 5 m^{-2}.", "5"),
+        ("last-number", "It is 10^5 of x^2.", "10^5"),
+        ("last-number", "It is 2^{10}.", "2^{10}"),
+        ("last-number", "It is 5 / 6.", "5 / 6"),
+        ("last-number", "It is 10%-20%.", "20%"),
+        ("last-number", "It is 0.\\overline{3}.", "0.\\overline{3}"),
+        ("last-number", "It is 0.1(6).", "0.1(6)"),
+        ("phrase", "The answer is $5$, $6$, and $7$.", "5, 6, and 7"),
+        ("phrase", "The answers are 5 and 6.", "5 and 6"),
+        ("phrase", "The answer is 42, as required.", "42"),
+        ("phrase", "The answer is 5 (not 6).", "5"),
+        ("phrase", "The answer is:\n- 42", "42"),
+        ("phrase", "The answer is - 42", "- 42"),
+        ("phrase", "The answer is 5 hours 30 minutes.", "5 hours 30 minutes"),
+        ("phrase", "The answer is not $5$.", "not 5"),
+        ("phrase", "The answer is at least $5$.", "at least 5"),
+        ("phrase", "The answer is no more than 5.", "no more than 5"),
+        ("phrase", "The answer is the square root of 5.", "the square root of 5"),
+        ("phrase", "The answer is $5$, or maybe $6$.", "5, or maybe 6"),
+        ("phrase", "The answer is 5 or possibly 6.", "5 or possibly 6"),
+        ("phrase", "The answer is 5 if x>0 and 6 otherwise.", "5 if x>0 and 6 otherwise"),
+        ("phrase", "The answer is 42; done.", "42"),
+        ("phrase", "The answer is 42, i.e. forty-two.", "42"),
+        ("phrase", "The answer is *42*.", "42"),
+        ("phrase", "The answer is 0.333...", "0.333..."),
+        ("phrase", "The answer is Mr. Smith.", "Mr. Smith"),
+        ("last-number", "It is 1.000.000 in all.", "1.000.000"),
+        ("phrase", "The answer is $\\begin{aligned}x&=1\\\\y&=2\\end{aligned}$", "x =1, y =2"),
+    ],
+)
+def test_marks_written_otherwise(name, text, answer):
+    assert free_solution(text, name).answer == answer

@@ -14,7 +14,7 @@ from cotrain.text.role_parsers import Review, corrected_review, step_verdicts, w
 PIECES = ["<step>", "</step>", "<answer>", "</answer>", "<final>", "</final>", "CORRECT", "INCORRECT", "\\boxed{"]
 PIECES += ["}", "{", "\\", "####", " ", "\n", "a", "4", "<", "</", ">", "not", "é", "\x00", "\ud800"]
 soup = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
-harmless = st.text().filter(lambda t: not any(tag in t for tag in PIECES[:6]))
+harmless = st.text().filter(lambda t: not any(tag in t for tag in (*PIECES[:6], "<think>", "</think>")))
 
 
 def reason(result: Solution | Review | ParseFailure) -> str:
