@@ -134,7 +134,7 @@ def test_test_problems_may_be_trained_on_without_their_answers(file, endless):
 
 
 def test_a_method_that_needs_labels_does_not_train_on_the_test():
-    with pytest.raises(DataError, match="no problem with an answer is left for train.*or take a method such as ttrl"):
+    with pytest.raises(DataError, match=r"no problem with an answer is left for train.*or take a method such as ttrl"):
         check_problems(grpo(labelled="test:4"))
     check_problems(ttrl(labelled="test:4"))
 
