@@ -81,14 +81,11 @@ async def vote_then_verify(
     vetoed = veto and is_vetoed(verdicts)
     label_right = CORRECT.of(label)
     for solution in solutions:
+        if label_right is not None:
+            solution.note(LABEL_RIGHT, label_right)
         solution.note(VETOED, vetoed)
-        if label_right is None:
-            continue
-        solution.note(LABEL_RIGHT, label_right)
-        if vetoed:
-            solution.note(VETO_RIGHT, not label_right)
-        else:
-            solution.note(KEPT_LABEL_RIGHT, label_right)
+        if label_right is not None:
+            solution.note(VETO_RIGHT if vetoed else KEPT_LABEL_RIGHT, label_right != vetoed)
     if vetoed:
         return
     for solution in solutions[:trained]:
