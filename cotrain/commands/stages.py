@@ -318,7 +318,7 @@ def _check_role(parser: Parser, arguments: Any) -> None:
     if arguments.role is None and (
         arguments.answer or arguments.steps_as or arguments.prompt or arguments.from_samples
     ):
-        parser.error("--answer, --steps-as, --prompt and --from-samples go with --role; add --role solver or verifier")
+        parser.error("--answer, --steps-as, --prompt and --from-samples go with --role solver or verifier; add it")
     if arguments.role != "verifier" and (
         arguments.judge or arguments.verdict or arguments.verifier_prompt or arguments.reviews is not None
     ):
