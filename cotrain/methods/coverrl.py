@@ -29,19 +29,8 @@ from typing import Any, Literal
 
 from cotrain import AGREEMENT, ANSWER, CORRECT, FAILURE, FORMAT, LABEL_RIGHT, Positive, REWARD_RIGHT
 from cotrain import Clipped, ConfigError, Finding, Note, Objective, ParseFailure, Recipe, Roles, Settings, Task, Turn
-from cotrain import (
-    attempts,
-    closed,
-    gives,
-    grpo,
-    judged_by,
-    common_roles,
-    recipe,
-    review,
-    single,
-    solve_then_verify,
-    together,
-)
+from cotrain import attempts, closed, common_roles, gives, grpo, judged_by, recipe, review, single
+from cotrain import solve_then_verify, together
 from cotrain.rollout.protocols import continue_from
 from cotrain.rollout.votes import agrees_with, elected_turn, rarest_turn
 from cotrain.text.parsers import parse_solution
