@@ -105,7 +105,7 @@ def plain_signs(text: str) -> str:
     text = _HALVES.sub(_write_fraction, text)
     text = _ROOT.sub(_write_root, text)
     for mark, (signs, plain) in _SCRIPTS.items():
-        text = re.sub(f"[{signs}]+", lambda found, m=mark, p=plain: f"{m}{{{found[0].translate(p)}}}", text)  # type: ignore[misc]
+        text = re.sub(f"([{signs}]+)", f"{mark}{{\\1}}", text).translate(plain)
     return "".join(map(_plain_sign, text))
 
 

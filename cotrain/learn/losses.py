@@ -274,9 +274,9 @@ class PolicyLoss:
 #     k3 = r − 1 − log r, r = π_trainer / π_sampler       at each sampled token; its mean estimates KL
 #     r̄ = exp(mean over a sample's tokens of log r)       a sample with r̄ outside of its bounds has no policy gradient
 #
-# Bounds are loose: they leave out what was sampled from other weights, and rounding never (in bfloat16 its r̄ was within
-# 1 ± 0.02, docs/cluster-seen.md). What is left out still counts among the tokens and sequences that the loss is divided
-# by, as its gradient is zero and not unknown. Samples that answered another prompt have no sampler to be held against.
+# Bounds are loose: they leave out what was sampled from other weights, and rounding never (in bfloat16 its r̄ was
+# within 1 ± 0.02, docs/cluster-seen.md). What is left out still counts in the tokens and sequences that the loss is
+# divided by: its gradient is zero and not unknown. Samples that answered another prompt have no sampler beside them.
 
 
 Bounds = tuple[float, float]  # of r̄
