@@ -22,7 +22,7 @@ from cotrain.config.names import policy_named
 from cotrain.config.policies import Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.core.state import take_fields
+from cotrain.core.types import take_fields
 from cotrain.disk import transaction
 from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.parts import split_part_name

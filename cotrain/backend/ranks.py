@@ -35,10 +35,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from cotrain.backend.contract import ProcessStats
 from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicySpec
 from cotrain.backend.hosted_policies import Arrays, HostedPolicy, Launcher, LearnerHost, WatchedProcess
 from cotrain.backend.local import PolicyFactory
-from cotrain.backend.process_stats import ProcessStats
 from cotrain.core.errors import ConfigError, ProcessLost, RankShort
 from cotrain.disk.files import FileDigest
 from cotrain.disk.parts import TensorParts, is_finite, tensor_bytes, write_part

@@ -121,9 +121,8 @@ def study(argv: Sequence[str]) -> int:
     arguments = parser.parse_strictly(argv)
     quiet_libraries()
     from cotrain.lab.comparison.forecast import forecast
-    from cotrain.lab.comparison.shipped import study_path
     from cotrain.lab.comparison.study import run_study
-    from cotrain.lab.comparison.study_file import git_status, read_study
+    from cotrain.lab.comparison.study_file import git_status, read_study, study_path
 
     plan = read_study(study_path(arguments.study), workers=arguments.workers, device=device_of(arguments.device))
     if arguments.dry_run:

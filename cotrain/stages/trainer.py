@@ -30,7 +30,7 @@ from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, StateError, UnknownName
-from cotrain.core.state import take_fields
+from cotrain.core.types import take_fields
 from cotrain.core.verbosity import PACE_SECONDS
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
