@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from cotrain.core.address import Address
 from cotrain.core.errors import StateError, UnknownName
@@ -31,10 +31,7 @@ class ParseFailure:
     reason: str  # a short fixed phrase such as "no answer"; it is a metric's key
     format_score: float = 0.0  # in [0, 1]
     tagged: str | None = field(default=None, compare=False)  # the answer that it names all the same, in tags: graded
-
-    @property
-    def ok(self) -> bool:
-        return False
+    ok: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +66,19 @@ class Grader(Protocol):
     def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         """Judge each step's text; None when this source has no oracle."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoGrader:
+    """Stands in a grader's place where there is nothing to grade."""
+
+    reason: str
+
+    def grade(self, task: Task, text: str) -> Grade:
+        return Grade(value=None, reason=self.reason)
+
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
+        return None
 
 
 @runtime_checkable

@@ -26,7 +26,7 @@ declining never pays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from cotrain.core.types import ParseFailure, Span
 from cotrain.text.parsers import _scan_blocks, scored_failure, without_thought
@@ -78,10 +78,7 @@ class Verdict:
     steps: tuple[bool, ...] = ()  # [K]
     spans: tuple[Span, ...] = ()  # [K] or [1] the words Yes and No
     format_score: float = 1.0
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +87,7 @@ class Abstention:
 
     reason: str = "refused"
     format_score: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        return False
+    ok: ClassVar[bool] = False
 
 
 # -- GenRM

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cotrain.core.arguments import Positive
 from cotrain.core.address import rng_of
@@ -66,10 +66,7 @@ class ParsedScore:
     format_score: float = 1.0
     steps: tuple[bool, ...] = ()
     spans: tuple[Any, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
     @property
     def final(self) -> bool:
