@@ -116,7 +116,7 @@ class VllmEngine:
         except ImportError as error:
             raise ConfigError(f"vLLM does not load in this Python: {_first_line(error)}") from error
         ranks = [rank for rank in policies.values() if rank is not None]
-        slots = self._slot_count(ranks)
+        slots = len(ranks) + 1  # for adapters; the last one stays empty
         adapters: dict[str, Any] = {"max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": _padded_rank(ranks)}
         settings = settings or DEFAULT_SETTINGS
         context = settings.context or _own_context(model, trust_remote_code)
@@ -238,10 +238,6 @@ class VllmEngine:
         }
 
     # -- the four cures
-
-    def _slot_count(self, ranks: Sequence[int]) -> int:
-        """For adapters; the last one stays empty."""
-        return len(ranks) + 1
 
     def _repack_output(self) -> None:
         """The output layer's packed copy, from the weights that are there now."""

@@ -98,18 +98,18 @@ def write_score(score: float) -> str:
 
 def question_rater(policy: str, model: str) -> Role:
     """Scores a question: field ``problem``."""
-    short = speaks_short(model)
-    sampling = Sampling(max_tokens=SHORT if short else 256)
-    return Role(
-        policy=policy, prompt=RATE_QUESTION if short else RATE_QUESTION_FULL, parse=parse_score, sampling=sampling
-    )
+    return _scoring_role(policy, model, RATE_QUESTION, RATE_QUESTION_FULL)
 
 
 def answer_judge(policy: str, model: str) -> Role:
     """Scores an answer: fields ``problem`` and ``solution``."""
+    return _scoring_role(policy, model, RATE_ANSWER, RATE_ANSWER_FULL)
+
+
+def _scoring_role(policy: str, model: str, short_prompt: str, prompt: str) -> Role:
     short = speaks_short(model)
     sampling = Sampling(max_tokens=SHORT if short else 256)
-    return Role(policy=policy, prompt=RATE_ANSWER if short else RATE_ANSWER_FULL, parse=parse_score, sampling=sampling)
+    return Role(policy=policy, prompt=short_prompt if short else prompt, parse=parse_score, sampling=sampling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
