@@ -4,6 +4,7 @@ with a model: ``paraphrase``; and ``dpo`` and ``reward``, which are runs."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,6 @@ from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.jsonl import encode_row
 from cotrain.disk.run_files import QUARANTINE
 from cotrain.pages.page import escape_terminal
-from cotrain.stages.progress import progress_printer
 from cotrain.tasks.reading import Quarantine
 
 SFT_LR = " (default: 1e-3 below 100 million parameters, else 2e-5)"
@@ -423,3 +423,34 @@ def reward(argv: Sequence[str]) -> int:
     from cotrain.commands.running import run
 
     return run(["reward", *argv])
+
+
+def progress_printer(steps: int) -> Callable[[dict[str, Any]], None]:
+    """Prints a row with how many steps there are, and from the second row on the time that is left."""
+    first: list[tuple[int, float]] = []
+
+    def show_row(row: dict[str, Any]) -> None:
+        now, step = time.monotonic(), int(row["step"])
+        first[:] = first or [(step, now)]
+        begun, since = first[0]
+        left = (
+            f"  {_duration_text((now - since) / (step - begun) * (steps - step))} left" if begun < step < steps else ""
+        )
+        shown = {**row, "step": f"{step} of {steps}"}
+        print(
+            "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()) + left,
+            flush=True,
+        )
+
+    return show_row
+
+
+def _duration_text(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return (
+        f"{minutes // 60} h {minutes % 60:02d} min"
+        if minutes >= 60
+        else f"{minutes} min"
+        if minutes
+        else f"{seconds:.0f} s"
+    )

@@ -115,6 +115,11 @@ class Bounded:
         return self.function(sums)
 
 
+def mean_of_values(low: float, high: float) -> Bounded:
+    """The mean of values in [low, high] whose ``sum`` and ``count`` were counted."""
+    return Bounded(lambda sums: ratio(sums["sum"], sums["count"]), low, high, frozenset(("sum", "count")))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure(Estimate):
     """An estimate that remembers what it was made from, so that a later one can be paired with it."""
