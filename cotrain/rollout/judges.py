@@ -7,7 +7,7 @@
     if review.parsed.ok:
         review.parsed.final, review.parsed.score, review.parsed.steps, probabilities(review)
 
-``final``, ``score`` and ``steps`` mean the same in every format (``text/verdicts.py: Judgement``), so a protocol need
+``final``, ``score`` and ``steps`` mean the same in every format (``text/verdicts.py``), so a protocol need
 not know which one it plays with. Fields of the prompts, besides ``problem`` and ``nonce``: ``solution`` (``genrm``,
 ``genprm``, ``scored``), ``first`` and ``second`` (``pairwise``, ``thinkrm``, ``gram``), ``responses`` (``grm``),
 ``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.

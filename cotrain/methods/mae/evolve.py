@@ -202,7 +202,7 @@ async def _play_proposer(
     if question_score < quality:
         proposal.reward(EARNED, (question_score + 1.0) / 3)
         return
-    scores = await _solve_and_score(task, scorer, "trial", text, known, samples, str(proposal.address))
+    scores = await _solve_and_score(scorer, "trial", text, known, samples, str(proposal.address))
     share = sum(scores) / max(1, len(scores))
     if not reader.is_held_out(text):
         answer = str(known.answer) if known else ""
@@ -215,11 +215,10 @@ async def _play_solver(task: Task, scorer: TextScorer, pool: TaskPool, samples: 
     if drawn is None:
         return
     known = scorer.reader.recall(drawn.problem, drawn.answer, task)
-    await _solve_and_score(task, scorer, "solver", drawn.problem, known, samples, None, paid=True)
+    await _solve_and_score(scorer, "solver", drawn.problem, known, samples, None, paid=True)
 
 
 async def _solve_and_score(
-    task: Task,
     scorer: TextScorer,
     role: str,
     text: str,
