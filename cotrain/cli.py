@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         by_itself = "--dry-run" in argv and argv[0] in RUNS  # prints its settings
         if "--json" not in argv or by_itself or argv[0] not in AS_JSON:
             return command(argv[1:])
-        from cotrain.commands.common import print_result
+        from cotrain.commands.as_json import print_result
 
         return print_result(command, argv[1:])
     except CotrainError as error:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import add_count, text_of_file
 from cotrain.core.threads import choose_threads
-from cotrain.core.verbosity import RESULTS, print_progress, shows_all
+from cotrain.core.verbosity import print_progress, shows_all
 
 ANSWER_FLAGS = ("answer", "steps_as", "prompt", "verdict", "verifier_prompt")
 say = print_progress  # what a command is busy with
@@ -207,14 +203,3 @@ def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool
 def prompt_of(path: str | None, flag: str = "--prompt") -> str | None:
     """The template that ``--prompt`` or another flag names."""
     return None if path is None else text_of_file(path, flag)
-
-
-def print_result(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
-    """``--json`` of commands that work for long: print what one gave to ``tell_result``, and what it says on the way to
-    stderr; returns its exit code."""
-    RESULTS.clear()
-    with redirect_stdout(sys.stderr):
-        code = command(words)
-    for value in RESULTS:
-        print(json.dumps(value, indent=2, ensure_ascii=False))
-    return code

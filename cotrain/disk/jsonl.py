@@ -118,7 +118,7 @@ def check_json(value: Any, where: str, *, finite: bool = True) -> None:
         raise StateError(f"{where}: {value} is not a JSON number")
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def try_read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; {} where there is none, or it cannot be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

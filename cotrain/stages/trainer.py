@@ -34,7 +34,7 @@ from cotrain.core.types import take_fields
 from cotrain.core.verbosity import PACE_SECONDS
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
-from cotrain.disk.jsonl import JsonlWriter, read_object, truncate_after
+from cotrain.disk.jsonl import JsonlWriter, truncate_after, try_read_object
 from cotrain.disk.lock import RunLock
 from cotrain.disk.run_files import RESULT
 from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolate_documents
@@ -289,12 +289,12 @@ def _catch_signals() -> Iterator[threading.Event]:
 
 def read_result(directory: str | Path) -> dict[str, Any]:
     """What a finished ``pretrain`` or ``sft`` wrote beside its model; empty where there is nothing to be read."""
-    return read_object(Path(directory) / RESULT)
+    return try_read_object(Path(directory) / RESULT)
 
 
 def begin_time(out: str | Path) -> str | None:
     """When the training in a directory was begun, where that is of its settings."""
-    about = read_object(Path(out) / SETTINGS).get("about")
+    about = try_read_object(Path(out) / SETTINGS).get("about")
     begun = about.get("begun") if isinstance(about, dict) else None
     return begun if isinstance(begun, str) else None
 

@@ -1,0 +1,20 @@
+"""``--json`` of commands that work for long: what they say on the way goes to stderr, and their result to stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+
+from cotrain.core.verbosity import RESULTS
+
+
+def print_result(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+    """Run a command, and print what it gave to ``tell_result``; returns its exit code."""
+    RESULTS.clear()
+    with redirect_stdout(sys.stderr):
+        code = command(words)
+    for value in RESULTS:
+        print(json.dumps(value, indent=2, ensure_ascii=False))
+    return code
