@@ -102,7 +102,7 @@ def plain_signs(text: str) -> str:
     if text.isascii():
         return text
     text = _OVERLINED.sub(_write_overline, unicodedata.normalize("NFC", text))
-    text = _HALVES.sub(_write_fraction, text)
+    text = _HALVES.sub(lambda half: unicodedata.normalize("NFKC", f"\\frac{{{half[1]}}}{{{half[2]}}}"), text)
     text = _ROOT.sub(_write_root, text)
     for mark, (signs, plain) in _SCRIPTS.items():
         text = re.sub(f"([{signs}]+)", f"{mark}{{\\1}}", text).translate(plain)
@@ -113,11 +113,6 @@ def _write_overline(found: re.Match[str]) -> str:
     """From the first to the last digit with a line or dot above: 0.1̇42857̇ repeats 142857."""
     marked = max(found[0].rfind(mark) for mark in "\u0304\u0305\u0307") + 1
     return f"\\overline{{{found[0][:marked].translate(_MARKS)}}}{found[0][marked:]}"
-
-
-def _write_fraction(found: re.Match[str]) -> str:
-    top, bottom = found[1].translate(_SCRIPTS["^"][1]), found[2].translate(_SCRIPTS["_"][1])
-    return f"\\frac{{{top}}}{{{bottom}}}"
 
 
 def _write_root(found: re.Match[str]) -> str:

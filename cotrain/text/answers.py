@@ -98,9 +98,7 @@ _FORMULA = re.compile(r"[\\^]|\d[A-Za-z]\b|\s[+*/]\s")
 _GROUP = re.compile(r"\\?[(\[{][^()\[\]{}\n,]+,[^()\[\]{}\n]+[)\]}]")  # a point, an interval, a set
 _AND = r"\s*(?:(?:,|;|and|or|maybe|perhaps|possibly|probably|&|∪|\\cup|\\text\{ ?(?:and|or) ?\})\s*)+"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*(\{)|(?![a-zA-Z])\s*([-+]?(?:\d[\d,]*(?:\.\d+)?|[a-zA-Z](?![a-zA-Z]))))")
-_JOINT = re.compile(  # between two boxes
-    r"[\s$]*+(?:\\text\s*+\{\s*+)?(?:[,;/|&]\s*+(?:or|and)?|or|and)[\s},$]*+"
-)
+_JOINT = re.compile(r"[\s$]*+(?:\\text\s*+\{\s*+)?(?:[,;/|&]\s*+(?:or|and)?|or|and)[\s},$]*+")  # two boxes
 _SENTENCE_END = re.compile(
     r"(?<=[^.\d])(?<!\bMrs)(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bMt)\.(?:\s|$)|(?<=[.\d])\.\s|\*\*|__"
 )
@@ -306,10 +304,9 @@ def last_boxed(text: str) -> str | None:
     last ``\boxed``. ``\fbox`` is another name of it."""
     if (first := _BOX.search(text)) is None:
         return None
-    starts = {box.end() - 1: box.start() for box in _BOX.finditer(text, first.start()) if box[1]}
-    open_braces: list[int] = []
-    ends: dict[int, int] = {}
-    at = first.start()
+    boxes = list(_BOX.finditer(text, first.start()))
+    starts = {box.end() - 1: box.start() for box in boxes if box[1]}
+    open_braces, ends, at = list[int](), dict[int, int](), first.start()
     while at < len(text):
         char = text[at]
         if char == "\\":
@@ -322,17 +319,13 @@ def last_boxed(text: str) -> str | None:
                 ends[start] = at
         at += 1
     if not ends:
-        bare = [box[2] for box in _BOX.finditer(text, first.start()) if box[2]]
-        return bare[-1] if bare else None
-    last, *before = sorted(ends, reverse=True)
-    inside = [text[last + 1 : ends[last]]]
-    for start in before:
-        if ends[start] > starts[last] or not _JOINT.fullmatch(text, ends[start] + 1, starts[last]):
+        return next((box[2] for box in reversed(boxes) if box[2]), None)
+    joined = [max(ends)]
+    for start in sorted(ends, reverse=True)[1:]:
+        if ends[start] > starts[joined[0]] or not _JOINT.fullmatch(text, ends[start] + 1, starts[joined[0]]):
             break
-        if (one := text[start + 1 : ends[start]]) not in inside:
-            inside.insert(0, one)
-        last = start
-    return ", ".join(inside)
+        joined.insert(0, start)
+    return ", ".join(dict.fromkeys(text[start + 1 : ends[start]] for start in joined))
 
 
 READERS: Mapping[str, Callable[[str], str | None]] = {
