@@ -2,8 +2,9 @@
 
     python benchmarks/study_curve.py errors docs/results/judge-errors/study.json \
       docs/results/judge-errors/longer/study.json --out docs/results/judge-errors/required.svg
-    python benchmarks/study_curve.py labels 4=docs/results/labels-few/study.json \
-      4=docs/results/labels-few-own/study.json 16=docs/results/labels-sixteen/study.json --out labels.svg
+    python benchmarks/study_curve.py labels docs/results/labels-near/study.json 4=docs/results/labels-few/study.json \
+      4=docs/results/labels-few-own/study.json 16=docs/results/labels-sixteen/study.json \
+      --out docs/results/labels-near/labels.svg
 
 "errors": arms are "truth" and "wrong N", N in per cent, and a line is a part of a study. "labels": parts are numbers of
 labels, and a line is an arm that ``ARMS`` names; a study of a single part stands at the number before its path. Bars

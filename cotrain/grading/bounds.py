@@ -18,11 +18,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpmath import iv, make_mpf
-from sympy import Eq, Expr, Pow, Symbol
+from sympy import Basic, Eq, Expr, Pow, Symbol
 from sympy.core.function import UndefinedFunction
+from sympy.functions.elementary.trigonometric import TrigonometricFunction
 
 PRECISION = 80  # bits
 APART = 1e-4  # answers that are nearer to one another are left to math-verify, which rounds decimals to six places
+ROUNDED = 0.01  # of two numbers in an equation, that they may differ by
 MOST = 1e12  # |log2| of a number that still has an interval
 EXACT = 1000  # the largest argument of a factorial that is computed exactly
 SCALES = (1.0, 7.0)  # symbols stand near these
@@ -36,7 +38,16 @@ def certainly_different(golds: Sequence[Any], answers: Sequence[Any]) -> bool:
     return all(_are_apart(gold, answer) for gold in golds for answer in answers)
 
 
-def _are_apart(gold: Any, answer: Any) -> bool:
+def states_falsehood(answer: Any) -> bool:
+    """Whether an equation in an answer, as ``parse`` returns it, has numbers on both sides of which one is certainly
+    not the other, be it rounded: 3 = 4. Sines may be of degrees, and state nothing."""
+    return isinstance(answer, Basic) and any(
+        not one.free_symbols and not one.has(TrigonometricFunction) and _are_apart(one.lhs, one.rhs, ROUNDED)
+        for one in answer.atoms(Eq)
+    )
+
+
+def _are_apart(gold: Any, answer: Any, part: float = 0.0) -> bool:
     if isinstance(answer, Eq) and not isinstance(gold, Eq):  # as math-verify takes them: "x = 3" is 3
         answer = answer.rhs
     elif isinstance(gold, Eq) and isinstance(gold.lhs, Symbol) and not isinstance(answer, Eq):
@@ -54,8 +65,10 @@ def _are_apart(gold: Any, answer: Any) -> bool:
             reading = _IntervalReader(scale)
             a = reading.interval_of(gold)
             b = None if a is None else reading.interval_of(answer)
-            if a is not None and b is not None and (a.a - b.b > APART or b.a - a.b > APART):
-                return True
+            if a is not None and b is not None:
+                near = APART + part * (abs(a).b + abs(b).b)
+                if a.a - b.b > near or b.a - a.b > near:
+                    return True
             if not reading.symbols:
                 return False
     except (ArithmeticError, RecursionError, TypeError, ValueError):  # no interval: mpmath's word for it

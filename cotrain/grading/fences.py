@@ -105,7 +105,10 @@ def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int
         fence, width = opening["fence"] or opening["late"], len(opening["indent"]) + len(opening["marker"] or "")
         near = closing[(at := bisect_left(closing, position)) : at + NEAR]
         endings = (i for i in near if _closes_fence(lines[i], fence, width))
-        ends = [*islice(endings, ENDINGS), *talking[(at := bisect_left(talking, position)) : at + 1]] or [len(lines)]
+        ends = list(islice(endings, ENDINGS))
+        if len(ends) < ENDINGS:  # so that what is tried is not all of the text, time and again
+            ends += talking[(at := bisect_left(talking, position)) : at + 1]
+        ends = ends or [len(lines)]
         tried = (_remove_indent(lines[position:end], width) for end in ends)
         end, block = next(
             ((end, block) for end, block in zip(ends, tried, strict=True) if block.strip() and is_python(block)),

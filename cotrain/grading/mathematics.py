@@ -87,7 +87,9 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
             return None, "gold not readable"
         try:
             answers = parse_answer(answer)
-            if not answers or bounds.certainly_different(golds, answers):
+            if not answers or ("_" not in answer and any(map(bounds.states_falsehood, answers))):  # 17_{10} = 10001_2
+                return False, None
+            if bounds.certainly_different(golds, answers):
                 return False, None
             return bool(
                 verify(list(golds), answers, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True)

@@ -91,7 +91,7 @@ _SCRIPTS = {
 }
 _ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
 _ROOT = re.compile(r"(?:(?:^|(?<=[-+*/(,=\s]))([²³⁴⁵⁶⁷⁸⁹]))?([√∛∜])\s*(\d+(?:\.\d+)?)?")
-_HALVES = re.compile(r"([⁰¹²³⁴-⁹]+)[/⁄∕]([₀-₉]+)")  # ¹⁄₂
+_HALVES = re.compile(r"(?<![⁰¹²³⁴-⁹])([⁰¹²³⁴-⁹]+)[/⁄∕]([₀-₉]+)")  # ¹⁄₂
 _OVERLINED = re.compile(r"\d[\u0304\u0305\u0307](?:\d[\u0304\u0305\u0307]?)*")
 _MARKS = str.maketrans("", "", "\u0304\u0305\u0307")
 
@@ -102,7 +102,7 @@ def plain_signs(text: str) -> str:
     if text.isascii():
         return text
     text = _OVERLINED.sub(_write_overline, unicodedata.normalize("NFC", text))
-    text = _HALVES.sub(_write_fraction, text)
+    text = _HALVES.sub(lambda half: unicodedata.normalize("NFKC", f"\\frac{{{half[1]}}}{{{half[2]}}}"), text)
     text = _ROOT.sub(_write_root, text)
     for mark, (signs, plain) in _SCRIPTS.items():
         text = re.sub(f"([{signs}]+)", f"{mark}{{\\1}}", text).translate(plain)
@@ -113,11 +113,6 @@ def _write_overline(found: re.Match[str]) -> str:
     """From the first to the last digit with a line or dot above: 0.1̇42857̇ repeats 142857."""
     marked = max(found[0].rfind(mark) for mark in "\u0304\u0305\u0307") + 1
     return f"\\overline{{{found[0][:marked].translate(_MARKS)}}}{found[0][marked:]}"
-
-
-def _write_fraction(found: re.Match[str]) -> str:
-    top, bottom = found[1].translate(_SCRIPTS["^"][1]), found[2].translate(_SCRIPTS["_"][1])
-    return f"\\frac{{{top}}}{{{bottom}}}"
 
 
 def _write_root(found: re.Match[str]) -> str:
@@ -167,7 +162,8 @@ _POWER = re.compile(r"(?<![\^_{\\*])\*\*(?!\*)")
 _TIMES = re.compile(r"(?<![\^_{\\*])\*(?![*}])")
 _RELATIONS = (("<=", "\\le "), (">=", "\\ge "), ("+/-", "\\pm "), ("+-", "\\pm "), ("->", "\\to "))
 _BY_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
-_IMAGINARY = re.compile(r"(?<=\d)\s*\*\s*(?=i(?![a-zA-Z]))")  # 3*i, which math-verify knows as 3i
+_IMAGINARY = re.compile(r"(?<=\d)\s*(?:\*\s*)?(?=i(?![a-zA-Z]))")  # 3*i and 3 i, which math-verify knows as 3i
+_PRIMED = re.compile(r"(?<![a-zA-Z])([a-zA-Z])('{1,3})(?![a-zA-Z'])")  # y', of which math-verify drops the mark
 _UNEQUAL = re.compile(r"(?<!\d)!=")  # 5!=120
 _UNION = re.compile(r"([\])])\s*(?:U|union)\s*(?=[\[(])")
 _CALL = re.compile(r"\\?(?<![a-zA-Z])(sqrt(?:\[\d+\])?|exp|abs|floor|ceil)\s*[({]|(\^)\s*\(")
@@ -186,7 +182,7 @@ def _write_commands(text: str) -> str:
     for plain, tex in _RELATIONS:
         text = text.replace(plain, tex)
     text = _UNEQUAL.sub(r"\\ne ", text)
-    text = _IMAGINARY.sub("", text)
+    text = _PRIMED.sub(lambda found: found[1] + "^{" + "\\prime" * len(found[2]) + "}", _IMAGINARY.sub("", text))
     return _write_calls(_UNION.sub(r"\1 \\cup ", _TIMES.sub(r"\\cdot ", _POWER.sub("^", text))))
 
 
@@ -234,7 +230,7 @@ _IN_BRACES = re.compile(r"(?<!\\)\{([1-9]\d{0,2}(?:,\d{3})+)\}")
 _ARGUMENT = r"(?:\\[a-zA-Z]+(?![a-zA-Z\[{])|[a-zA-Z\d])"
 _NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 _BARE = (
-    (re.compile(r"(?:\{|^)\s*([^{}\\]+)\\choose(?![a-zA-Z])\s*([^{}\\]+)(?:\}|$)"), r"\\binom{\1}{\2}"),
+    (re.compile(r"(?:\{|^)([^{}\\]++)\\choose(?![a-zA-Z])([^{}\\]++)(?:\}|$)"), r"\\binom{\1}{\2}"),
     (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*({_ARGUMENT})"), r"\\\1{\2}{\3}"),
     (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*(?=\{{)"), r"\\\1{\2}"),
     (re.compile(rf"\\(frac|binom)\s*({_NESTED})\s*({_ARGUMENT})"), r"\\\1\2{\3}"),
@@ -265,13 +261,14 @@ def _write_arguments(text: str) -> str:
 
 _PLAIN = re.compile(r"[-+$]{0,2}\d+(?:\.\d+)?((?: [a-z]{2,})*)")
 _SENTENCE = re.compile(r"(?!(?:a?r?c?(?:sin|cos|tan)|cot|log|exp|sqrt) )[a-zA-Z]{3,}(?: [a-zA-Z]{3,})+")
+_RANGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(?:--?|to)\s*(\d{1,9}(?:\.\d{1,9})?)")
 _DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})|(\d{1,2})([-/.])(\d{1,2})\6(\d{4})")
-_NO_UNITS = _COMMANDS.keys() | {"am", "pm"}
-_CLOCK = re.compile(  # 7:30 p.m., 7 PM, 7:30:05 am, 7:05
-    r"(\d{1,2})((?::[0-5]\d){0,2})\s*(?:\\(?:text|mathrm)\s*\{\s*)?([aApP])\.?\s?[mM]\.?\s*\}?|(\d{1,2})(:0\d)"
+_REMAINDER = re.compile(r"(\d{1,9})\s*(?:\\text\s*\{\s*)?(?:R|r|remainder)\s*\}?\s*(\d{1,9})")
+_CLOCK = re.compile(  # 7:30 p.m., 7 PM, 7:30:05 am, 7:05, 19:30
+    r"(\d{1,2})(?::([0-5]\d)(?::([0-5]\d))?)?\s*+(?:\\(?:text|mathrm)\s*\{\s*)?(?:([aApP])\.?\s?[mM]\.?)?\s*\}?"
 )
-_SIDE = r"(?:\\[a-zA-Z]+|[^:,;=\\a-zA-Z]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+"
-_RATIO = re.compile(rf"{_SIDE}(?::{_SIDE}){{2,}}")
+_SIDE = r"((?:\\[a-zA-Z]+|[^:,;=\\a-zA-Z]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+)"
+_RATIO = re.compile(rf"{_SIDE}((?::{_SIDE}){{2,}})")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\s*)?(?:\{\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\s*\}{0,2}(?![a-zA-Z])")
 _BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,3}\d{3})+)(?! {0,3}\d)")
 _DECIMALS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?!\d)")
@@ -321,12 +318,12 @@ def _spread_commas(text: str) -> str:
 def write_tex(text: str) -> str:
     """The same answer in TeX with one reading; see the module. Words and what is not known stay as they are."""
     text = plain_signs(text)
-    if (plain := _PLAIN.fullmatch(text)) and _NO_UNITS.isdisjoint(plain[1].split()):
+    if (plain := _PLAIN.fullmatch(text)) and _COMMANDS.keys().isdisjoint(plain[1].split()):
         return text
     if _SENTENCE.fullmatch(text):
         return text
-    if parts := _parts_of(text):
-        return f"({', '.join(parts)})"
+    if (ratio := _RATIO.fullmatch(text)) and not parts_of(text):
+        text = "(" + ", ".join(f"\\frac{{{part}}}{{{ratio[1]}}}" for part in ratio[2][1:].split(":")) + ")"
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\cfrac", "\\frac")
     text = _LISTED.sub(", ", _LAYOUT.sub("", text)).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
     text = text.replace("\\varnothing", "\\emptyset").replace("\\langle", "(").replace("\\rangle", ")")
@@ -340,15 +337,17 @@ def write_tex(text: str) -> str:
     return ", ".join(sorted(map(str.strip, text.split(",")), key=str.casefold)) if _ASSIGNED.fullmatch(text) else text
 
 
-def _parts_of(text: str) -> list[str]:
-    """The parts of a date, a time of day or a ratio of three and more, which are no sums or quotients; else none."""
-    if date := _DATE.fullmatch(text):
-        return [str(int(part)) for part in date.groups() if part and part.isdecimal()]
-    if (clock := _CLOCK.fullmatch(text)) and int(clock[1] or 1) <= 12:
-        hour, rest = int(clock[1] or clock[4]), (clock[2] or clock[5] or ":0").split(":")[1:]
-        hour = hour % 12 + 12 * (clock[3] in ("p", "P")) if clock[3] else hour
-        return [str(hour), *(str(int(part)) for part in rest)]
-    return [part.strip() for part in text.split(":")] if _RATIO.fullmatch(text) else []
+def parts_of(tex: str) -> frozenset[tuple[Fraction, ...]]:
+    """What a date, a range, a time of day or a number with a remainder may be, part by part; empty for all else. As
+    sums and quotients, others would equal them: 10-20 and 20-30. A time without a.m. or p.m. may be either."""
+    if (clock := _CLOCK.fullmatch(tex)) and (clock[2] or clock[4]):
+        hour, half = int(clock[1]), (clock[4] or "").casefold()
+        hours = {hour % 12 + 12 * (half == "p")} if half else {hour, (hour + 12) % 24} if hour <= 12 else {hour}
+        return frozenset((Fraction(one), Fraction(clock[2] or 0), Fraction(clock[3] or 0)) for one in hours)
+    found = _RANGE.fullmatch(tex) or _DATE.fullmatch(tex) or _REMAINDER.fullmatch(tex)
+    parts = tuple(Fraction(part) for part in found.groups() if part and part[0].isdigit()) if found else ()
+    decreases = found is not None and found.re is _RANGE and parts[0] >= parts[1]  # 20-10
+    return frozenset() if not parts or decreases else frozenset((parts,))
 
 
 def _write_numbers(text: str) -> str:

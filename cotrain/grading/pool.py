@@ -29,7 +29,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.grading.cells import Kind
 from cotrain.grading.grade_process import DIED, MATHEMATICS, Worker
-from cotrain.grading.notation import has_adjacent_numbers, plain_signs, write_tex
+from cotrain.grading.notation import has_adjacent_numbers, parts_of, plain_signs, write_tex
 from cotrain.grading.quantities import PERCENT, Quantity, is_base, parse_quantity, unit_ratio
 from cotrain.grading.sizes import too_large
 from cotrain.text.answers import final_answer, last_boxed, without_alignment
@@ -252,8 +252,15 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         if ratio is None:
             return Grade(value=False)
         by = ratio
-    if by == 1 and (span := _span_of(right.tex)) and (other := _span_of(answer_read.tex)):
-        return Grade(value=span == other)
+    parts, answer_parts = parts_of(right.tex), parts_of(answer_read.tex)
+    if parts and answer_parts:
+        return Grade(value=any(tuple(part * by for part in one) in parts for one in answer_parts))
+    alone = right.tex if parts else answer_read.tex
+    if (parts or answer_parts) and (":0" in alone or not alone.replace(":", "").isdigit()):  # 7:30 may be a ratio
+        return Grade(value=False)
+    kinds = [found[1] for side in (right, answer_read) if (found := _MEMBERS.fullmatch(side.tex))]
+    if kinds in (["(", "\\{"], ["\\{", "("]):
+        return Grade(value=False)  # a set is no point
     if right.value is not None and answer_read.value is not None:
         value, answer_value = right.value, answer_read.value if by == 1 else Fraction(answer_read.value) * by
         if value == answer_value and (not -1 < value < 1 or not value or percent[0] == percent[1]):
@@ -271,12 +278,6 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         return right.tex, answer_read.tex
     amount = answer_read.tex.rpartition("=")[2]  # of v = 36 km/h
     return right.tex, f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({amount})"
-
-
-def _span_of(tex: str) -> list[Decimal]:
-    """The ends of a range, or hours and minutes: 10-20 and 20-30 have one difference, 1:15 and 2:30 one quotient."""
-    found = _SPAN.fullmatch(tex)
-    return [Decimal(part) for part in found.groups() if part] if found else []
 
 
 def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
@@ -307,9 +308,7 @@ def read_answer(text: str) -> Quantity:
 def _unwrap_answer(text: str) -> str:
     r"""An answer without what stands around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
     ``\approx``, a full stop."""
-    text = text.strip()
-    text = text.replace("\\boxed", "") if _TWO_BOXES.search(text) else last_boxed(text) or text
-    text = without_alignment(text).strip()
+    text = without_alignment(last_boxed(text) or text).strip()
     for _ in range(LAYERS):
         before = text
         if not text.endswith(".."):
@@ -340,8 +339,7 @@ _AROUND = (
 )
 _ENDINGS = frozenset(right[-1] for _, right in _AROUND)
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*--?\s*(\d+(?:\.\d+)?)|(\d\d?):([0-5]\d)")
-_TWO_BOXES = re.compile(r"\}[\s$]*(?:\\text\s*\{\s*)?(?:[,;]|or\b|and\b)[\s},$]*\\boxed")
+_MEMBERS = re.compile(r"(\(|\\\{)[^(),]+,[^()]+(?:\)|\\\})")
 _ATTACHED = re.compile(r"([-+]?\d+(?:\.\d+)?)([a-zA-Z])")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
@@ -358,8 +356,9 @@ _CHOICE, _CHOSEN = (
     re.compile(r"[A-J]"),
     re.compile(r"(?:\\(?:text\w*|mathbf|mathrm)\s*\{\s*)?\(?([A-J])(?:\)|[.:](?=[\s}]))\s*\}?\s*\S"),
 )
-_OTHER_CHOICE = re.compile(  # in what follows a choice: "or C", "(C)", "C. five"
-    r"\A[\s)}]*(?:or|and|[,/&])\s+[A-J]\b|(?:\A|(?<=[\s{]))(?:\([A-J]\)|[A-J](?:\)|[.:](?=[\s}]|\Z)))"
+_OTHER_CHOICE = re.compile(  # in what follows a choice: "or C", "(C)", "C. five", and not the article of "A cat"
+    r"\A(?![\s).]*[A-J]\s+\w)(?:\W++|(?:or|and|but|also|maybe|else|option|choice|text\w*)\b)*+[A-HJ](?!\w)"
+    r"|(?<![\w(])(?:\([A-J]\)|[A-J](?:\)|[.:](?=[\s}]|\Z)))"
 )
 _MARKS = re.compile(r"(?<=[^\W\d_])[.'-](?=[^\W\d_]|\s|$)")  # within words
 _SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")

@@ -86,15 +86,16 @@ and more left each whole full old long wide tall high altogether remaining only 
 _ANYTHING = frozenset(_ANYTHING_WORDS.split())
 # Words behind a number that change its value, or make it a sentence.
 _VALUE_WORDS = """half halves third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth twentieth hundredth
-thousandth millionth billionth mille repeating recurring zero squared cubed doubled tripled halved negative inverse
-reciprocal choose percent than mod or not sin cos tan log exp sqrt factorial plus minus over times divided multiplied
-is are if for when where to pi answer least most wrong incorrect unless"""
-_NO_UNITS = frozenset(_VALUE_WORDS.split())
+thousandth millionth billionth mille repeating recurring squared cubed doubled tripled quadrupled halved double twice
+negative inverse reciprocal choose percent than mod modulo or not but maybe perhaps could else sin cos tan log exp sqrt
+root factorial plus minus over divided multiplied is are if for when where to pi answer least most wrong incorrect
+unless twenty thirty forty fifty sixty seventy eighty ninety"""
 _SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
-_DIGIT_WORDS = (
-    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"""
-)
+_SCALES |= {"quadrillion": 15, "quintillion": 18}
+_DIGIT_WORDS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+seventeen eighteen nineteen"""
 _BASES = {word: str(base) for base, word in enumerate(_DIGIT_WORDS.split())}
+_NO_UNITS = frozenset(_VALUE_WORDS.split()) | _SCALES.keys() | _BASES.keys()
 _TOKEN = re.compile(r"\^\s*\{?\s*(-?\d)\s*\}?|([a-zA-Z$€£¥₹¢]+)|(/)|([.,()·*\s]|\\cdot)")
 
 

@@ -86,10 +86,10 @@ def study_costs(study: Mapping[str, Any]) -> TextTable:
         [
             name,
             arm,
-            f"{part['rates'][arm]:g}" if arm in part["rates"] else "the recipe's",
+            f"{part['rates'][arm]:g}" if arm in part["rates"] else "–",
             *(amount_text(spent[axis], axis) for axis in UNITS),
         ]
         for name, part in study["parts"].items()
         for arm, spent in part["costs"].items()
     ]
-    return ["part", "arm", "learning rate", *UNITS.values()], rows
+    return ["part", "arm", "learning rate chosen", *UNITS.values()], rows

@@ -98,6 +98,7 @@ _FORMULA = re.compile(r"[\\^]|\d[A-Za-z]\b|\s[+*/]\s")
 _GROUP = re.compile(r"\\?[(\[{][^()\[\]{}\n,]+,[^()\[\]{}\n]+[)\]}]")  # a point, an interval, a set
 _AND = r"\s*(?:(?:,|;|and|or|maybe|perhaps|possibly|probably|&|∪|\\cup|\\text\{ ?(?:and|or) ?\})\s*)+"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*(\{)|(?![a-zA-Z])\s*([-+]?(?:\d[\d,]*(?:\.\d+)?|[a-zA-Z](?![a-zA-Z]))))")
+_JOINT = re.compile(r"[\s$]*+(?:\\text\s*+\{\s*+)?(?:[,;/|&]\s*+(?:or|and)?|or|and)[\s},$]*+")  # two boxes
 _SENTENCE_END = re.compile(
     r"(?<=[^.\d])(?<!\bMrs)(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bMt)\.(?:\s|$)|(?<=[.\d])\.\s|\*\*|__"
 )
@@ -298,14 +299,14 @@ def final_answer(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The inside of the ``\boxed{…}`` that begins last among those whose braces balance and that are not blank; where
-    there is none, the number or letter behind the last ``\boxed``. ``\fbox`` is another name of it."""
+    r"""The inside of the ``\boxed{…}`` that begins last among those whose braces balance and that are not blank, behind
+    those that it is joined to by "and", "or" or a comma: "1, 2". Where there is none, the number or letter behind the
+    last ``\boxed``. ``\fbox`` is another name of it."""
     if (first := _BOX.search(text)) is None:
         return None
-    boxes = {box.end() - 1 for box in _BOX.finditer(text, first.start()) if box[1]}
-    open_braces: list[int] = []
-    best: tuple[int, int] | None = None
-    at = first.start()
+    boxes = list(_BOX.finditer(text, first.start()))
+    starts = {box.end() - 1: box.start() for box in boxes if box[1]}
+    open_braces, ends, at = list[int](), dict[int, int](), first.start()
     while at < len(text):
         char = text[at]
         if char == "\\":
@@ -314,18 +315,17 @@ def last_boxed(text: str) -> str | None:
             open_braces.append(at)
         elif char == "}" and open_braces:
             start = open_braces.pop()
-            if (
-                start in boxes
-                and (best is None or start > best[0])
-                and not text[start + 1 : at].isspace()
-                and at > start + 1
-            ):
-                best = (start, at)
+            if start in starts and text[start + 1 : at].strip():
+                ends[start] = at
         at += 1
-    if best is not None:
-        return text[best[0] + 1 : best[1]]
-    bare = [box[2] for box in _BOX.finditer(text, first.start()) if box[2]]
-    return bare[-1] if bare else None
+    if not ends:
+        return next((box[2] for box in reversed(boxes) if box[2]), None)
+    joined = [max(ends)]
+    for start in sorted(ends, reverse=True)[1:]:
+        if ends[start] > starts[joined[0]] or not _JOINT.fullmatch(text, ends[start] + 1, starts[joined[0]]):
+            break
+        joined.insert(0, start)
+    return ", ".join(dict.fromkeys(text[start + 1 : ends[start]] for start in joined))
 
 
 READERS: Mapping[str, Callable[[str], str | None]] = {

@@ -119,7 +119,7 @@ def test_what_is_python_and_what_it_defines():
 )
 def test_degenerate_answers_are_read_in_a_moment(piece):
     start = time.process_time()
-    program_of(piece * (100_000 // len(piece)), "add")
+    program_of(piece * (100_000 // len(piece)) + "``` words behind it\n", "add")
     assert time.process_time() - start < 10.0
 
 
