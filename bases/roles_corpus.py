@@ -20,8 +20,7 @@ from dataclasses import replace
 
 from bases.words_corpus import Start, draw_training_problem, flip_probability, review_text
 from cotrain.core.address import rng_of
-from cotrain.methods.mars.bins import first_fit_decreasing
-from cotrain.methods.mars.recipe import NOTHING
+from cotrain.methods.mars.recipe import NOTHING, first_fit_decreasing
 from cotrain.tasks.words import search_corpus
 from cotrain.tasks.words.corpus import _as_conversation, final_verdict, reviewed_solution
 from cotrain.tasks.words.corrupt import Attempt, Habits, with_habits

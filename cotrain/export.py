@@ -22,7 +22,7 @@ from cotrain.config.names import policy_named
 from cotrain.config.policies import Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.core.state import take_fields
+from cotrain.core.types import take_fields
 from cotrain.disk import transaction
 from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.parts import split_part_name
@@ -217,19 +217,16 @@ def _attack_section(run: RunDirectory, roles: list[str]) -> list[str]:
         "| family | false-positive rate | n |",
         "|---|---|---|",
         *(
-            f"| {name} | {_estimate_text(_known_estimate(row['false_positive_rate']))} | "
-            f"{row['asked'] - row['refused']} |"
+            f"| {name} | {_estimate_text(row['false_positive_rate'])} | {row['asked'] - row['refused']} |"
             for name, row in rows
         ),
     ]
 
 
-def _known_estimate(estimate: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return None if estimate["value"] is None else estimate
-
-
 def _estimate_text(estimate: Mapping[str, Any] | None) -> str:
-    return "–" if estimate is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+    if estimate is None or estimate["value"] is None:
+        return "–"
+    return f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
 
 
 def _alarm_text(alarm: Any) -> str:

@@ -13,10 +13,10 @@ they speak through, and tells that engine when weights have changed. The trainer
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cotrain.backend.handles import PolicyHandle, PolicySpec
-from cotrain.backend.process_stats import ProcessStats
 from cotrain.core.types import Trace
 from cotrain.engine.contract import Engine
 from cotrain.learn.losses import Bounds
@@ -69,3 +69,47 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Let go of processes and connections, in the loop in which they were asked. Nothing is asked any more."""
         ...
+
+
+PROCESS = "process"  # begins the keys of all that is told of processes
+
+
+@dataclass(slots=True, kw_only=True)
+class ProcessStats:
+    """Time, tokens and bytes of one process, or of those that came in its place, since the run began; results do not
+    depend on them."""
+
+    policies: tuple[str, ...]  # that it holds
+    busy: float = 0.0  # seconds in which something was asked of it: an engine played, learners computed
+    tokens: float | None = None  # that it sampled; None where that is not its work
+    published_bytes: int = 0  # that it handed out, or took
+    publish_seconds: float = 0.0  # in which new weights were on their way from learners to engine
+
+
+def process_metrics(
+    before: Mapping[str, ProcessStats], after: Mapping[str, ProcessStats], seconds: float
+) -> dict[str, float | str]:
+    """What of a step is told, of each process: ``process/{process}/…``; see ``metrics/page.py: TIMINGS``.
+
+    Args:
+        before, after: by the names of the processes, at both ends of the step.
+        seconds: of the step.
+    """
+    metrics: dict[str, float | str] = {}
+    for name, now in after.items():
+        was = before.get(name, ProcessStats(policies=(), tokens=None if now.tokens is None else 0.0))
+        busy, publishing = now.busy - was.busy, now.publish_seconds - was.publish_seconds
+        prefix = f"{PROCESS}/{name}"
+        metrics[f"{prefix}/policies"] = " ".join(now.policies)
+        if now.tokens is not None and was.tokens is not None:
+            metrics[f"{prefix}/tokens_per_second"] = (now.tokens - was.tokens) / busy if busy > 0 else 0.0
+        metrics[f"{prefix}/published_bytes"] = now.published_bytes - was.published_bytes
+        metrics[f"{prefix}/publish_seconds"] = publishing
+        metrics[f"{prefix}/asleep_seconds"] = max(0.0, seconds - busy - publishing)
+    return metrics
+
+
+def short_name(what: str) -> str:
+    """How a process is called in figures, of how messages name it: "engine 1 of 2", "rank 0 of 2"."""
+    name = what.removeprefix("the ").replace("engine's process", "engine").replace("learners' process", "learners")
+    return name.replace("learners (rank", "rank").replace("(replica ", "").removesuffix(")")

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cotrain.backend.contract import ProcessStats
 from cotrain.backend.engine_host import HostResult, to_host_request
 from cotrain.backend.hosted_policies import Process
-from cotrain.backend.process_stats import ProcessStats
 from cotrain.core.address import Address
 from cotrain.core.errors import EngineLost, ProcessLost, UnknownName
 from cotrain.core.types import Completion

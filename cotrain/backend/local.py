@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from cotrain.backend.contract import ProcessStats
 from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicyHandle, PolicySpec, ProgramHandle, route_policies
-from cotrain.backend.process_stats import ProcessStats
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Trace

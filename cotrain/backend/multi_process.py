@@ -26,13 +26,13 @@ from typing import Any, TypeVar
 
 import torch
 
+from cotrain.backend.contract import ProcessStats, short_name
 from cotrain.backend.handles import PolicyHandle, PolicySpec, route_policies
 from cotrain.backend.hosted_engines import EngineProcess, HostedEngines
 from cotrain.backend.hosted_policies import HostedPolicy, Launcher, LearnerHost, PolicyInfo, Process
 from cotrain.backend.local import PolicyFactory, cache_answers_by_policy
 from cotrain.backend.places import ENGINE as ENGINE
 from cotrain.backend.places import EnginePlacement, PlacementRule, embedded_alone, with_replicas
-from cotrain.backend.process_stats import ProcessStats, short_name
 from cotrain.backend.publishing import PublishCheck, check_publishing
 from cotrain.backend.ranks import RankGroup, RankGroupPolicy, rank_label
 from cotrain.core.errors import EngineLost, ProcessLost

@@ -19,7 +19,7 @@ from typing import Any
 from cotrain.backend import machines
 from cotrain.backend.cluster_file import Cluster, gpus_wanted
 from cotrain.backend.joining import check_address, check_here, check_token, take_token
-from cotrain.core.errors import ConfigError, ProcessLost
+from cotrain.core.errors import ConfigError, ProcessLost, first_line
 from cotrain.core.user_code import MODULE_PREFIX
 from cotrain.core.verbosity import shows_all
 
@@ -56,7 +56,7 @@ class RayProcess:
             return ray.get(reference, timeout=self._deadline)
         except RayTaskError as error:
             if isinstance(error.cause, RayError):  # an argument was lost on its way
-                raise ProcessLost(f"{self.what}: {_first_line(error.cause)} during {method}") from error
+                raise ProcessLost(f"{self.what}: {first_line(error.cause)} during {method}") from error
             raise error.cause from error
         except GetTimeoutError as error:
             self.kill()
@@ -65,7 +65,7 @@ class RayProcess:
             ) from error
         except RayError as error:
             self.kill()
-            raise ProcessLost(f"{self.what} is lost during {method}: {_first_line(error)}") from error
+            raise ProcessLost(f"{self.what} is lost during {method}: {first_line(error)}") from error
 
     def is_done(self, reference: Any, seconds: float) -> bool:
         """Is the answer of ``send`` there, or its error, within these seconds?"""
@@ -178,7 +178,7 @@ def inspect_remote_python(python: str, where: str, patience: float = PATIENCE) -
         python_info: machines.PythonInfo = ray.get(reference, timeout=patience)
     except RayError as error:  # GetTimeoutError is one
         raise ConfigError(
-            f"Ray {where}: no machine said within {patience:g} seconds what {python} has ({_first_line(error)}); see "
+            f"Ray {where}: no machine said within {patience:g} seconds what {python} has ({first_line(error)}); see "
             "`cotrain doctor --cluster`"
         ) from error
     return python_info
@@ -244,8 +244,4 @@ def _carry_user_code() -> None:
 def _error_text(error: BaseException) -> str:
     """Which versions differ stands below the first line."""
     text = str(error)
-    return " ".join(text.split()) if "Version mismatch" in text else _first_line(error)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return " ".join(text.split()) if "Version mismatch" in text else first_line(error)

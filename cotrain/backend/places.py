@@ -72,13 +72,13 @@ class VllmPlacement:
             places.append(replace(rest, what=f"the engine's process of {' and '.join(scoring)}"))
         return places
 
-    def group_by_weights(self, policies: PolicySpecs) -> list[tuple[str, ...]]:
+    def group_by_weights(self, policies: Mapping[str, Any]) -> list[tuple[str, ...]]:
         """Policies that speak, by the weights that they speak with."""
         names_by_weights: dict[tuple[Any, ...], list[str]] = {}
         for name, spec in policies.items():
             if spec.speaks:
                 alone = spec.lora is None and (spec.trained or spec.source_policy is not None)
-                weights = (name,) if alone else (None, spec.model, *_loading_values(spec))
+                weights = (name,) if alone else (None, spec.model, *spec.load_options.values(), spec.autocast)
                 names_by_weights.setdefault(weights, []).append(name)
         return [tuple(names) for names in names_by_weights.values()]
 
@@ -110,7 +110,3 @@ def refuse_heads(name: str, spec: Any) -> None:
             f"policy {name!r}: {spec.model!r} has attention heads of size {size}, and vLLM on a CPU runs multiples "
             f"of 16 from {LEAST_HEAD} on; take another model, or --engine embedded"
         )
-
-
-def _loading_values(spec: Any) -> tuple[Any, ...]:
-    return (*spec.load_options.values(), spec.autocast)

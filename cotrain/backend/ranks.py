@@ -35,11 +35,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from cotrain.backend.contract import ProcessStats
 from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicySpec
 from cotrain.backend.hosted_policies import Arrays, HostedPolicy, Launcher, LearnerHost, WatchedProcess
 from cotrain.backend.local import PolicyFactory
-from cotrain.backend.process_stats import ProcessStats
-from cotrain.core.errors import ConfigError, ProcessLost, RankShort
+from cotrain.core.errors import ConfigError, ProcessLost, RankShort, first_line
 from cotrain.disk.files import FileDigest
 from cotrain.disk.parts import TensorParts, is_finite, tensor_bytes, write_part
 from cotrain.learn.sharded import Sharded, ShardedLearner, ShardedScorer
@@ -143,8 +143,8 @@ class RankGroup:
                 if self._ranks[other].is_done(references[other], max(0.0, until - time.monotonic())):
                     with suppress(RuntimeError):  # it has lost the others too
                         self._ranks[other].wait(references[other], method)
-            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ProcessLost(f"{self.what}: rank {place} has lost the others during {method}: {first_line}") from error
+            why = first_line(error)
+            raise ProcessLost(f"{self.what}: rank {place} has lost the others during {method}: {why}") from error
 
 
 class RankGroupPolicy(HostedPolicy):

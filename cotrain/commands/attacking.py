@@ -10,7 +10,7 @@ from typing import Any
 
 from cotrain.commands.common import add_device_flag, add_threads_flag, device_of, set_threads
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_trust_flag, typed_flags, whole_number
+from cotrain.core.flags import Parser, add_count, add_trust_flag, typed_flags
 from cotrain.lab.attack import play, tables
 from cotrain.lab.attack import reviewed as on_rollouts
 from cotrain.lab.attack import seats as at_table
@@ -26,11 +26,9 @@ def attack(argv: Sequence[str]) -> int:
     """Measure how often a verifier believes wrong solutions that try to fool it."""
     parser = Parser(prog="cotrain attack", description=attack.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
-    parser.add_argument(
-        "--problems", type=whole_number(1), default=128, metavar="N", help="that are solved (default: 128)"
-    )
-    parser.add_argument("--each", type=whole_number(1), default=1, metavar="N", help="solutions a string (default: 1)")
-    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="other strings (default: 0)")
+    add_count(parser, "--problems", "that are solved (default: 128)", default=128)
+    add_count(parser, "--each", "solutions a string (default: 1)", default=1)
+    add_count(parser, "--seed", "other strings (default: 0)", least=0, default=0)
     parser.add_argument("--fixed", action="store_true", help="wrong solutions of the generator as it began")
     parser.add_argument("--start", action="store_true", help="the models as the run began; into attack-start.json")
     parser.add_argument("--out", metavar="DIR", help="where attack.json goes (default: the run; of a model evals/NAME)")
@@ -60,15 +58,11 @@ def xplay(argv: Sequence[str]) -> int:
     """Let generators and verifiers of different steps, and of different runs, play against each other."""
     parser = Parser(prog="cotrain xplay", description=xplay.__doc__)
     parser.add_argument("directories", metavar="DIR", nargs="+", help="a run, or several on the same problems")
-    parser.add_argument("--every", type=whole_number(1), default=25, metavar="N", help="steps between those that play")
-    parser.add_argument("--problems", type=whole_number(1), default=64, metavar="N", help="held-out ones (default: 64)")
-    parser.add_argument(
-        "--samples", type=whole_number(1), default=4, metavar="N", help="solutions of each (default: 4)"
-    )
+    add_count(parser, "--every", "steps between those that play", default=25)
+    add_count(parser, "--problems", "held-out ones (default: 64)", default=64)
+    add_count(parser, "--samples", "solutions of each (default: 4)", default=4)
     parser.add_argument("--on-rollouts", action="store_true", help="stored verifiers review the run's own rollouts")
-    parser.add_argument(
-        "--rollouts", type=whole_number(1), default=128, metavar="N", help="of each step, then (default: 128)"
-    )
+    add_count(parser, "--rollouts", "of each step, then (default: 128)", default=128)
     parser.add_argument(
         "--reference", nargs="+", default=[], metavar="MODEL", help="judges from outside, which review the same, then"
     )

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import text_of_file, whole_number
+from cotrain.core.flags import add_count, text_of_file
 from cotrain.core.threads import choose_threads
 from cotrain.core.verbosity import print_progress, shows_all
 
@@ -87,22 +87,18 @@ def add_backend_flags(parser: argparse._ActionsContainer) -> None:
         choices=("embedded", "vllm"),
         help="with --backend ray: who samples; vLLM runs in the Python that --cluster names (default: embedded)",
     )
-    parser.add_argument(
-        "--world",
-        type=whole_number(1),
-        metavar="N",
-        help="with --backend ray: ranks that hold the learners in shards (default: 1)",
-    )
+    add_count(parser, "--world", "with --backend ray: ranks that hold the learners in shards (default: 1)")
 
 
 def add_lag_flag(parser: argparse._ActionsContainer, default: int | None = 0) -> None:
     usual = "as the run was begun" if default is None else "0: first one, then the other"
-    parser.add_argument(
+    add_count(
+        parser,
         "--lag",
-        type=whole_number(0),
-        metavar="K",
+        f"step t + K is played beside the update of step t, by the weights before it (default: {usual})",
+        least=0,
         default=default,
-        help=f"step t + K is played beside the update of step t, by the weights before it (default: {usual})",
+        metavar="K",
     )
 
 
@@ -137,7 +133,7 @@ def backend_of(arguments: argparse.Namespace) -> Any:
 
 
 def add_threads_flag(parser: argparse._ActionsContainer, default: str = "OMP_NUM_THREADS, or all cores") -> None:
-    parser.add_argument("--threads", type=whole_number(1), metavar="N", help=f"CPU threads (default: {default})")
+    add_count(parser, "--threads", f"CPU threads (default: {default})")
 
 
 def add_answer_flags(

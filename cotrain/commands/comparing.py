@@ -18,7 +18,7 @@ from cotrain.commands.common import (
     quiet_libraries,
 )
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, real_number, whole_number
+from cotrain.core.flags import Parser, add_count, real_number, whole_number
 from cotrain.core.verbosity import print_progress, tell_result
 from cotrain.pages.compare_words import EQUAL
 
@@ -27,33 +27,19 @@ def compare(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain compare", description="Run several recipes with several seeds and compare them.")
     parser.add_argument("arms", nargs="+", metavar="RECIPE", help="name, or name:parameter=value,… for a variant")
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory, or a comparison to go on with")
-    parser.add_argument("--seeds", type=whole_number(1), default=5, metavar="N", help="runs of each arm")
-    parser.add_argument(
-        "--first-seed",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="seeds are N, N + 1, …; each has test problems of its own",
-    )
+    add_count(parser, "--seeds", "runs of each arm", default=5)
+    add_count(parser, "--first-seed", "seeds are N, N + 1, …; each has test problems of its own", least=0, default=0)
     size = parser.add_argument_group("length")
-    size.add_argument("--batches", type=whole_number(1), metavar="N", help="steps over which decays run (default: 60)")
+    add_count(size, "--batches", "steps over which decays run (default: 60)")
     size.add_argument("--equal", default="flops", metavar="COST", help=f"the cost that is equal: {', '.join(EQUAL)}")
     size.add_argument(
         "--budget", type=real_number(above=0), metavar="X", help="how much of it (default: what the dearest arm spends)"
     )
     rates = parser.add_argument_group("learning rates")
     rates.add_argument("--rates", metavar="R,R,R", help="a grid, from which each arm takes its best")
-    rates.add_argument(
-        "--rate-seeds", type=whole_number(1), default=1, metavar="N", help="runs of each arm at each rate"
-    )
+    add_count(rates, "--rate-seeds", "runs of each arm at each rate", default=1)
     rates.add_argument("--measure", default="", metavar="FIGURE", help="by which it is chosen (default: pass@1)")
-    parser.add_argument(
-        "--evaluate-every",
-        type=whole_number(0),
-        default=10,
-        metavar="N",
-        help="steps between points of the curves; 0: no curves",
-    )
+    add_count(parser, "--evaluate-every", "steps between points of the curves; 0: no curves", least=0, default=10)
     parser.add_argument("--tasks", metavar="SOURCE", help="problems of every arm, as of `cotrain run`")
     parser.add_argument(
         "--data", metavar="FILE", help="JSON lines, a JSON array, CSV or parquet, or owner/name of the Hub"
@@ -68,7 +54,7 @@ def compare(argv: Sequence[str]) -> int:
     add_answer_flags(parser, "auto, once for each model; of the package's own models tags")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
     add_device_flag(parser)
-    parser.add_argument("--workers", type=whole_number(1), metavar="N", help="runs at a time (default: one a core)")
+    add_count(parser, "--workers", "runs at a time (default: one a core)")
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv, _setting_meant)
     quiet_libraries()
@@ -129,15 +115,14 @@ def study(argv: Sequence[str]) -> int:
         help="name of one that comes with cotrain, or FILE.toml: hypothesis, arms, measure, gate",
     )
     add_device_flag(parser)
-    parser.add_argument("--workers", type=whole_number(1), metavar="N", help="runs at a time (default: one a core)")
+    add_count(parser, "--workers", "runs at a time (default: one a core)")
     parser.add_argument("--dry-run", action="store_true", help="check file and arms, print what they run, and stop")
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
     quiet_libraries()
     from cotrain.lab.comparison.forecast import forecast
-    from cotrain.lab.comparison.shipped import study_path
     from cotrain.lab.comparison.study import run_study
-    from cotrain.lab.comparison.study_file import git_status, read_study
+    from cotrain.lab.comparison.study_file import git_status, read_study, study_path
 
     plan = read_study(study_path(arguments.study), workers=arguments.workers, device=device_of(arguments.device))
     if arguments.dry_run:

@@ -25,7 +25,7 @@ from cotrain.commands.common import (
     set_threads,
 )
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_trust_flag, real_number, typed_words, whole_number
+from cotrain.core.flags import Parser, add_count, add_trust_flag, real_number, typed_words
 from cotrain.core.verbosity import tell_result
 
 
@@ -197,9 +197,7 @@ def _eval_parser() -> Parser:
     )
     parser.add_argument("directory", metavar="DIR", help="a run, or with --suite a model: a directory or a Hub name")
     parser.add_argument("--split", help="test, validation, ood_length, ood_template … (default: test)")
-    parser.add_argument(
-        "--problems", type=whole_number(1), metavar="N", help="how many (default: as the recipe says, or all)"
-    )
+    add_count(parser, "--problems", "how many (default: as the recipe says, or all)")
     add_device_flag(parser)
     add_threads_flag(parser)
     add_answer_flags(parser)
@@ -208,24 +206,17 @@ def _eval_parser() -> Parser:
         "--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …; core"
     )
     parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="of the suites: PATH or NAME=PATH each")
-    parser.add_argument(
+    add_count(
+        parser,
         "--samples",
-        type=whole_number(0),
+        "of avg@K, pass@K, maj@K, best@K … (default: 8); of a run: of each problem, with pass@1, 2, 4, … K",
+        least=0,
         metavar="K",
-        help="of avg@K, pass@K, maj@K, best@K … (default: 8); of a run: of each problem, with pass@1, 2, 4, … K",
     )
-    parser.add_argument(
-        "--step", type=whole_number(0), metavar="N", help="after so many steps; 0: the start (default: the end)"
-    )
-    parser.add_argument(
-        "--reviews", type=whole_number(1), metavar="N", help="of each solution, by the verifier (default: 1)"
-    )
-    parser.add_argument(
-        "--max-tokens", type=whole_number(1), metavar="N", help="of an answer (default: as the role has it)"
-    )
-    parser.add_argument(
-        "--shots", type=whole_number(0), metavar="N", help="of --suite core: solved rows before each (default: 0)"
-    )
+    add_count(parser, "--step", "after so many steps; 0: the start (default: the end)", least=0)
+    add_count(parser, "--reviews", "of each solution, by the verifier (default: 1)")
+    add_count(parser, "--max-tokens", "of an answer (default: as the role has it)")
+    add_count(parser, "--shots", "of --suite core: solved rows before each (default: 0)", least=0)
     parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
     parser.add_argument("--verifier", metavar="ROLE", help="who judges (default: verifier)")
     parser.add_argument("--comparer", metavar="ROLE", help="who judges pairs, in a tournament (default: comparer)")

@@ -20,19 +20,14 @@ from cotrain.commands.common import (
 )
 from cotrain.commands.running import cluster_notes_of, run_watched
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_trust_flag, whole_number
+from cotrain.core.flags import Parser, add_count, add_trust_flag
 from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
 
 
 def resume(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
     parser.add_argument("directory", metavar="DIR", help="a run")
-    parser.add_argument(
-        "--steps",
-        type=whole_number(1),
-        metavar="N",
-        help="lengthen the run to so many; decays end where they would have ended",
-    )
+    add_count(parser, "--steps", "lengthen the run to so many; decays end where they would have ended")
     parser.add_argument("--model", metavar="NEW", help="where its model was moved to; of several OLD=NEW")
     add_device_flag(parser)
     add_threads_flag(parser, "as the run was begun")
@@ -91,7 +86,7 @@ def resume(argv: Sequence[str]) -> int:
 def demo(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in five minutes.")
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
-    parser.add_argument("--seed", type=whole_number(0), metavar="N", help="another demo (default: 0)")
+    add_count(parser, "--seed", "another demo (default: 0)", least=0)
     add_view_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)

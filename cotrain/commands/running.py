@@ -29,7 +29,7 @@ from cotrain.commands.common import (
 )
 from cotrain.config.registry import find_recipe, make_recipe, recipe_names
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_parameters, comments_of, parsed_values, typed_flags, whole_number
+from cotrain.core.flags import Parser, add_count, add_parameters, comments_of, parsed_values, typed_flags, whole_number
 from cotrain.core.verbosity import tell_result
 from cotrain.methods import READ_AS
 from cotrain.metrics.table import is_headline, table_rank
@@ -198,16 +198,8 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         action="store_true",
         help="print the summary as JSON; with --dry-run the settings as recipe.json will have them",
     )
-    run_group.add_argument(
-        "--checkpoint-every", type=whole_number(1), default=25, metavar="N", help="steps between checkpoints"
-    )
-    run_group.add_argument(
-        "--keep-every",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="keep those of every N steps (default: 0, the last two)",
-    )
+    add_count(run_group, "--checkpoint-every", "steps between checkpoints", default=25)
+    add_count(run_group, "--keep-every", "keep those of every N steps (default: 0, the last two)", least=0, default=0)
     add_view_flag(run_group)
     add_device_flag(run_group)
     add_backend_flags(run_group)

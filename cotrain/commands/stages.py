@@ -4,6 +4,7 @@ with a model: ``paraphrase``; and ``dpo`` and ``reward``, which are runs."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +21,12 @@ from cotrain.commands.common import (
     set_threads,
 )
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.core.flags import Parser, real_number, whole_number
+from cotrain.core.flags import Parser, add_count, real_number
 from cotrain.core.verbosity import print_progress, tell_result
 from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.jsonl import encode_row
 from cotrain.disk.run_files import QUARANTINE
 from cotrain.pages.page import escape_terminal
-from cotrain.stages.progress import progress_printer
 from cotrain.tasks.reading import Quarantine
 
 SFT_LR = " (default: 1e-3 below 100 million parameters, else 2e-5)"
@@ -34,21 +34,15 @@ SFT_LR = " (default: 1e-3 below 100 million parameters, else 2e-5)"
 
 def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="where the model goes")
-    parser.add_argument(
-        "--tokens", type=whole_number(1), default=tokens, metavar="N", help="tokens to train on, padding counted"
-    )
-    parser.add_argument("--batch-tokens", type=whole_number(1), default=8192, metavar="N", help="tokens of one step")
-    parser.add_argument("--length", type=whole_number(1), default=512, metavar="N", help="tokens of one row")
+    add_count(parser, "--tokens", "tokens to train on, padding counted", default=tokens)
+    add_count(parser, "--batch-tokens", "tokens of one step", default=8192)
+    add_count(parser, "--length", "tokens of one row", default=512)
     parser.add_argument(
         "--lr", type=real_number(above=0.0), default=lr, metavar="X", help="learning rate" + ("" if lr else SFT_LR)
     )
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw or muon")
-    parser.add_argument(
-        "--seed", type=whole_number(0), default=0, metavar="N", help="of weights and of the order of the text"
-    )
-    parser.add_argument(
-        "--save-every", type=whole_number(0), default=500, metavar="N", help="steps between checkpoints"
-    )
+    add_count(parser, "--seed", "of weights and of the order of the text", least=0, default=0)
+    add_count(parser, "--save-every", "steps between checkpoints", least=0, default=500)
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     parser.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
     add_json_flag(parser)
@@ -122,8 +116,8 @@ def tokenizer(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain tokenizer", description=tokenizer.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
     _add_data_flags(parser, ".txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)")
-    parser.add_argument("--vocab-size", type=whole_number(1), default=640, metavar="N", help="tokens")
-    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of the procedural corpus")
+    add_count(parser, "--vocab-size", "tokens", default=640)
+    add_count(parser, "--seed", "of the procedural corpus", least=0, default=0)
     arguments = parser.parse_strictly(argv)
     refuse_used(arguments.out)
     from cotrain.stages.pretrain import sample_texts
@@ -176,11 +170,9 @@ def pretrain(argv: Sequence[str]) -> int:
     parser.add_argument("--model", help="go on from this model")
     parser.add_argument("--tokenizer", metavar="DIR", help="tokenizer of a new model (default: one is trained)")
     parser.add_argument("--kind", choices=("llama", "qwen3"), default="llama", help="llama or qwen3")
-    parser.add_argument("--depth", type=whole_number(1), default=4, metavar="N", help="layers of a new model")
-    parser.add_argument("--width", type=whole_number(1), default=128, metavar="N", help="of its layers")
-    parser.add_argument(
-        "--vocab-size", type=whole_number(1), default=640, metavar="N", help="of its tokenizer, if one is trained"
-    )
+    add_count(parser, "--depth", "layers of a new model", default=4)
+    add_count(parser, "--width", "of its layers", default=128)
+    add_count(parser, "--vocab-size", "of its tokenizer, if one is trained", default=640)
     arguments = parser.parse_strictly(argv)
     if arguments.model and arguments.tokenizer:
         raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
@@ -257,18 +249,15 @@ def sft(argv: Sequence[str]) -> int:
         "--verifier-prompt", metavar="FILE", help="with --role verifier: how it is asked, with {problem}, {solution}"
     )
     parser.add_argument("--judge", choices=("steps", "genrm"), help="with --role verifier: its format (default: steps)")
-    parser.add_argument(
+    add_count(
+        parser,
         "--reviews",
-        type=whole_number(0),
+        "with --role verifier --from-samples: reviews of a solution; 0: written from the truth (default: 4)",
+        least=0,
         metavar="K",
-        help="with --role verifier --from-samples: reviews of a solution; 0: written from the truth (default: 4)",
     )
-    parser.add_argument(
-        "--samples", type=whole_number(1), default=4, metavar="K", help="with --from-samples: tries of a problem"
-    )
-    parser.add_argument(
-        "--max-tokens", type=whole_number(1), metavar="N", help="with --from-samples: tokens of an answer"
-    )
+    add_count(parser, "--samples", "with --from-samples: tries of a problem", default=4, metavar="K")
+    add_count(parser, "--max-tokens", "with --from-samples: tokens of an answer")
     arguments = parser.parse_strictly(argv)
     _check_role(parser, arguments)
     _set_up_machine(arguments)
@@ -400,8 +389,8 @@ def paraphrase(argv: Sequence[str]) -> int:
     parser.add_argument("--data", required=True, metavar="FILE", help="problems: .jsonl, .json, .csv or .parquet")
     parser.add_argument("--model", required=True, help="the writer: directory or Hub name of a chat model")
     parser.add_argument("--out", required=True, metavar="FILE", help="a new .jsonl file")
-    parser.add_argument("--tries", type=whole_number(1), default=4, metavar="K", help="of a problem, until one is kept")
-    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of what is written")
+    add_count(parser, "--tries", "of a problem, until one is kept", default=4, metavar="K")
+    add_count(parser, "--seed", "of what is written", least=0, default=0)
     add_column_flags(parser)
     add_json_flag(parser)
     add_device_flag(parser)
@@ -434,3 +423,34 @@ def reward(argv: Sequence[str]) -> int:
     from cotrain.commands.running import run
 
     return run(["reward", *argv])
+
+
+def progress_printer(steps: int) -> Callable[[dict[str, Any]], None]:
+    """Prints a row with how many steps there are, and from the second row on the time that is left."""
+    first: list[tuple[int, float]] = []
+
+    def show_row(row: dict[str, Any]) -> None:
+        now, step = time.monotonic(), int(row["step"])
+        first[:] = first or [(step, now)]
+        begun, since = first[0]
+        left = (
+            f"  {_duration_text((now - since) / (step - begun) * (steps - step))} left" if begun < step < steps else ""
+        )
+        shown = {**row, "step": f"{step} of {steps}"}
+        print(
+            "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()) + left,
+            flush=True,
+        )
+
+    return show_row
+
+
+def _duration_text(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return (
+        f"{minutes // 60} h {minutes % 60:02d} min"
+        if minutes >= 60
+        else f"{minutes} min"
+        if minutes
+        else f"{seconds:.0f} s"
+    )

@@ -22,7 +22,7 @@ from cotrain.backend.handles import ModelHandle
 from cotrain.config.policies import Average, Snapshot
 from cotrain.core.address import seed_of
 from cotrain.core.errors import StateError
-from cotrain.core.state import State, take_fields
+from cotrain.core.types import State, take_fields
 from cotrain.learn.contract import PolicyVerbs
 from cotrain.text.render import Rendering
 

@@ -17,8 +17,7 @@ from cotrain.config.schedule import Schedule
 from cotrain.core.arguments import bound_function, check_protocol
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
-from cotrain.core.state import Store
-from cotrain.core.types import COLDEST, Sampling, TaskSource
+from cotrain.core.types import COLDEST, Sampling, Store, TaskSource
 from cotrain.learn.contract import Algorithm
 from cotrain.rollout.role import Role
 from cotrain.text.prompts import fields_of

@@ -30,8 +30,7 @@ from cotrain.config.schedule import Protocol, Schedule
 from cotrain.core.arguments import Weight, bound_arguments, check_argument, hints_of, kind_in_file
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.registry import METHODS, joined_places
-from cotrain.core.state import Store
-from cotrain.core.types import TaskSource
+from cotrain.core.types import Store, TaskSource
 from cotrain.learn.losses import Kl, pull_to
 from cotrain.metrics.heldout import Measure, solving
 from cotrain.rollout.role import Role

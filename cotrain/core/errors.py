@@ -93,6 +93,11 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {words or 'without a message'}"
 
 
+def first_line(error: BaseException) -> str:
+    """Of what an error says; its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].strip()
+
+
 SHOWN = 32  # names that a message lists before it only counts them
 
 

@@ -168,6 +168,19 @@ def real_number(least: float | None = None, above: float | None = None) -> Calla
     return parse_real
 
 
+def add_count(
+    parser: argparse._ActionsContainer,
+    flag: str,
+    about: str,
+    *,
+    least: int = 1,
+    default: int | None = None,
+    metavar: str = "N",
+) -> None:
+    """Add a flag that is a whole number, of at least ``least``."""
+    parser.add_argument(flag, type=whole_number(least), default=default, metavar=metavar, help=about)
+
+
 def _parse_number(text: str, kind: Callable[[str], Any], name: str) -> Any:
     try:
         return kind(text)

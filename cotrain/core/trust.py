@@ -19,10 +19,11 @@ import shlex
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 from cotrain.core.errors import RunDirectoryError
 
@@ -32,24 +33,14 @@ _NAMED: set[tuple[Path, str]] = set()  # what a user, by his file of trust, name
 _CONSENT: ContextVar[bool] = ContextVar("whether its code was consented to", default=False)
 
 
-@contextmanager
-def trusted_code_only(directory: Path | str) -> Iterator[None]:
+def trusted_code_only(directory: Path | str) -> AbstractContextManager[None]:
     """Inside of the block only code that is trusted is run."""
-    token = _LOADED.set(str(directory))
-    try:
-        yield
-    finally:
-        _LOADED.reset(token)
+    return _set_within(_LOADED, str(directory))
 
 
-@contextmanager
-def remembering_code_of(directory: Path | str) -> Iterator[None]:
+def remembering_code_of(directory: Path | str) -> AbstractContextManager[None]:
     """Inside of the block what is admitted is remembered for this run too, whose provenance.json is there."""
-    token = _BEGUN.set(str(directory))
-    try:
-        yield
-    finally:
-        _BEGUN.reset(token)
+    return _set_within(_BEGUN, str(directory))
 
 
 def set_consent(given: bool = True) -> None:
@@ -57,14 +48,18 @@ def set_consent(given: bool = True) -> None:
     _CONSENT.set(given)
 
 
-@contextmanager
-def with_consent() -> Iterator[None]:
+def with_consent() -> AbstractContextManager[None]:
     """The same for a block."""
-    token = _CONSENT.set(True)
+    return _set_within(_CONSENT, True)
+
+
+@contextmanager
+def _set_within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _CONSENT.reset(token)
+        variable.reset(token)
 
 
 def admit_file(path: str) -> None:

@@ -7,12 +7,12 @@ for telemetry and evaluation; an algorithm never reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from cotrain.core.address import Address
-from cotrain.core.errors import UnknownName
+from cotrain.core.errors import StateError, UnknownName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,7 @@ class ParseFailure:
     reason: str  # a short fixed phrase such as "no answer"; it is a metric's key
     format_score: float = 0.0  # in [0, 1]
     tagged: str | None = field(default=None, compare=False)  # the answer that it names all the same, in tags: graded
-
-    @property
-    def ok(self) -> bool:
-        return False
+    ok: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +66,19 @@ class Grader(Protocol):
     def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         """Judge each step's text; None when this source has no oracle."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoGrader:
+    """Stands in a grader's place where there is nothing to grade."""
+
+    reason: str
+
+    def grade(self, task: Task, text: str) -> Grade:
+        return Grade(value=None, reason=self.reason)
+
+    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
+        return None
 
 
 @runtime_checkable
@@ -243,3 +253,38 @@ class Episode:
     task_id: str
     traces: tuple[Trace, ...]  # sorted by address
     failure: str | None = None  # why the protocol broke off, or None
+
+
+# -- State that can be saved: whoever owns some has ``state()`` and ``load()``, and ``load`` takes all of it or none.
+
+State = dict[str, Any]  # JSON values only; tensors are saved beside it, by name
+
+
+def take_fields(owner: str, state: Mapping[str, Any], *fields: str) -> list[Any]:
+    """Return ``[state[f] for f in fields]`` and refuse missing and unknown fields alike.
+
+    Raises StateError, naming the owner and every field that is missing or unknown.
+    """
+    missing = [f for f in fields if f not in state]
+    unknown = [f for f in state if f not in fields]
+    if missing or unknown:
+        raise StateError(
+            f"state of {owner} does not fit: missing {missing or 'nothing'}, unknown {unknown or 'nothing'}"
+        )
+    return [state[f] for f in fields]
+
+
+class Store(Protocol):
+    """Something that a run collects and that grows from step to step (``rollout/stores.py``)."""
+
+    def with_episodes(self, episodes: Sequence[Episode], step: int) -> Store:
+        """The store when the episodes of a step are over."""
+        ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def state(self) -> State: ...
+
+    def restore_state(self, state: State) -> Store:
+        """The store that gave this state. Raises StateError."""
+        ...

@@ -118,6 +118,15 @@ def check_json(value: Any, where: str, *, finite: bool = True) -> None:
         raise StateError(f"{where}: {value} is not a JSON number")
 
 
+def try_read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; {} where there is none, or it cannot be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """All whole rows of a file, in order; a torn last line is dropped.
 

@@ -37,8 +37,7 @@ from typing import Any
 from cotrain.core.address import Address
 from cotrain.core.entropy import as_text, from_text
 from cotrain.core.errors import StateError, UserError
-from cotrain.core.state import State, take_fields
-from cotrain.core.types import Episode, Reward, Trace, TurnRange
+from cotrain.core.types import Episode, Reward, State, Trace, TurnRange, take_fields
 from cotrain.disk.files import REAL_FILES, Files, make_directory, report_disk_errors, write_all
 from cotrain.disk.jsonl import check_json
 

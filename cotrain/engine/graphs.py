@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -120,23 +121,13 @@ class StaticScheduler(Scheduler):
     _cache: StaticCache  # type: ignore[assignment]
     _copies: HalfPrecisionCopies | None
 
-    def __init__(
-        self,
-        policy: str,
-        model: nn.Module,
-        *,
-        max_rows: int,
-        autocast: torch.dtype | None,
-        activate: Callable[[], object] | None = None,
-        recorder: Recorder | None = None,
-        copies: HalfPrecisionCopies | None = None,
-    ) -> None:
-        """``recorder``: see there; None runs every step unrecorded. Otherwise as ``Scheduler``."""
+    def __init__(self, policy: str, model: nn.Module, *, recorder: Recorder | None = None, **options: Any) -> None:
+        """``recorder``: see there; None runs every step unrecorded. ``options``: as of ``Scheduler``."""
         self._record = recorder
         self._recordings: dict[tuple[int, int], Run] = {}
         self._home: tuple[int, ...] = ()
         self._weights: tuple[int, ...] = ()
-        super().__init__(policy, model, max_rows=max_rows, autocast=autocast, activate=activate, copies=copies)
+        super().__init__(policy, model, **options)
 
     def step(self, entering: int) -> list[Row]:
         """As ``Scheduler.step``, with up to LOOK tokens of every running row."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import takewhile
 
 from cotrain.core.address import Address
 from cotrain.core.errors import DataError, UnknownName
@@ -42,9 +43,7 @@ class ReplayEngine:
             raise DataError(f"replay: {trace.policy!r} answered at {request.address}, not {request.policy!r}")
         if trace.prompt_ids != request.prompt_ids:
             pairs = zip(trace.prompt_ids, request.prompt_ids, strict=False)
-            same = next(
-                (i for i, (a, b) in enumerate(pairs) if a != b), min(len(trace.prompt_ids), len(request.prompt_ids))
-            )
+            same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
             raise DataError(
                 f"replay: prompt at {request.address} differs from token {same} on ({len(request.prompt_ids)} tokens,"
                 f" recorded {len(trace.prompt_ids)}); use templates, tasks and tokenizer of the recorded run"

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from cotrain.core.errors import ConfigError, ModelError, UnknownName
+from cotrain.core.errors import ConfigError, ModelError, UnknownName, first_line
 from cotrain.core.types import Completion
 from cotrain.engine.contract import Request, check_request
 from cotrain.text.decoding import StopWatch
@@ -114,9 +114,9 @@ class VllmEngine:
         try:
             import vllm
         except ImportError as error:
-            raise ConfigError(f"vLLM does not load in this Python: {_first_line(error)}") from error
+            raise ConfigError(f"vLLM does not load in this Python: {first_line(error)}") from error
         ranks = [rank for rank in policies.values() if rank is not None]
-        slots = self._slot_count(ranks)
+        slots = len(ranks) + 1  # for adapters; the last one stays empty
         adapters: dict[str, Any] = {"max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": _padded_rank(ranks)}
         settings = settings or DEFAULT_SETTINGS
         context = settings.context or _own_context(model, trust_remote_code)
@@ -144,7 +144,7 @@ class VllmEngine:
         try:
             self._llm: Any = vllm.LLMEngine.from_engine_args(arguments)
         except (ValueError, RuntimeError, NotImplementedError, AssertionError, KeyError) as error:
-            why = _first_line(error).split(". Try ")[0]
+            why = first_line(error).split(". Try ")[0]
             raise ModelError(
                 f"vLLM does not run {os.fspath(model)!r}: {why}; its memory and context are cache_mb and context under "
                 "[engine] of the cluster file"
@@ -238,10 +238,6 @@ class VllmEngine:
         }
 
     # -- the four cures
-
-    def _slot_count(self, ranks: Sequence[int]) -> int:
-        """For adapters; the last one stays empty."""
-        return len(ranks) + 1
 
     def _repack_output(self) -> None:
         """The output layer's packed copy, from the weights that are there now."""
@@ -374,8 +370,3 @@ def _own_context(model: str | os.PathLike[str], trust_remote_code: bool) -> int:
 
     text = AutoConfig.from_pretrained(os.fspath(model), trust_remote_code=trust_remote_code).get_text_config()
     return int(text.max_position_embeddings)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

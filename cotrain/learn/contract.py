@@ -21,8 +21,7 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
-from cotrain.core.state import State, take_fields
-from cotrain.core.types import Reward, Trace
+from cotrain.core.types import Reward, State, Trace, take_fields
 
 # -- What of a trace can be learned: the tokens that the policy sampled. What was given between its turns is context.
 #

@@ -27,7 +27,7 @@ import torch
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import TRUTH, Signal
-from cotrain.core.state import State
+from cotrain.core.types import State
 from cotrain.functional.credit import ema_baseline, group_mean_std, leave_one_out, pool_is_flat, reward_to_go
 from cotrain.learn.contract import Batch, Credit, Needs, Sample
 from cotrain.learn.losses import PolicyLoss, check_loss, has_other_terms, uses_ratio

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.state import State
+from cotrain.core.types import State
 from cotrain.functional.credit import whiten
 from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.functional.values import gae, value_loss

@@ -25,7 +25,7 @@ import torch
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import Signal
-from cotrain.core.state import State
+from cotrain.core.types import State
 from cotrain.functional.reductions import masked_sum
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.learn.samples import usable_samples, value_of

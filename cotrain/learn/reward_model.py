@@ -19,7 +19,7 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import LABEL, Signal
-from cotrain.core.state import State
+from cotrain.core.types import State
 from cotrain.functional.likelihood import binary_cross_entropy
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.learn.samples import usable_samples, value_of

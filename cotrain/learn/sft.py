@@ -15,7 +15,7 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
-from cotrain.core.state import State
+from cotrain.core.types import State
 from cotrain.functional.likelihood import cross_entropy
 from cotrain.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser

@@ -45,7 +45,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cotrain.core.errors import ModelError, RankShort
-from cotrain.core.state import State
+from cotrain.core.types import State
 from cotrain.learn.collate import ForwardInput
 from cotrain.learn.contract import Sequences
 from cotrain.learn.scorer import Scorer

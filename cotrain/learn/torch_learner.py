@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ConfigError, StateError
-from cotrain.core.state import State, take_fields
+from cotrain.core.types import State, take_fields
 from cotrain.learn.collate import PlannedTerm, collate, move_to, plan_update
 from cotrain.learn.contract import Given, LossTerm, PolicyVerbs, Sequences, UpdateReport, with_context
 from cotrain.learn.scorer import Scorer

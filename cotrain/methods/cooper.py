@@ -27,34 +27,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cotrain import CORRECT, FINAL, LABEL, SCORE
-from cotrain import (
-    Objective,
-    Phase,
-    Positive,
-    Recipe,
-    Role,
-    Roles,
-    Sampling,
-    Settings,
-    Weight,
-    Share,
-    Signal,
-    Task,
-    Turn,
-)
-from cotrain import (
-    alternate,
-    attempts,
-    frozen,
-    gives,
-    grpo,
-    judged_by,
-    common_roles,
-    program,
-    recipe,
-    reward_model,
-    rng_of,
-)
+from cotrain import Objective, Phase, Positive, Recipe, Role, Roles, Sampling, Settings, Weight, Share, Signal, Task
+from cotrain import Turn
+from cotrain import alternate, attempts, frozen, gives, grpo, judged_by, common_roles, program, recipe, reward_model
+from cotrain import rng_of
 from cotrain import together
 from cotrain.learn.reward_model import Pairwise, Pointwise
 from cotrain.tasks.words.corrupt import another_answer

@@ -30,19 +30,8 @@ from typing import Any, Literal
 
 from cotrain import CORRECT, NotNegative, Positive, STEP_OK, TRUTH
 from cotrain import ClassBalance, Note, Objective, Phase, Recipe, Roles, Settings, Signal, Task, Turn
-from cotrain import (
-    alternate,
-    examine,
-    frozen,
-    gives,
-    grpo,
-    judged_by,
-    common_roles,
-    recipe,
-    review,
-    together,
-    verifying,
-)
+from cotrain import alternate, examine, frozen, gives, grpo, judged_by, common_roles, recipe, review, together
+from cotrain import verifying
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.reviews import show_verdict
 

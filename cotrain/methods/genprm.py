@@ -25,19 +25,8 @@ from typing import Literal
 
 from cotrain import CORRECT, MATCH
 from cotrain import ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Share, Sft, Signal, Task
-from cotrain import (
-    at_least,
-    attempts,
-    frozen,
-    gives,
-    judged_by,
-    judges,
-    common_roles,
-    recipe,
-    review_all,
-    rng_of,
-    single,
-)
+from cotrain import at_least, attempts, frozen, gives, judged_by, judges, common_roles, recipe, review_all, rng_of
+from cotrain import single
 from cotrain import solve_then_verify
 from cotrain.rollout.monte_carlo import GAMMA, Labels, balanced_places, completer_role, majority_contradicts
 from cotrain.rollout.monte_carlo import share_right, step_labels, review_verdicts

@@ -29,19 +29,8 @@ from typing import Any, Literal
 
 from cotrain import CORRECT
 from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Role, Roles, Settings, Sft, Signal, Task, Turn
-from cotrain import (
-    alternate,
-    attempts,
-    dr_grpo,
-    frozen,
-    gives,
-    common_roles,
-    program,
-    recipe,
-    rng_of,
-    solving,
-    together,
-)
+from cotrain import alternate, attempts, dr_grpo, frozen, gives, common_roles, program, recipe, rng_of, solving
+from cotrain import together
 from cotrain import verifying
 from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
 from cotrain.learn.contract import Algorithm

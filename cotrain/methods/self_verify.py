@@ -25,19 +25,8 @@ from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, JUDGED, OUTCOME, REVIEWED, SOLVED
 from cotrain import Clipped, ConfigError, Note, Objective, Phase, Positive, Recipe, Roles, Settings, Signal, Task
-from cotrain import (
-    alternate,
-    frozen,
-    gives,
-    grpo,
-    judged_by,
-    common_roles,
-    recipe,
-    review_all,
-    reward_review,
-    rng_of,
-    solve,
-)
+from cotrain import alternate, frozen, gives, grpo, judged_by, common_roles, recipe, review_all, reward_review, rng_of
+from cotrain import solve
 from cotrain import solve_then_verify, together
 
 MIXED = Note[bool]("mixed", bool, "has the problem right and wrong solutions")

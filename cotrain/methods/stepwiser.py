@@ -27,15 +27,8 @@ from cotrain import CORRECT, MATCH, OUTCOME
 from cotrain import Clipped, Finding, Objective, Positive, Recipe, Roles, Settings, Share, Task
 from cotrain import at_least, attempts, frozen, gives, grpo, judged_by, common_roles, recipe, review_all, rng_of, single
 from cotrain import solve_then_verify
-from cotrain.rollout.monte_carlo import (
-    ALPHA,
-    GAMMA,
-    balanced_places,
-    completer_role,
-    share_right,
-    step_labels,
-    review_verdicts,
-)
+from cotrain.rollout.monte_carlo import ALPHA, GAMMA, balanced_places, completer_role, share_right, step_labels
+from cotrain.rollout.monte_carlo import review_verdicts
 
 StepLabels = Literal["absolute", "relative", "ratio", "oracle", "answer"]
 COUNTED = Finding[list[int]]("counted", list[int], "the steps whose labels count, by index")

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,10 +57,7 @@ class Share:
 
     top: str
     bottom: str
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return 0.0, 1.0
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @property
     def names(self) -> frozenset[str]:
@@ -79,10 +76,7 @@ class Mean:
     """The mean of several statistics in [0, 1]; undefined where one of them is."""
 
     of: Sequence[Share | Mean]
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return 0.0, 1.0
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @property
     def names(self) -> frozenset[str]:
@@ -119,6 +113,11 @@ class Bounded:
 
     def __call__(self, sums: Sums) -> Array:
         return self.function(sums)
+
+
+def mean_of_values(low: float, high: float) -> Bounded:
+    """The mean of values in [low, high] whose ``sum`` and ``count`` were counted."""
+    return Bounded(lambda sums: ratio(sums["sum"], sums["count"]), low, high, frozenset(("sum", "count")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 from cotrain.core.notes import ANSWER, CORRECT, FINAL, SCORE, STEP_OK, VERDICTS, Note
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
-from cotrain.metrics.clusters import Array, Bounded, Share, Statistic, Sums, defined_figures, make_figure, ratio
+from cotrain.metrics.clusters import Bounded, Share, Statistic, defined_figures, make_figure, mean_of_values
 from cotrain.metrics.verdicts import (
     MCC,
     MCC_UNDEFINED,
@@ -161,11 +161,7 @@ def verifying(judge: str, gap: str = "gap") -> Measure:
 
 def noting(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -> Measure:
     """``truth/{note}``: the mean of a note over a role's turns that have it; values lie in [``low``, ``high``]."""
-
-    def note_mean(sums: Sums) -> Array:
-        return ratio(sums["sum"], sums["count"])
-
-    statistic = Bounded(note_mean, low, high, frozenset(("sum", "count")))
+    statistic = mean_of_values(low, high)
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         counts = {}

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from cotrain.metrics import starved
 from cotrain.metrics.alarms import BANDS
-from cotrain.metrics.metric import ANY, BOTH, HELD_OUT, STEP, Metric, Range
+from cotrain.metrics.metric import ANY, BOTH, COUNT, HELD_OUT, SECONDS, STEP, Metric, Range
 from cotrain.metrics.table import EVALUATION, JUDGE, RUN, SAID, SOLVER
 from cotrain.metrics.table_learning import CREDIT, LEARNING
-from cotrain.metrics.table_timings import TIMINGS
 
 HEAD = """# Metrics
 
@@ -36,6 +35,35 @@ bands](#health-bands).
 
 Shares and rates are in [0, 1], lengths in sampled tokens, log-probabilities and entropies in nats.
 """
+# The figures in ``timings.jsonl``. They are no part of ``table.py``: no alarm watches them.
+TIMINGS = (
+    Metric(key="step", meaning="the step, from 0", unit=COUNT),
+    Metric(key="{stage}", meaning="seconds of `play`, `annotate`, `credit`, `reference` and `update`", unit=SECONDS),
+    Metric(
+        key="{policy}/seconds", unit=SECONDS,
+        meaning="of `play`, what the engine (all replicas) spent on this policy; a role's share is its policy's",
+    ),
+    Metric(
+        key="process/{process}/policies", unit="",
+        meaning="of `--backend ray`, for each process of the run (engines, replicas, learners, ranks): what it holds",
+    ),
+    Metric(
+        key="process/{process}/tokens_per_second", unit="tokens",
+        meaning="of an engine: tokens sampled in the step, by the seconds in which it played",
+    ),
+    Metric(
+        key="process/{process}/published_bytes", unit=COUNT,
+        meaning="of weights in the step: that learners (of ranks the first) handed out, each once; that an engine took",
+    ),
+    Metric(
+        key="process/{process}/publish_seconds", unit=SECONDS,
+        meaning="in which these weights were on their way",
+    ),
+    Metric(
+        key="process/{process}/asleep_seconds", unit=SECONDS,
+        meaning="of the step in which nothing was asked of the process",
+    ),
+)  # fmt: skip
 SECTIONS = (
     ("Every step", RUN, ""),
     ("What a role said", SAID, ""),

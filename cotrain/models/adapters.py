@@ -36,7 +36,14 @@ from cotrain.core.address import seed_of
 from cotrain.core.errors import ModelError, UnknownName
 from cotrain.models.files import check_files, check_objects
 from cotrain.models.four_bits import full_weight
-from cotrain.models.load import describe_model, hub_parts, load_model, report_model_errors, resolve_model
+from cotrain.models.load import (
+    describe_model,
+    first_line,
+    hub_parts,
+    load_model,
+    report_model_errors,
+    resolve_model,
+)
 from cotrain.models.names import base_of
 
 ALL_LINEAR = "all-linear"
@@ -191,7 +198,7 @@ class AdapterBase:
                 else:
                     self._peft.add_adapter(key, config)
         except ValueError as error:
-            raise ModelError(f"{where}: {_first_line(error)}") from error
+            raise ModelError(f"{where}: {first_line(error)}") from error
         layers = [module for module in self.module.modules() if isinstance(module, LoraLayer)]
         for layer in layers:
             layer.set_adapter(self._active)
@@ -294,7 +301,3 @@ def _may_be_one(saved: str, wanted: str) -> bool:
     except ModelError:  # a directory that is not on this machine: shapes have to decide
         return True
     return isinstance(one, Path) or isinstance(other, Path)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -24,7 +24,7 @@ import torch
 from transformers import NanoChatConfig, NanoChatForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from cotrain.core.errors import DataError, ModelError, RunDirectoryError
-from cotrain.core.flags import Parser, whole_number
+from cotrain.core.flags import Parser, add_count
 from cotrain.disk.files import filled_directory
 from cotrain.models.encoding import read_encoding
 from cotrain.models.load import save_model
@@ -67,7 +67,7 @@ def command(words: Sequence[str]) -> int:
     parser.add_argument("directory", metavar="DIR", help="with model_*.pt and meta_*.json")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--tokenizer", metavar="DIR", help="with tokenizer.pkl or tokenizer.json (default: looked for)")
-    parser.add_argument("--step", type=whole_number(0), metavar="N", help="which checkpoint (default: the last)")
+    add_count(parser, "--step", "which checkpoint (default: the last)", least=0)
     args = parser.parse_strictly(words)
     print(f"written to {convert(args.directory, args.out, tokenizer=args.tokenizer, step=args.step)}")
     return 0

@@ -6,25 +6,24 @@ Labels are escaped for Markdown and HTML alike.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate
-from cotrain.metrics.table import labelled_metric
 from cotrain.pages.compare_overview import (
     TextTable,
     about_sentences,
     alarm_cells,
     cost_cells,
+    estimate_text,
     headline_cells,
+    needed_cells,
     rate_cells,
     setting_cells,
+    verdict_cells,
 )
-from cotrain.pages.compare_reach import find_levels
 from cotrain.pages.compare_table import (
-    VERDICTS,
     Runs,
     group_by_figure,
     is_headline,
@@ -34,11 +33,12 @@ from cotrain.pages.compare_table import (
     roles_in,
     runs_of,
     strip_folders,
-    verdict_table,
 )
-from cotrain.pages.compare_words import AXES, UNITS, budget_in_words
-from cotrain.pages.guide import interval_text, number_text, parse_metric_name
+from cotrain.pages.compare_words import AXES, budget_in_words
+from cotrain.pages.guide import parse_metric_name
 from cotrain.pages.page import escape_terminal
+
+NEEDED_LEAD = "Where the mean curve first passes the level; in brackets the smallest and largest crossing of one seed."
 
 
 def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> str:
@@ -59,9 +59,10 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
                 f"## {budget_words[:1].upper()}{budget_words[1:]}, on {where}",
                 _figures_table(rows_at_budget, roles),
             ]
-    parts += _needed_section(runs, budgets)
-    for whose, recipes in verdict_table(rows).items():
-        parts += [f"## Verdicts at the end, {escape_markdown(whose)}", _verdicts_table(recipes)]
+    needed = table_section("Needed to reach a level", needed_cells(runs, budgets))
+    parts += [*needed[:1], NEEDED_LEAD, *needed[1:]] if needed else []
+    for whose, cells in verdict_cells(rows):
+        parts += table_section(f"Verdicts at the end, {escape_markdown(whose)}", cells)
     parts += table_section("How it was run", setting_cells(compare))
     parts += table_section("Learning rates, chosen on validation problems", rate_cells(compare))
     return "\n\n".join(parts) + "\n"
@@ -124,46 +125,7 @@ def _figures_table(rows: Sequence[Mapping[str, Any]], roles: set[str]) -> str:
             )
             label = escape_markdown(label_of(row["metric"], roles))
             lines.append(
-                f"| {label} | {escape_markdown(row['recipe'])} | {_estimate_cell(before, share)} | "
-                f"{_estimate_cell(after, share)} | {words} |"
+                f"| {label} | {escape_markdown(row['recipe'])} | {estimate_text(before, share)} | "
+                f"{estimate_text(after, share)} | {words} |"
             )
     return "\n".join(["| figure | recipe | before | then | difference |", "|---|---|---|---|---|", *lines])
-
-
-def _needed_section(runs: Runs, budgets: Mapping[str, float]) -> list[str]:
-    lines = []
-    for axis in AXES:
-        for level in find_levels(runs, axis, budgets.get(axis, math.nan)):
-            name = f", {escape_markdown(level.name)}" if level.name else ""
-            for r in level.reached:
-                lines.append(
-                    f"| {UNITS[axis]} to {number_text(level.value, share=True)}{name} | "
-                    f"{escape_markdown(r.recipe)} | {escape_markdown(r.in_words())}"
-                    f" | {escape_markdown(r.difference_in_words())} |"
-                )
-    head = ["| level | recipe | needed | against the reference |", "|---|---|---|---|"]
-    explanation = (
-        "Where the mean curve first passes the level; in brackets the smallest and largest crossing of one seed."
-    )
-    return ["## Needed to reach a level", explanation, "\n".join([*head, *lines])] if lines else []
-
-
-def _verdicts_table(recipes: Mapping[str, Mapping[str, Estimate]]) -> str:
-    metrics = [m for m in VERDICTS if any(m in figures for figures in recipes.values())]
-    lines = [
-        f"| {escape_markdown(name)} | "
-        f"{' | '.join(_estimate_cell(figures[m], True) if m in figures else '–' for m in metrics)} |"
-        for name, figures in recipes.items()
-    ]
-    head = [
-        f"| recipe | {' | '.join(escape_markdown(labelled_metric(m).label) for m in metrics)} |",
-        "|---" * (len(metrics) + 1) + "|",
-    ]
-    return "\n".join([*head, *lines])
-
-
-def _estimate_cell(e: Estimate, share: bool) -> str:
-    if math.isnan(e.value):
-        return "–"
-    spread = f" ({interval_text(e, share=share)})" if math.isfinite(e.low) else ""
-    return f"{number_text(e.value, share=share)}{spread}"

@@ -19,7 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate
-from cotrain.pages.compare_words import UNITS, amount_text
+from cotrain.metrics.table import labelled_metric
+from cotrain.pages.compare_reach import find_levels
+from cotrain.pages.compare_table import VERDICTS, Runs, verdict_table
+from cotrain.pages.compare_words import AXES, UNITS, amount_text
 from cotrain.pages.guide import interval_text, number_text
 
 TextTable = tuple[list[str], list[list[str]]]  # head, rows of as many cells; the first names the recipe
@@ -85,11 +88,16 @@ def _start_to_end(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "–"
     before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
-    if math.isnan(after.value):
+    known = math.isfinite(before.value) and math.isfinite(after.value)
+    return (f"{number_text(before.value, share=True)} → " if known else "") + estimate_text(after)
+
+
+def estimate_text(found: Estimate, share: bool = True) -> str:
+    """A figure with its interval; a dash where there is none."""
+    if math.isnan(found.value):
         return "–"
-    start = "" if math.isnan(before.value) else f"{number_text(before.value, share=True)} → "
-    spread = f" ({interval_text(after, share=True)})" if math.isfinite(after.low) else ""
-    return f"{start}{number_text(after.value, share=True)}{spread}"
+    spread = f" ({interval_text(found, share=share)})" if math.isfinite(found.low) else ""
+    return f"{number_text(found.value, share=share)}{spread}"
 
 
 def cost_cells(compare: Mapping[str, Any]) -> TextTable:
@@ -183,6 +191,30 @@ def rate_cells(compare: Mapping[str, Any]) -> TextTable:
         )
         rows.append([name, arm_rates["measure"], *(scores.get(rate, "–") for rate in grid), taken])
     return head, rows
+
+
+def needed_cells(runs: Runs, budgets: Mapping[str, float]) -> TextTable:
+    """When the mean curve of each recipe first passes a level; no rows where there is none."""
+    rows = []
+    for axis in AXES:
+        for level in find_levels(runs, axis, budgets.get(axis, math.nan)):
+            name = f", {level.name}" if level.name else ""
+            level_text = f"{UNITS[axis]} to {number_text(level.value, share=True)}{name}"
+            rows += [[level_text, r.recipe, r.in_words(), r.difference_in_words()] for r in level.reached]
+    return ["level", "recipe", "needed", "against the reference"], rows
+
+
+def verdict_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, TextTable]]:
+    """(whose verdicts, their figures at the end) of each judge."""
+    found = []
+    for title, recipes in verdict_table(rows).items():
+        metrics = [m for m in VERDICTS if any(m in figures for figures in recipes.values())]
+        lines = [
+            [name, *(estimate_text(figures[m]) if m in figures else "–" for m in metrics)]
+            for name, figures in recipes.items()
+        ]
+        found.append((title, (["recipe", *(labelled_metric(m).label for m in metrics)], lines)))
+    return found
 
 
 def about_sentences(compare: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cotrain.core.statistics import LEAST, Estimate, paired_difference
-from cotrain.pages.compare_table import Runs, SeedRun, in_reading_order, mean_band
+from cotrain.pages.compare_table import Runs, curves_of, in_reading_order, mean_band
 from cotrain.pages.compare_words import UNITS, amount_text
 from cotrain.pages.lines import Points, axis_ticks, value_at
 
@@ -85,7 +85,7 @@ def find_levels(runs: Runs, axis: str, budget: float) -> list[Level]:
     measured = {key for seeds in runs.values() for run in seeds.values() for r in run.curve for key in r.figures}
     levels_found = []
     for metric in in_reading_order({key for key in measured if key.count("/") == 1 and key.endswith("/pass@1")}):
-        curves = {name: _curves_by_seed(seeds, metric, axis) for name, seeds in runs.items()}
+        curves = curves_of(runs, metric, axis)
         means = {name: mean for name, seeds in curves.items() if (mean := mean_band(list(seeds.values()))[0])}
         for value, name in _level_values(means, budget, axis):
             reached = _recipe_crossings({n: curves[n] for n in means}, means, value, axis)
@@ -113,10 +113,6 @@ def levels_json(found: Sequence[Level]) -> list[dict[str, object]]:
         }
         for level in found
     ]
-
-
-def _curves_by_seed(seeds: Mapping[object, SeedRun], metric: str, axis: str) -> dict[object, Points]:
-    return {seed: curve for seed, run in seeds.items() if (curve := run.metric_curve(metric, axis))}
 
 
 def _level_values(means: Mapping[str, Points], budget: float, axis: str) -> list[tuple[float, str]]:

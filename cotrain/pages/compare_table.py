@@ -134,15 +134,20 @@ def mean_band(
     return [(x, e.value) for x, e in intervals], [(x, e.low, e.high) for x, e in intervals if math.isfinite(e.low)]
 
 
+def curves_of(runs: Runs, metric: str, axis: str) -> dict[str, dict[Any, Points]]:
+    """recipe → seed → the curve of a figure over a cost, where there is one."""
+    return {
+        name: {seed: curve for seed, run in seeds.items() if (curve := run.metric_curve(metric, axis))}
+        for name, seeds in runs.items()
+    }
+
+
 def difference_bands(
     runs: Runs, metric: str, axis: str
 ) -> tuple[str, dict[str, tuple[Points, list[tuple[float, float, float]]]]]:
     """The reference of a figure's curves, and for every other recipe the band of its curves minus the reference's,
     paired by seed over the range that both cover."""
-    curves = {
-        name: {seed: curve for seed, run in seeds.items() if (curve := run.metric_curve(metric, axis))}
-        for name, seeds in runs.items()
-    }
+    curves = curves_of(runs, metric, axis)
     measured_names = [name for name in curves if curves[name]]
     if not measured_names:
         return "", {}

@@ -6,14 +6,12 @@ progress and settings from the run directories, which may still be written. Noth
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import RunDirectoryError
 from cotrain.core.statistics import Estimate
-from cotrain.metrics.table import labelled_metric
 from cotrain.pages import study_words
 from cotrain.pages.bands import bands_of, is_training_headline, seed_runs_of
 from cotrain.pages.compare_overview import (
@@ -22,12 +20,12 @@ from cotrain.pages.compare_overview import (
     alarm_cells,
     cost_cells,
     headline_cells,
+    needed_cells,
     rate_cells,
     setting_cells,
+    verdict_cells,
 )
-from cotrain.pages.compare_reach import find_levels
 from cotrain.pages.compare_table import (
-    VERDICTS,
     Runs,
     group_by_figure,
     is_headline,
@@ -35,12 +33,11 @@ from cotrain.pages.compare_table import (
     label_of,
     roles_in,
     runs_of,
-    verdict_table,
     with_table,
 )
-from cotrain.pages.compare_words import AXES, UNITS, budget_in_words, short_labels
+from cotrain.pages.compare_words import AXES, budget_in_words, short_labels
 from cotrain.pages.follow import RECIPE, read_json_object
-from cotrain.pages.guide import interval_text, number_text, parse_estimates
+from cotrain.pages.guide import parse_estimates
 from cotrain.pages.places import ViewPlace, comparison_at
 from cotrain.pages.rollouts import FIELDS
 from cotrain.pages.runs import RunView, figure_rows, redact_texts
@@ -189,11 +186,8 @@ def comparison_tables(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
         _titled_table("At the start and at the end", "", headline_cells(with_rows)),
         _titled_table("What it cost", COSTS_LEAD, cost_cells(with_rows)),
         _titled_table("Alarms", ALARMS_LEAD, alarm_cells(with_rows), folded=True),
-        *(
-            _titled_table(f"Verdicts at the end: {title}", VERDICTS_LEAD, found)
-            for title, found in _verdict_cells(rows)
-        ),
-        _titled_table("Needed to reach a level", NEEDED_LEAD, _needed_cells(runs, budgets), folded=True),
+        *(_titled_table(f"Verdicts at the end: {title}", VERDICTS_LEAD, found) for title, found in verdict_cells(rows)),
+        _titled_table("Needed to reach a level", NEEDED_LEAD, needed_cells(runs, budgets), folded=True),
         _titled_table("How it was run", "", setting_cells(with_rows)),
         _titled_table(
             "Learning rates", "Chosen on validation problems, with seeds that are not compared.", rate_cells(with_rows)
@@ -250,35 +244,6 @@ def _figure_table(
         })  # fmt: skip
     title = f"Figures {budget_in_words(at, dict(budgets))}"
     return {"at": at, "title": title, "lead": END_LEAD if at == "end" else CURVES_LEAD, "groups": groups}
-
-
-def _needed_cells(runs: Runs, budgets: Mapping[str, float]) -> TextTable:
-    rows = []
-    for axis in AXES:
-        for level in find_levels(runs, axis, budgets.get(axis, math.nan)):
-            name = f", {level.name}" if level.name else ""
-            level_text = f"{UNITS[axis]} to {number_text(level.value, share=True)}{name}"
-            rows += [[level_text, r.recipe, r.in_words(), r.difference_in_words()] for r in level.reached]
-    return ["level", "recipe", "needed", "against the reference"], rows
-
-
-def _verdict_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, TextTable]]:
-    found = []
-    for title, recipes in verdict_table(rows).items():
-        metrics = [m for m in VERDICTS if any(m in figures for figures in recipes.values())]
-        lines = [
-            [name, *(_estimate_text(figures[m]) if m in figures else "–" for m in metrics)]
-            for name, figures in recipes.items()
-        ]
-        found.append((title, (["recipe", *(labelled_metric(m).label for m in metrics)], lines)))
-    return found
-
-
-def _estimate_text(e: Estimate) -> str:
-    if math.isnan(e.value):
-        return "–"
-    spread = f" ({interval_text(e, share=True)})" if math.isfinite(e.low) else ""
-    return f"{number_text(e.value, share=True)}{spread}"
 
 
 def differing_settings(arms: Mapping[str, Sequence[RunView]]) -> TextTable:

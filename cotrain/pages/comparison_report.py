@@ -5,18 +5,15 @@ The rollouts of one seed on the problems where the arms differ most travel with 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import RunDirectoryError
-from cotrain.disk.files import replace_file
 from cotrain.pages.compared_runs import ComparedRuns, study_document
 from cotrain.pages.detail import dump_json
 from cotrain.pages.follow import read_json_object
-from cotrain.pages.page import render_page
+from cotrain.pages.page import write_page
 from cotrain.pages.places import ViewPlace, comparison_at
 from cotrain.pages.runs import RunView, redact_texts
 
@@ -32,7 +29,7 @@ def write_comparison_page(directory: Path) -> Path:
     place = comparison_at(directory, directory.name)
     if place is None:
         raise RunDirectoryError(f"{directory} holds no comparison; give the directory of `cotrain compare`")
-    return _write_page(directory, "cotrain comparison", comparison_documents(place))
+    return write_page(directory / "report.html", "cotrain comparison", comparison_documents(place))
 
 
 def rewrite_page(directory: Path) -> Path | None:
@@ -52,7 +49,7 @@ def write_study_page(directory: Path, study: Mapping[str, Any]) -> Path:
         place = comparison_at((directory / part["page"]).parent, name)
         if place is not None:
             parts[name] = _open_comparison(place).document()
-    return _write_page(directory, "cotrain study", {"together": dump_json(study_document(study, parts))})
+    return write_page(directory / "report.html", "cotrain study", {"together": dump_json(study_document(study, parts))})
 
 
 def comparison_documents(place: ViewPlace) -> dict[str, bytes]:
@@ -94,10 +91,3 @@ def _problems_and_rollouts(together: ComparedRuns) -> tuple[dict[str, Any], dict
             break
         kept.append(problem)
     return sides | {"problems": kept, "reading": 0}, details
-
-
-def _write_page(directory: Path, title: str, documents_by_name: Mapping[str, bytes]) -> Path:
-    digest = hashlib.sha256(b"".join(documents_by_name.values())).digest()
-    path = directory / "report.html"
-    replace_file(path, render_page(title, base64.b64encode(digest[:18]).decode("ascii"), documents_by_name))
-    return path

@@ -42,7 +42,7 @@ def processes_of(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def process_cells(name: str, figures: Mapping[str, Any]) -> list[str]:
     """A line of the live table: as ``TITLES``, "" where there is no figure."""
-    tokens, published, publish_seconds, asleep = (_finite_or_none(figures.get(figure)) for figure in FIGURES)
+    tokens, published, publish_seconds, asleep = (finite_number(figures.get(figure)) for figure in FIGURES)
     return [
         name,
         "" if tokens is None else f"{tokens:.0f}",
@@ -76,7 +76,7 @@ class ProcessMeans:
             self._policies[name] = str(figures.get("policies", ""))
             sums = self._sums.setdefault(name, {})
             for figure in FIGURES:
-                value = _finite_or_none(figures.get(figure))
+                value = finite_number(figures.get(figure))
                 if value is not None:
                     sums[figure] = sums.get(figure, 0.0) + value
 
@@ -91,12 +91,6 @@ class ProcessMeans:
             }
             for name, steps in self._steps.items()
         ]
-
-
-def _finite_or_none(value: object) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 POINTS = 800  # of a curve

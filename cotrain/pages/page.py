@@ -9,11 +9,14 @@ put it into text nodes only.
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import json
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
+
+from cotrain.disk.files import replace_file
 
 # -- Making text from models and files safe to show: in a page, and in a terminal.
 #
@@ -99,6 +102,14 @@ def render_page(title: str, nonce: str, documents: Mapping[str, bytes] | None = 
 </body></html>
 """
     return head.encode() + data_scripts + scripts.encode()
+
+
+def write_page(path: Path, title: str, documents: Mapping[str, bytes]) -> Path:
+    """Write a page with its data inside, and return its path; the nonce is a hash of what is inside, so that the same
+    data make one page. Raises DiskError."""
+    digest = hashlib.sha256(b"".join(documents.values())).digest()
+    replace_file(path, render_page(title, base64.b64encode(digest[:18]).decode("ascii"), documents))
+    return path
 
 
 def _read_asset(name: str) -> str:

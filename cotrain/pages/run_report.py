@@ -7,17 +7,14 @@ has one report. Of a very long run not all steps are read; the page says how man
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.address import rng_of
 from cotrain.core.errors import CotrainError, RunDirectoryError
-from cotrain.disk.files import replace_file
 from cotrain.pages.detail import dump_json
-from cotrain.pages.page import render_page
+from cotrain.pages.page import write_page
 from cotrain.pages.rollouts import FIELDS, LEFT_OUT, REVIEW_UNREAD, TOOL_FAILED, TRUNCATED, UNREAD, UNSOUND
 from cotrain.pages.runs import RunView
 
@@ -54,12 +51,8 @@ def write_report(directory: Path) -> Path:
         documents_by_name = report_documents(run)
     except CotrainError as error:
         raise RunDirectoryError(f"{directory}: {error}") from error
-    digest = hashlib.sha256(b"".join(documents_by_name.values())).digest()
-    nonce = base64.b64encode(digest[:18]).decode("ascii")
-    path = directory / "report.html"
     name = str(run.recipe.get("name") or directory.name)
-    replace_file(path, render_page(f"cotrain report: {name}", nonce, documents_by_name))
-    return path
+    return write_page(directory / "report.html", f"cotrain report: {name}", documents_by_name)
 
 
 def report_documents(run: RunView) -> dict[str, bytes]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.verbosity import clock_text
 from cotrain.disk.files import replace_file
+from cotrain.disk.jsonl import try_read_object
 from cotrain.disk.run_files import RESULT
 from cotrain.metrics.table import is_headline
 from cotrain.pages.compare_markdown import escape_markdown, table_section
@@ -45,28 +45,20 @@ def write_stages_page(folder: Path) -> Path | None:
 def _stages_in(place: Path) -> list[tuple[float, list[str], list[str]]]:
     """When each stage of a folder ended, its row, and what stands below the table."""
     found: list[tuple[float, list[str], list[str]]] = []
-    if (result := _read(place / RESULT)).keys() >= OF_TRAINING:
+    if (result := try_read_object(place / RESULT)).keys() >= OF_TRAINING:
         found.append((_time_of(place / RESULT), _training_row(place.name, result), _sample_section(place.name, result)))
     elif (place / "tokenizer.json").is_file() and not (place / "config.json").exists():
-        words = len(_read(place / "tokenizer.json").get("model", {}).get("vocab", {}))
+        words = len(try_read_object(place / "tokenizer.json").get("model", {}).get("vocab", {}))
         found.append((_time_of(place / "tokenizer.json"), [place.name, "", "", "", "", f"{words} tokens"], []))
-    if (summary := _read(place / "summary.json")).keys() >= {"before", "after"}:
+    if (summary := try_read_object(place / "summary.json")).keys() >= {"before", "after"}:
         found.append(
             (_time_of(place / "summary.json"), _run_row(place.name, summary), _run_section(place.name, summary))
         )
     for file in sorted(place.glob("suite-*.json")):
-        if "suite" not in (suite := _read(file)):
+        if "suite" not in (suite := try_read_object(file)):
             continue
         found.append((_time_of(file), _suite_row(place.name, suite), []))
     return found
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _time_of(path: Path) -> float:

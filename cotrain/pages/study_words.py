@@ -9,10 +9,10 @@ from typing import Any
 
 from cotrain.core.statistics import Estimate
 from cotrain.pages.compare_markdown import escape_markdown, table_section
-from cotrain.pages.compare_overview import TextTable
+from cotrain.pages.compare_overview import TextTable, estimate_text
 from cotrain.pages.compare_table import is_share
 from cotrain.pages.compare_words import UNITS, amount_text
-from cotrain.pages.guide import interval_text, number_text
+from cotrain.pages.guide import number_text
 from cotrain.pages.page import MAX_CHARS
 
 
@@ -62,8 +62,7 @@ def _start_to_end(row: Mapping[str, Any] | None, measure: str) -> str:
     before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
     share = is_share(measure, {measure.split("/")[0]}, [before.value, after.value])
     start = "" if math.isnan(before.value) else f"{number_text(before.value, share=share)} → "
-    spread = f" ({interval_text(after, share=share)})" if math.isfinite(after.low) else ""
-    return f"{start}{number_text(after.value, share=share)}{spread}"
+    return start + estimate_text(after, share)
 
 
 def study_verdicts(study: Mapping[str, Any]) -> TextTable:

@@ -27,6 +27,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.disk.files import replace_file
+from cotrain.disk.jsonl import try_read_object
 from cotrain.runs.log import Observer
 
 CAPACITY = 512  # rows that wait for a tracker
@@ -115,17 +116,8 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
 
 def trackers_of_run(directory: Path | str) -> tuple[str, ...]:
     """The trackers that a run was begun with."""
-    notes = _read_notes(Path(directory))
-    names = notes.get("trackers")
+    names = try_read_object(Path(directory) / NOTES).get("trackers")
     return tuple(name for name in TRACKERS if isinstance(names, list) and name in names)
-
-
-def _read_notes(directory: Path) -> dict[str, Any]:
-    try:
-        notes = json.loads((directory / NOTES).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return notes if isinstance(notes, dict) else {}
 
 
 class TrackingObserver:
@@ -161,7 +153,7 @@ class TrackingObserver:
                 self._observer.message(warning)
 
     def _start_mirrors(self, first: int) -> None:
-        identity = _read_notes(self._directory).get("id") or uuid.uuid4().hex[:12]
+        identity = try_read_object(self._directory / NOTES).get("id") or uuid.uuid4().hex[:12]
         notes = {"id": identity, "trackers": list(self._open)}
         replace_file(self._directory / NOTES, (json.dumps(notes) + "\n").encode())
         about = TrackedRun(

@@ -14,7 +14,7 @@ from typing import Any
 from cotrain.core.address import make_nonce
 from cotrain.core.errors import TooLong
 from cotrain.core.notes import FAILURE, FINAL, SCORE, VERDICTS
-from cotrain.core.types import Episode, Grade, StepVerdicts, Task, Trace
+from cotrain.core.types import Episode, NoGrader, Task, Trace
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.reviews import show_verdict
@@ -27,8 +27,9 @@ def judge_fixed_solutions(
 ) -> list[Mapping[str, Any]]:
     """A verifier's rows, one for each solution: by one greedy review, or the plurality of several sampled ones."""
     solutions_by_id = {sample.id: sample for sample in samples}
+    grader = NoGrader(reason="not asked")
     tasks = [
-        Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, grader=_NoGrader()) for s in samples
+        Task(id=s.id, prompt=s.problem, answer=None, solution=None, difficulty=0.0, grader=grader) for s in samples
     ]
     reader = executor.greedy_copy() if reviews == 1 else executor
     judge = partial(judge_steps, given=solutions_by_id, verifier=verifier, n=reviews)
@@ -85,13 +86,3 @@ def _first_wrong(trace: Trace) -> int | None:
     """The first step called wrong, −1 for none, None where no step was judged."""
     steps = VERDICTS.of(trace)
     return next((i for i, ok in enumerate(steps) if not ok), -1) if steps else None
-
-
-class _NoGrader:
-    """Of given solutions there is nothing to grade."""
-
-    def grade(self, task: Task, text: str) -> Grade:
-        return Grade(value=None, reason="not asked")
-
-    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
-        return None

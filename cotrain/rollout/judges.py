@@ -7,7 +7,7 @@
     if review.parsed.ok:
         review.parsed.final, review.parsed.score, review.parsed.steps, probabilities(review)
 
-``final``, ``score`` and ``steps`` mean the same in every format (``text/verdicts.py: Judgement``), so a protocol need
+``final``, ``score`` and ``steps`` mean the same in every format (``text/verdicts.py``), so a protocol need
 not know which one it plays with. Fields of the prompts, besides ``problem`` and ``nonce``: ``solution`` (``genrm``,
 ``genprm``, ``scored``), ``first`` and ``second`` (``pairwise``, ``thinkrm``, ``gram``), ``responses`` (``grm``),
 ``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import ParseFailure, Sampling
@@ -82,91 +82,76 @@ def confidence(turn: Turn) -> float | None:
     return aggregate("product", found) if found else score
 
 
-# -- the roles; ``reference`` adds a field of that name to the prompt
+# -- the roles
 
 
-def genrm(
-    policy: str,
-    model: str,
-    *,
-    direct: bool = False,
-    max_tokens: int | None = None,
-    temperature: float = 1.0,
-    reference: bool = False,
-) -> Role:
+class JudgeOptions(TypedDict, total=False):
+    """What every judge takes besides."""
+
+    max_tokens: int | None  # of a judgement; by default as its format needs
+    temperature: float  # 1 by default
+    reference: bool  # adds a field of that name to the prompt
+
+
+def genrm(policy: str, model: str, *, direct: bool = False, **options: Unpack[JudgeOptions]) -> Role:
     """One verdict on a solution, to be read as P(Yes) with ``verdict_probabilities`` (GenRM, arXiv 2408.15240);
     ``direct``: without a chain of thought."""
     prompt, most = (prompts.GENRM_DIRECT, 8) if direct else (prompts.GENRM, 1024)
-    return _judge_role(policy, model, prompt, parse_genrm, max_tokens or most, temperature, reference)
+    return _judge_role(policy, model, prompt, parse_genrm, most, **options)
 
 
-def genprm(
-    policy: str,
-    model: str,
-    *,
-    runs: bool = False,
-    max_tokens: int | None = None,
-    temperature: float = 1.0,
-    reference: bool = False,
-) -> Role:
+def genprm(policy: str, model: str, *, runs: bool = False, **options: Unpack[JudgeOptions]) -> Role:
     """A verdict on each of ``count`` steps (GenPRM, arXiv 2504.00891); ``runs``: it is told that its programs are
     run."""
     prompt = prompts.GENPRM_RUN if runs else prompts.GENPRM
-    return _judge_role(policy, model, prompt, parse_genprm, max_tokens or 2048, temperature, reference)
+    return _judge_role(policy, model, prompt, parse_genprm, 2048, **options)
 
 
-def scored(
-    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
-) -> Role:
+def scored(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
     """0, 0.5 or 1 for a solution (DeepSeekMath-V2)."""
-    return _judge_role(policy, model, prompts.SCORE, parse_score, max_tokens or 1024, temperature, reference)
+    return _judge_role(policy, model, prompts.SCORE, parse_score, 1024, **options)
 
 
-def pairwise(
-    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
-) -> Role:
+def pairwise(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
     """Which of two responses is better, by a rubric (RM-R1, arXiv 2505.02387)."""
-    return _judge_role(policy, model, prompts.RMR1, parse_rmr1, max_tokens or 2048, temperature, reference)
+    return _judge_role(policy, model, prompts.RMR1, parse_rmr1, 2048, **options)
 
 
-def grm(
-    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
-) -> Role:
+def grm(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
     """1 … 10 for each of ``count`` responses, by weighted principles (DeepSeek-GRM, arXiv 2504.02495)."""
-    return _judge_role(policy, model, prompts.GRM, parse_grm, max_tokens or 2048, temperature, reference)
+    return _judge_role(policy, model, prompts.GRM, parse_grm, 2048, **options)
 
 
-def gram(
-    policy: str, model: str, *, max_tokens: int | None = None, temperature: float = 1.0, reference: bool = False
-) -> Role:
+def gram(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
     """Which of two responses is better, in one token (GRAM, arXiv 2506.14175)."""
-    return _judge_role(policy, model, prompts.GRAM, parse_gram, max_tokens or 8, temperature, reference)
+    return _judge_role(policy, model, prompts.GRAM, parse_gram, 8, **options)
 
 
-def thinkrm(
+def thinkrm(policy: str, model: str, *, graded: bool = False, **options: Unpack[JudgeOptions]) -> Role:
+    """Which of two responses is better after a long thought; ``graded``: −3 … 3 (Think-RM, arXiv 2505.16265)."""
+    prompt, parse = (prompts.THINKRM_GRADED, parse_graded) if graded else (prompts.THINKRM, parse_thinkrm)
+    return _judge_role(policy, model, prompt, parse, 4096, **options)
+
+
+def _judge_role(
     policy: str,
     model: str,
+    prompt: str,
+    parse: Parser,
+    most: int,
     *,
-    graded: bool = False,
     max_tokens: int | None = None,
     temperature: float = 1.0,
     reference: bool = False,
 ) -> Role:
-    """Which of two responses is better after a long thought; ``graded``: −3 … 3 (Think-RM, arXiv 2505.16265)."""
-    prompt, parse = (prompts.THINKRM_GRADED, parse_graded) if graded else (prompts.THINKRM, parse_thinkrm)
-    return _judge_role(policy, model, prompt, parse, max_tokens or 4096, temperature, reference)
-
-
-def _judge_role(
-    policy: str, model: str, prompt: str, parse: Parser, max_tokens: int, temperature: float, reference: bool
-) -> Role:
+    """``most``: tokens of a judgement where nothing else is said."""
     if model in EMBEDDED:
         raise ConfigError(
             f"policy {policy!r}: the model {model!r} knows only the formats of rollout/common_roles.py, and this "
             "judge's format"
             " needs a chat model; choose another model, or rollout/common_roles.py: verifier"
         )
-    sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
+    sampling = Sampling(max_tokens=max_tokens or most, temperature=temperature)
     template = prompts.with_reference(prompt) if reference else prompt
     return Role(policy=policy, prompt=template, parse=parse, sampling=sampling)
 

@@ -164,12 +164,12 @@ async def propose_and_solve(
     if refused:
         if (old := pool.draw_problem(rng_of("replay", proposal.id, task.id), below=reuse)) is not None:
             known = reader.recall(old.problem, old.answer, task)
-            share = await solve_proposal(task, roles, old.problem, known, proposal, samples, labels, band)
+            share = await solve_proposal(roles, old.problem, known, proposal, samples, labels, band)
             if share is not None:
                 proposal.show(REPLAYED, (old.signature, share))
         return
     known = found if isinstance(found, Task) else None
-    share = await solve_proposal(task, roles, text, known, proposal, samples, labels, band)
+    share = await solve_proposal(roles, text, known, proposal, samples, labels, band)
     if share is None:
         proposal.fail("ungraded")
         return
@@ -181,7 +181,6 @@ async def propose_and_solve(
 
 
 async def solve_proposal(
-    task: Task,
     roles: Roles,
     text: str,
     known: Task | None,

@@ -18,8 +18,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding
-from cotrain.core.state import State, take_fields
-from cotrain.core.types import Episode
+from cotrain.core.types import Episode, State, take_fields
 
 MINTED = Finding[tuple[str, str, str, float]](
     "minted", tuple[str, str, str, float], "a new problem: text, answer, signature and share of solvers that were right"

@@ -348,6 +348,12 @@ def _run_steps(
         JsonlWriter(directory.timings),
         Ledger(directory.episodes),
     )
+
+    def save() -> None:
+        metrics.sync()
+        ledger.sync()
+        room(_save_checkpoint, directory, trainer, record)
+
     with metrics, timings, ledger, _durable_on_exit(metrics, ledger):
         while True:
             step = trainer.finished - 1  # the last finished one, -1 at the start
@@ -357,16 +363,12 @@ def _run_steps(
                 observer.update(row)
                 measured = step + 1
                 if best_step(directory, recipe.evaluation.best) == measured and measured > _saved_step(directory):
-                    metrics.sync()
-                    ledger.sync()
-                    room(_save_checkpoint, directory, trainer, record)
+                    save()
             if trainer.is_done:
                 break
             due = trainer.finished > 0 and trainer.finished % checkpoint_every == 0
             if due and trainer.finished > _saved_step(directory):
-                metrics.sync()
-                ledger.sync()
-                room(_save_checkpoint, directory, trainer, record)
+                save()
             result = trainer.step()
             _name_set_aside(trainer, told_of, observer)
             room(ledger.append, int(result.row["step"]), result.episodes, result.advantages)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from cotrain.core.state import State, take_fields
+from cotrain.core.types import State, take_fields
 from cotrain.disk.files import DiskError
 from cotrain.engine.contract import Engine, MemoryLimitedEngine
 from cotrain.runs.log import Observer

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_trust_flag, whole_number
+from cotrain.core.flags import Parser, add_count, add_trust_flag, whole_number
 from cotrain.core.threads import choose_threads
 
 
@@ -22,9 +22,7 @@ def serve(words: Sequence[str]) -> int:
     parser.add_argument(
         "--device", default="auto", help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 …"
     )
-    parser.add_argument(
-        "--threads", type=whole_number(1), metavar="N", help="CPU threads (default: OMP_NUM_THREADS, or all cores)"
-    )
+    add_count(parser, "--threads", "CPU threads (default: OMP_NUM_THREADS, or all cores)")
     parser.add_argument(
         "--record", metavar="FILE", help="append each answer to a chat, with its tokens, to these JSON lines"
     )

@@ -33,10 +33,10 @@ from cotrain.disk.jsonl import JsonlWriter
 from cotrain.engine.contract import Request, as_serving_engine
 from cotrain.rollout.role import Role
 from cotrain.serve.batches import EngineThread
-from cotrain.serve.reply import StreamedReply
 from cotrain.text.chat_template import Message
+from cotrain.text.decoding import stop_in
 from cotrain.text.prompts import fields_of, fill_template
-from cotrain.text.render import Renderer
+from cotrain.text.render import Renderer, Rendering
 from cotrain.text.request_params import BadRequest, RequestParams
 from cotrain.train.policy_store import vocabulary_of
 from cotrain.train.trainer import CoTrainer
@@ -304,3 +304,32 @@ def _cannot_chat_text(model: ServedModel) -> str:
     other = "ask /v1/verify, or " if model.can_judge else ""
     todo = f"{other}give whole messages to 'policy/{model.policy}'"
     return f"role {model.name!r} has the fields {fields} and not one; {todo}"
+
+
+_BROKEN = "\ufffd"
+
+
+class StreamedReply:
+    """Reads one reply. ``text`` is what may be shown so far: not the stop string, nor what could still become one, nor
+    the rest of a character."""
+
+    def __init__(self, renderer: Rendering, stops: Sequence[str]) -> None:
+        self._renderer, self._stops = renderer, stops
+        self.text = ""
+
+    def read_new_text(self, ids: Sequence[int], *, final: bool = False) -> str:
+        """Take all ids so far and return what is new of the text."""
+        before, text = len(self.text), self._renderer.decode(ids)
+        stop = stop_in(text, self._stops)
+        if stop is not None:
+            self.text = text[: stop[0]]
+        else:
+            self.text = text if final else _certain_text(text, self._stops)
+        return self.text[before:]
+
+
+def _certain_text(text: str, stops: Sequence[str]) -> str:
+    """The text without a last character that is not complete, and without an end that a stop string begins with."""
+    text = text.rstrip(_BROKEN)
+    held = (k for stop in stops for k in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:k]))
+    return text[: len(text) - max(held, default=0)]

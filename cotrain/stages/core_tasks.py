@@ -19,6 +19,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,5 @@ def continuation_losses(
 
 def _common_length(ids: Sequence[int], head: Sequence[int]) -> int:
     """Leading tokens that both have, so that one token of ``ids`` at least is left."""
-    same = next(
-        (place for place, (a, b) in enumerate(zip(ids, head, strict=False)) if a != b), min(len(ids), len(head))
-    )
-    return min(same, len(ids) - 1)
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(ids, head, strict=False))
+    return min(len(list(same)), len(ids) - 1)

@@ -60,10 +60,6 @@ class ProblemRow:
     text: str = ""  # what was written last
     reason: str | None = None  # why that is no paraphrase
 
-    @property
-    def is_asked_for(self) -> bool:
-        return not self.held_out and not self.row.paraphrases
-
 
 def read_problems(path: str, question: str, answer: str) -> list[ProblemRow]:
     """The rows of a file with these columns (``tasks/rows.py``). All rows of a file that is called train, validation or
@@ -118,7 +114,7 @@ def write_paraphrases(
 ) -> None:
     """Ask the role ``writer`` for each problem that needs a paraphrase, up to ``tries`` times, until one is kept.
     ``text`` and ``reason`` of the problems have what became of it."""
-    asked, grader = [one for one in problems if one.is_asked_for], AnswerGrader()
+    asked, grader = [one for one in problems if not one.held_out and not one.row.paraphrases], AnswerGrader()
     taken = {wording_of(text) for one in problems for text in (one.row.question, *one.row.paraphrases)}
     pace = Pace(len(asked), "{} problems paraphrased", say)
     for start in range(0, len(asked), CHUNK):

@@ -148,13 +148,13 @@ def own_reviews(
             )
     least = min(kept_counts.values())
     if not least:
-        raise DataError(f"{path}: {_why_none(seen, kept_counts, reviews, form)}{lost_suffix(lost)}")
+        raise DataError(f"{path}: {_why_none(seen, kept_counts, reviews)}{lost_suffix(lost)}")
     by_address = {truth: [item for key, item in sorted(kept.items()) if key[0] is truth][:least] for truth in seen}
     items = [item for pair in zip(by_address[True], by_address[False], strict=True) for item in pair]
     return from_items(f"reviews of {path}", items), [{"messages": item} for item in items]
 
 
-def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], reviews: int, form: Form) -> str:
+def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], reviews: int) -> str:
     """What is missing, and what would help."""
     kinds = {True: "right", False: "wrong"}
     for truth, other in ((True, "easier"), (False, "harder")):

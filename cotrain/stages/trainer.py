@@ -30,11 +30,11 @@ from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, StateError, UnknownName
-from cotrain.core.state import take_fields
+from cotrain.core.types import take_fields
 from cotrain.core.verbosity import PACE_SECONDS
 from cotrain.disk import transaction
 from cotrain.disk.files import replace_file
-from cotrain.disk.jsonl import JsonlWriter, truncate_after
+from cotrain.disk.jsonl import JsonlWriter, truncate_after, try_read_object
 from cotrain.disk.lock import RunLock
 from cotrain.disk.run_files import RESULT
 from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolate_documents
@@ -289,19 +289,13 @@ def _catch_signals() -> Iterator[threading.Event]:
 
 def read_result(directory: str | Path) -> dict[str, Any]:
     """What a finished ``pretrain`` or ``sft`` wrote beside its model; empty where there is nothing to be read."""
-    try:
-        found = json.loads((Path(directory) / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return try_read_object(Path(directory) / RESULT)
 
 
 def begin_time(out: str | Path) -> str | None:
     """When the training in a directory was begun, where that is of its settings."""
-    try:
-        begun = json.loads((Path(out) / SETTINGS).read_text(encoding="utf-8"))["about"]["begun"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    about = try_read_object(Path(out) / SETTINGS).get("about")
+    begun = about.get("begun") if isinstance(about, dict) else None
     return begun if isinstance(begun, str) else None
 
 

@@ -151,11 +151,6 @@ class JsonlTasks:
             self.left_out += len(rows) - len(self._rows[split])
 
 
-def gsm8k(path: str | Path) -> JsonlTasks:
-    """GSM8K (arXiv 2110.14168) from a file or directory in its published format."""
-    return benchmark_tasks("gsm8k", path)
-
-
 def benchmark_tasks(name: str, path: str | Path, *, lenient: bool = False, unanswered: bool = False) -> JsonlTasks:
     """A benchmark of ``SCHEMAS`` from a file, a directory or the Hub. Raises UnknownName, DataError."""
     schema = schema_of(name)

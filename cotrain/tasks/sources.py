@@ -13,8 +13,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.core.registry import TASKS, joined_places, load_named, shipped_places
-from cotrain.core.state import take_fields
-from cotrain.core.types import TaskSource
+from cotrain.core.types import TaskSource, take_fields
 from cotrain.core.user_code import load_class
 from cotrain.tasks.rows import SCHEMAS
 

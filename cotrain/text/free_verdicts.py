@@ -168,7 +168,7 @@ def _read_words(text: str, count: int | None) -> Review | Verdict | ParseFailure
     elif None in verdicts:
         reason = "bad step verdict"
     else:
-        span = _word_span(last)
+        span = Span(start=last.start("word"), end=last.end("word"), text=last["word"])
         return (
             _answer_verdict(span, meaning)
             if count is None
@@ -249,10 +249,6 @@ def _answer_verdict(span: Span, meaning: bool | None = None) -> Verdict:
 
 def _make_review(steps: Sequence[bool], final: bool, span: Span) -> Review:
     return Review(steps=tuple(steps), final=final, final_span=span)
-
-
-def _word_span(match: re.Match[str]) -> Span:
-    return Span(start=match.start("word"), end=match.end("word"), text=match["word"])
 
 
 def _group_span(match: re.Match[str]) -> Span:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cotrain.core.types import ParseFailure, Span
 
@@ -43,10 +43,7 @@ class Solution:
     answer: str  # the inside of the one <answer>, stripped; never empty
     format_score: float = 1.0  # in [0, 1]; 0.6 when there is text outside of the tags
     tagged: str | None = None  # the same in tags, where its text has none (``answers.py``)
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +55,7 @@ class SelfCheck:
     text: str  # of the solution alone
     analysis: str  # the text of the review
     format_score: float = 1.0
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
     @property
     def tagged(self) -> str:

@@ -17,6 +17,7 @@ smoothing belongs to a loss (``learn/sft.py``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from cotrain.core.types import ParseFailure, Span
 from cotrain.text.parsers import _clip_score, _scan_blocks, scored_failure, without_thought
@@ -39,10 +40,8 @@ class Preference:
     limit: int = 1  # 1: only which is better; 3: also by how much
     spans: tuple[Span, ...] = ()  # [1] the letter; [] for a number
     format_score: float = 1.0
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
+    steps: ClassVar[tuple[bool, ...]] = ()
 
     @property
     def final(self) -> bool | None:
@@ -54,10 +53,6 @@ class Preference:
         """0 … 1, where 1 is the first by far and 0.5 a tie."""
         return 0.5 + self.margin / (2 * self.limit)
 
-    @property
-    def steps(self) -> tuple[bool, ...]:
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratings:
@@ -66,10 +61,9 @@ class Ratings:
     points: tuple[int, ...]  # [N] 1 … 10
     principles: tuple[tuple[str, int], ...]  # (what counts, its weight in per cent); they need not add up
     format_score: float = 1.0
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
+    steps: ClassVar[tuple[bool, ...]] = ()
+    spans: ClassVar[tuple[Span, ...]] = ()
 
     @property
     def best(self) -> int | None:
@@ -88,14 +82,6 @@ class Ratings:
         if len(self.points) == 1:
             return (self.points[0] - 1) / (BEST - 1)
         return 0.5 + (self.points[0] - self.points[1]) / (2 * (BEST - 1)) if len(self.points) == 2 else None
-
-    @property
-    def steps(self) -> tuple[bool, ...]:
-        return ()
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        return ()
 
 
 # -- RM-R1

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from cotrain.core.types import ParseFailure, Span
 from cotrain.text.parsers import (
@@ -45,10 +46,7 @@ class Review:
     final: bool  # the verdict on the answer
     final_span: Span  # where that word stands
     format_score: float = 1.0  # always 1: a review is read in full or not at all
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
 
 def step_verdicts(text: str, count: int) -> Review | ParseFailure:
@@ -183,10 +181,7 @@ class Query:
 
     text: str  # stripped; never empty
     format_score: float = 1.0
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
 
 def search_query(text: str) -> Query | ParseFailure:

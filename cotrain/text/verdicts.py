@@ -26,7 +26,7 @@ declining never pays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 from cotrain.core.types import ParseFailure, Span
 from cotrain.text.parsers import _scan_blocks, scored_failure, without_thought
@@ -38,35 +38,13 @@ _YES_NO = {"Yes": True, "No": False}
 _SCORES = {"0": 0.0, "0.0": 0.0, "0.5": 0.5, ".5": 0.5, "1": 1.0, "1.0": 1.0}
 
 
-class Judgement(Protocol):
-    """What every format says in common, so that judges are interchangeable parts."""
-
-    @property
-    def ok(self) -> bool: ...
-
-    @property
-    def final(self) -> bool | None:
-        """Is the solution right; of two, is the first better. None: a tie, or not asked for."""
-        ...
-
-    @property
-    def score(self) -> float | None:
-        """The same in [0, 1], as far as the text says it; None where there is no single number."""
-        ...
-
-    @property
-    def steps(self) -> tuple[bool, ...]:
-        """[K] one for each step, [] where steps are not judged."""
-        ...
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """Where the words stand that decide: [K] of the steps, or [1]; [] for numbers, whose probability says
-        nothing about the opposite verdict."""
-        ...
-
-    @property
-    def format_score(self) -> float: ...
+# A judgement, in whatever format, has ``ok``, ``format_score`` and these, so that judges are interchangeable parts:
+#
+#     final   is the solution right; of two, is the first better; None: a tie, or not asked for
+#     score   the same in [0, 1], as far as the text says it; None where there is no single number
+#     steps   [K] one for each step, [] where steps are not judged
+#     spans   where the words stand that decide: [K] of the steps, or [1]; [] for numbers, whose probability says
+#             nothing about the opposite verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +56,7 @@ class Verdict:
     steps: tuple[bool, ...] = ()  # [K]
     spans: tuple[Span, ...] = ()  # [K] or [1] the words Yes and No
     format_score: float = 1.0
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +65,7 @@ class Abstention:
 
     reason: str = "refused"
     format_score: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        return False
+    ok: ClassVar[bool] = False
 
 
 # -- GenRM

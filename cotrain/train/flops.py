@@ -28,8 +28,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cotrain.backend.contract import ProcessStats, process_metrics
 from cotrain.backend.handles import ComputeShape
-from cotrain.backend.process_stats import ProcessStats, process_metrics
 from cotrain.core.types import Episode
 from cotrain.learn.collate import computed_samples
 from cotrain.learn.contract import LossTerm, with_context

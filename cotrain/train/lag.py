@@ -32,8 +32,7 @@ from typing import Any
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, cap_path
 from cotrain.core.errors import ConfigError
-from cotrain.core.state import State, take_fields
-from cotrain.core.types import Completion, Episode, Trace
+from cotrain.core.types import Completion, Episode, State, Trace, take_fields
 from cotrain.disk.ledger import episode_from_json, episode_to_json
 from cotrain.engine.contract import Engine, Request
 from cotrain.train.guard import Interrupted, NotFinite

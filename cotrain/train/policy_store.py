@@ -12,7 +12,7 @@ import torch
 from cotrain.backend.handles import SCORING_SHORT, PolicyHandle
 from cotrain.config.policies import Learning
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.state import State, take_fields
+from cotrain.core.types import State, take_fields
 from cotrain.disk.parts import TensorParts, is_finite
 from cotrain.text.render import Renderer, Rendering
 from cotrain.train.guard import NotFinite

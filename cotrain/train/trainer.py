@@ -20,9 +20,8 @@ from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import Phase, train_task
 from cotrain.core.address import rng_of, seed_of
 from cotrain.core.notes import CORRECT, FINAL
-from cotrain.core.state import State, Store, take_fields
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import UNLABELLED, Episode, Task, Trace
+from cotrain.core.types import UNLABELLED, Episode, State, Store, Task, Trace, take_fields
 from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Batch, Given, LossTerm, Sample, sampled_only, with_context
 from cotrain.learn.losses import with_bounds

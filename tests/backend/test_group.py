@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from cotrain.backend import ranks
+from cotrain.backend.contract import ProcessStats
 from cotrain.backend.hosted_policies import PolicyInfo
 from cotrain.backend.multi_process import ENGINE, MultiProcessBackend
-from cotrain.backend.process_stats import ProcessStats
 from cotrain.backend.ranks import RankGroup, RankGroupPolicy, RankHost, ShareSize, WriteFailure
 from cotrain.cli import main
 from cotrain.config.override import override

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cotrain.backend import ranks
+from cotrain.backend.contract import ProcessStats
 from cotrain.backend.multi_process import MultiProcessBackend
-from cotrain.backend.process_stats import ProcessStats
 from cotrain.backend.ranks import RankGroup, RankHost
 from cotrain.config.override import override
 from cotrain.core.errors import RankShort

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 import torch
 
+from cotrain.backend.contract import ProcessStats, process_metrics, short_name
 from cotrain.backend.local import LocalBackend
 from cotrain.backend.multi_process import MultiProcessBackend
-from cotrain.backend.process_stats import ProcessStats, process_metrics, short_name
 from cotrain.config.policies import frozen, trainable
 from cotrain.rollout.idle_loop import IdleLoop, together
 from tests.backend.processes import Here

@@ -19,9 +19,8 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.lab.comparison.compare import claim_directory
 from cotrain.lab.comparison.forecast import phase_counts, run_length
-from cotrain.lab.comparison.shipped import FOLDER, shipped_studies, study_path
 from cotrain.lab.comparison.study import run_count_lines, run_study
-from cotrain.lab.comparison.study_file import Study, git_status, read_study
+from cotrain.lab.comparison.study_file import FOLDER, Study, git_status, read_study, shipped_studies, study_path
 from cotrain.pages.study_words import study_markdown
 from tests.helpers import TINY
 from tests.lab.made_runs import made_run

@@ -1,6 +1,6 @@
 import pytest
 
-from cotrain.methods.mars.bins import first_fit_decreasing
+from cotrain.methods.mars.recipe import first_fit_decreasing
 
 
 def test_first_fit_decreasing_by_hand():

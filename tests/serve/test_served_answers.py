@@ -14,8 +14,7 @@ from cotrain.disk.jsonl import JsonlWriter, read_jsonl
 from cotrain.learn.scorer import Scorer
 from cotrain.methods.cooper import cooper
 from cotrain.serve.app import make_application
-from cotrain.serve.models import ServedRun
-from cotrain.serve.reply import StreamedReply
+from cotrain.serve.models import ServedRun, StreamedReply
 from cotrain.serve.verify import _combine_reviews
 from cotrain.stages.corpora import jsonl_file
 from cotrain.tasks.words.source import study_problems

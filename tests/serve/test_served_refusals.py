@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from cotrain.cli import main
 from cotrain.core.errors import ConfigError
 from cotrain.serve.app import host_of, make_application, open_listener
-from cotrain.serve.reply import StreamedReply
+from cotrain.serve.models import StreamedReply
 
 
 @pytest.mark.whole

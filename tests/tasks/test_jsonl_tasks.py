@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.types import Grade
-from cotrain.tasks.jsonl import JsonlTasks, gsm8k, split_of
+from cotrain.tasks.jsonl import JsonlTasks, benchmark_tasks, split_of
 from cotrain.tasks.reading import read_rows, row_reader
 from cotrain.tasks.rows import Row, without_calculator
 from cotrain.text.parsers import tagged_solution
@@ -187,7 +187,7 @@ def test_a_directory_keeps_its_test_split(tmp_path):
     train = [{"question": f"How many {n}?", "answer": str(n)} for n in range(100)]
     write(tmp_path / "train.jsonl", train)
     write(tmp_path / "test.jsonl", [{"question": "HOW MANY 7?", "answer": "7"}, {"question": "new", "answer": "1"}])
-    source = gsm8k(tmp_path)
+    source = benchmark_tasks("gsm8k", tmp_path)
     assert source.name == "gsm8k" and source.left_out == 1
     assert questions(source, "test") == ["HOW MANY 7?", "new"]
     assert source.size("validation") > 0 and source.size("train") + source.size("validation") == 99
@@ -195,7 +195,7 @@ def test_a_directory_keeps_its_test_split(tmp_path):
     write(
         tmp_path / "validation.jsonl", [{"question": "new", "answer": "1"}, {"question": "How many 8?", "answer": "8"}]
     )
-    source = gsm8k(tmp_path)
+    source = benchmark_tasks("gsm8k", tmp_path)
     assert questions(source, "validation") == ["How many 8?"]
     assert source.size("train") == 98 and source.left_out == 3
 

@@ -172,7 +172,7 @@ def wrong_solutions(
         evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver}
     )
     player.watch = lambda total: Pace(total, "{} solutions drawn", say).add
-    episodes = player.play(_solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH)
+    episodes = player.play(solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH)
     refuse_unmeasured(f"problems of {split}", episodes, player.set_aside)
     solutions: dict[tuple[int, str], WrongSolution] = {}
     for episode in episodes:
@@ -186,7 +186,8 @@ def wrong_solutions(
     return list(solutions.values())
 
 
-async def _solve_one(task: Task, roles: Roles) -> None:
+async def solve_one(task: Task, roles: Roles) -> None:
+    """One graded solution; none where its prompt is too long."""
     try:
         await examine(task, roles, await roles.solver(problem=task.prompt))
     except TooLong:

@@ -30,7 +30,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, GOLD, PROBLEM
-from cotrain.core.types import Grade, StepVerdicts, Task, Trace
+from cotrain.core.types import NoGrader, Task, Trace
 from cotrain.disk.ledger import Ledger
 from cotrain.lab.attack.matrix import LETTERS, MatrixCells, estimate_json, matrix_lines, write_figures
 from cotrain.lab.attack.play import judging_role
@@ -44,6 +44,7 @@ from cotrain.runs.changes import rebuild_recipe
 from cotrain.text.parsers import Solution, tagged_solution
 
 FILE, FORMAT = "reviewed.json", 1
+_ALREADY_GRADED = NoGrader(reason="graded in training")  # the ledger has the grades; nobody asks again
 SHOWN = ("balanced_accuracy", "mcc", "precision", "recall", "f1", "false_positive_rate")
 
 
@@ -234,19 +235,6 @@ def sample_solutions(
         attempts.append(Attempt(injection=None, problem=task_numbers[key], text=text, solution=solution))
         rights.append(right)
     return DrawnSolutions(attempts=tuple(attempts), right=tuple(rights)) if attempts else None
-
-
-class _AlreadyGraded:
-    """The ledger has graded these solutions; nobody asks again."""
-
-    def grade(self, task: Task, text: str) -> Grade:
-        return Grade(value=None, reason="graded in training")
-
-    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
-        return None
-
-
-_ALREADY_GRADED = _AlreadyGraded()
 
 
 # -- printing

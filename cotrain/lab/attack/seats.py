@@ -32,7 +32,7 @@ from cotrain.core.signals import declared_by
 from cotrain.core.types import Episode
 from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
 from cotrain.lab.attack.xplay import RunPoint, Say, points_of, refuse_other_problems
-from cotrain.metrics.clusters import Array, Bounded, Figure, Sums, make_figure, ratio
+from cotrain.metrics.clusters import Figure, make_figure, mean_of_values
 from cotrain.metrics.heldout import traces_by_task, verifying
 from cotrain.runs import seal
 from cotrain.runs.changes import rebuild_recipe
@@ -220,11 +220,7 @@ def mean_signal(plays: Sequence[tuple[Sequence[Episode], str]], signal: str) -> 
     if not all_values:
         return None
     low, high = min(0.0, *all_values), max(1.0, *all_values)
-    return make_figure(counts, Bounded(_mean_of_sums, low, high, frozenset(("sum", "count"))), len(all_values))
-
-
-def _mean_of_sums(sums: Sums) -> Array:
-    return ratio(sums["sum"], sums["count"])
+    return make_figure(counts, mean_of_values(low, high), len(all_values))
 
 
 def _cell_figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, Any]:

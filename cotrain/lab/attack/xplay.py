@@ -24,18 +24,16 @@ from typing import Any
 from cotrain import opening
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import ConfigError, TooLong, UnknownName
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
 from cotrain.core.verbosity import Pace
 from cotrain.disk import transaction
 from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
-from cotrain.lab.attack.play import judge_attempts, judging_role
+from cotrain.lab.attack.play import judge_attempts, judging_role, solve_one
 from cotrain.lab.attack.tables import Attempt, AttemptOutcome
 from cotrain.metrics.clusters import Share, Statistic, make_figure
 from cotrain.metrics.verdicts import MCC, best_is_right, confusion_counts, rate_statistics
-from cotrain.rollout.executor import Roles
-from cotrain.rollout.protocols import examine
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
 from cotrain.text.parsers import Solution
@@ -178,7 +176,7 @@ def draw_solutions(
     trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
     player = trainer.make_executor(evaluation_seed(recipe.seed))
     player.watch = None if pace is None else lambda total: pace.add
-    episodes = player.play(_solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
+    episodes = player.play(solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
     refuse_unmeasured(f"problems of {split}", episodes, player.set_aside)
     trainer.close()
     attempts, right = [], []
@@ -193,13 +191,6 @@ def draw_solutions(
             attempts.append(Attempt(injection=None, problem=episode.task, text=text, solution=solution))
             right.append(correct)
     return DrawnSolutions(attempts=tuple(attempts), right=tuple(right))
-
-
-async def _solve_one(task: Task, roles: Roles) -> None:
-    try:
-        await examine(task, roles, await roles.solver(problem=task.prompt))
-    except TooLong:
-        return
 
 
 def pair_figures(

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from cotrain.lab.comparison.pool import run_jobs
+from cotrain.core.errors import CotrainError, UserError
+from cotrain.core.verbosity import clock_text
 from cotrain.lab.comparison.runs import is_done
+from cotrain.metrics.steps import budget_share
 from cotrain.runs.directory import RunDirectory
 from cotrain.runs.figures import costs_of
+from cotrain.train.guard import Interrupted, stop_on_signal
 
 if TYPE_CHECKING:
     from cotrain.lab.comparison.compare import ComparisonPlan
@@ -59,3 +67,98 @@ def runs_still_short(plan: ComparisonPlan, places: Mapping[RunKey, Path]) -> tup
     most = DearestArm(*max(means.items(), key=lambda pair: pair[1]))
     others = [place for place in places if place.label != most.label]
     return most, [place for place in others if costs_of(places[place])[-1][plan.equal] < most.budget]
+
+
+# -- Running commands side by side, a fixed number at a time, each on one thread; if one fails, all are stopped.
+
+POLL_SECONDS = 0.2
+PROGRESS_SECONDS = 30.0  # between lines that say how far the runs are
+Job = tuple[Path, list[str]]  # the run's directory, the command
+
+
+def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
+    """Run commands, ``workers`` at a time. They run in sessions of their own: of a Ctrl-C in the terminal they hear
+    from us, once, and have time to save where they are. What each says goes to ``RUN.log`` beside its directory.
+
+    Raises UserError for a command that fails, Interrupted on a signal; then every run has been stopped."""
+    waiting, began = list(jobs), time.monotonic()
+    last_told = began
+    first_shares = {folder: share_done(folder) for folder, _ in jobs}  # of runs that go on
+    running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def report_job(folder: Path, what: str) -> None:
+        say(f"[{time.monotonic() - began:6.0f} s] {folder.parent.name} {folder.name} {what}")
+
+    with stop_on_signal() as stop_signal, _stop_runs_at_exit(running):
+        while waiting or running:
+            if stop_signal():
+                raise Interrupted(stop_signal())
+            while waiting and len(running) < workers:
+                folder, command = waiting.pop(0)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                output: BinaryIO = (folder.parent / f"{folder.name}.log").open("ab")
+                process = subprocess.Popen(
+                    command, stdout=output, stderr=output, env=environment, start_new_session=True
+                )
+                running[process] = (folder, output)
+                report_job(folder, "goes on" if command[3] == "resume" else "begins")
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() - last_told > PROGRESS_SECONDS:
+                last_told = time.monotonic()
+                say(
+                    progress_line(
+                        [share_done(folder) for folder, _ in jobs], list(first_shares.values()), last_told - began
+                    )
+                )
+            for process in [p for p in running if p.poll() is not None]:
+                folder, log = running.pop(process)
+                log.close()
+                if process.returncode != 0:
+                    tail = Path(log.name).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+                    raise UserError(
+                        f"compare: {folder} ended with code {process.returncode}: {' '.join(tail)}; see {log.name}"
+                    )
+                report_job(folder, f"is done, {len(waiting) + len(running)} to go{alarms_suffix(folder)}")
+
+
+def progress_line(done: Sequence[float], at_first: Sequence[float], seconds: float) -> str:
+    """One line of how far all runs are, from the share of each that is done, now and when they were begun ``seconds``
+    ago."""
+    finished, progress = sum(one >= 1.0 for one in done), sum(done) - sum(at_first)
+    left = f", {clock_text(seconds / progress * (len(done) - sum(done)))} left" if progress > 0.0 else ""
+    return f"[{seconds:6.0f} s] {finished} of {len(done)} runs are done, {sum(done) / len(done):.0%} of all steps{left}"
+
+
+def share_done(folder: Path) -> float:
+    """How much of a run is done, by what ends it; 0 where it has not begun."""
+    try:
+        if (folder / "summary.json").exists():
+            return 1.0
+        written = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+        return min(0.99, budget_share(written.get("settings", {}) | {"steps": written["steps"]}, costs_of(folder)[-1]))
+    except (OSError, ValueError, KeyError, TypeError, CotrainError):
+        return 0.0
+
+
+def alarms_suffix(folder: Path) -> str:
+    """The alarms of a run that is done, each once, as the end of a line; nothing where none fired."""
+    try:
+        fired = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["alarms"]
+        bands = dict.fromkeys(alarm["band"] for alarm in fired)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f"; alarms: {', '.join(bands)}" if bands else ""
+
+
+@contextmanager
+def _stop_runs_at_exit(running: Mapping[subprocess.Popen[bytes], tuple[Path, BinaryIO]]) -> Iterator[None]:
+    """Whatever happens inside, no run goes on alone afterwards."""
+    try:
+        yield
+    finally:
+        for process, (_, opened) in running.items():
+            process.terminate()
+            opened.close()
+        for process in running:
+            process.wait()

@@ -17,7 +17,7 @@ import asyncio
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from cotrain import ParseFailure
 from cotrain.core.types import Grade
@@ -33,10 +33,7 @@ class UnitTests:
 
     tests: tuple[str, ...]  # each one line of code, in one notation
     refused: tuple[str, ...] = ()  # why the other lines are no tests
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
 
 def parse_tests(text: str, fields: Mapping[str, Any]) -> UnitTests | ParseFailure:

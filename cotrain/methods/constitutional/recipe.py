@@ -26,16 +26,8 @@ from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Roles, Sett
 from cotrain import alternate, attempts, common_roles, gives, noting, program, recipe, snapshot, solving, together
 from cotrain import verifying
 from cotrain.learn.preference import CHOSEN, Preference
-from cotrain.methods.constitutional.principles import (
-    KEPT,
-    MENDED,
-    WRITERS,
-    principle_critic,
-    ask_critic,
-    principle_of,
-    keeps_principle,
-    note_kept,
-)
+from cotrain.methods.constitutional.principles import KEPT, MENDED, WRITERS, principle_critic, ask_critic, principle_of
+from cotrain.methods.constitutional.principles import keeps_principle, note_kept
 from cotrain.methods.constitutional.principles import principle_reviser, revise_oneself, say, solve_and_criticise
 
 

@@ -32,15 +32,8 @@ from cotrain.core.address import rng_of
 from cotrain.core.notes import CORRECT, FINAL, STEP_OK
 from cotrain.core.signals import gives
 from cotrain.core.types import Task
-from cotrain.methods.debate.debates import (
-    PAID,
-    RIGHT_SIDE,
-    WON,
-    accusation_text,
-    word_limit_text,
-    note_speech,
-    reward_speech,
-)
+from cotrain.methods.debate.debates import PAID, RIGHT_SIDE, WON, accusation_text, word_limit_text, note_speech
+from cotrain.methods.debate.debates import reward_speech
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.protocols import examine

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cotrain.core.arguments import NotNegative, Positive
 from cotrain.core.address import rng_of
@@ -48,10 +48,7 @@ class Accusation:
     argument: str = ""  # what was said in front of it
     words: int = 1  # of the whole speech, a thought left out
     format_score: float = 1.0
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
 
 def parse_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | ParseFailure:

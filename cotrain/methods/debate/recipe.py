@@ -39,15 +39,8 @@ from cotrain.learn.preference import Preference
 from cotrain.methods.debate.contests import Critic, check_step, contest
 from cotrain.methods.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, argue, parse_accusation
 from cotrain.methods.debate.debates import parse_review_as_accusation
-from cotrain.methods.debate.prompts import (
-    ACCUSE,
-    ACCUSE_FULL,
-    ACCUSE_ON,
-    ACCUSE_ON_FULL,
-    CHECK_STEP,
-    CRITICISE,
-    CRITICISE_FULL,
-)
+from cotrain.methods.debate.prompts import ACCUSE, ACCUSE_FULL, ACCUSE_ON, ACCUSE_ON_FULL, CHECK_STEP, CRITICISE
+from cotrain.methods.debate.prompts import CRITICISE_FULL
 
 LIMITS = 4, 100  # words of a speech: of models that name a step and no more, and of others
 MOST = 64, 256  # tokens of a speech without a limit

@@ -18,23 +18,18 @@ from itertools import islice
 from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
-from cotrain.core.types import Grade, StepVerdicts, Task
+from cotrain.core.types import NoGrader, Task
 from cotrain.tasks.jsonl import SPLITS, split_of
 
 FEW = 20  # tasks
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentTask:
-    """Stands in the grader's place and holds the environment's own task."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentTask(NoGrader):
+    """Holds the environment's own task."""
 
+    reason: str = "the environment grades"
     task: Any
-
-    def grade(self, task: Task, text: str) -> Grade:
-        return Grade(value=None, reason="the environment grades")
-
-    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
-        return None
 
 
 def load_environment(spec: str, config: Mapping[str, Any], limit: int) -> tuple[Any, list[Any]]:
@@ -88,7 +83,7 @@ class Environments:
             answer=None,
             solution=None,
             difficulty=0.0,
-            grader=EnvironmentTask(row),
+            grader=EnvironmentTask(task=row),
             gradable=False,
         )
 

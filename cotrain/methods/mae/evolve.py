@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cotrain.core.arguments import Positive
 from cotrain.core.address import rng_of
@@ -66,10 +66,7 @@ class ParsedScore:
     format_score: float = 1.0
     steps: tuple[bool, ...] = ()
     spans: tuple[Any, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
     @property
     def final(self) -> bool:
@@ -101,18 +98,18 @@ def write_score(score: float) -> str:
 
 def question_rater(policy: str, model: str) -> Role:
     """Scores a question: field ``problem``."""
-    short = speaks_short(model)
-    sampling = Sampling(max_tokens=SHORT if short else 256)
-    return Role(
-        policy=policy, prompt=RATE_QUESTION if short else RATE_QUESTION_FULL, parse=parse_score, sampling=sampling
-    )
+    return _scoring_role(policy, model, RATE_QUESTION, RATE_QUESTION_FULL)
 
 
 def answer_judge(policy: str, model: str) -> Role:
     """Scores an answer: fields ``problem`` and ``solution``."""
+    return _scoring_role(policy, model, RATE_ANSWER, RATE_ANSWER_FULL)
+
+
+def _scoring_role(policy: str, model: str, short_prompt: str, prompt: str) -> Role:
     short = speaks_short(model)
     sampling = Sampling(max_tokens=SHORT if short else 256)
-    return Role(policy=policy, prompt=RATE_ANSWER if short else RATE_ANSWER_FULL, parse=parse_score, sampling=sampling)
+    return Role(policy=policy, prompt=short_prompt if short else prompt, parse=parse_score, sampling=sampling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +202,7 @@ async def _play_proposer(
     if question_score < quality:
         proposal.reward(EARNED, (question_score + 1.0) / 3)
         return
-    scores = await _solve_and_score(task, scorer, "trial", text, known, samples, str(proposal.address))
+    scores = await _solve_and_score(scorer, "trial", text, known, samples, str(proposal.address))
     share = sum(scores) / max(1, len(scores))
     if not reader.is_held_out(text):
         answer = str(known.answer) if known else ""
@@ -218,11 +215,10 @@ async def _play_solver(task: Task, scorer: TextScorer, pool: TaskPool, samples: 
     if drawn is None:
         return
     known = scorer.reader.recall(drawn.problem, drawn.answer, task)
-    await _solve_and_score(task, scorer, "solver", drawn.problem, known, samples, None, paid=True)
+    await _solve_and_score(scorer, "solver", drawn.problem, known, samples, None, paid=True)
 
 
 async def _solve_and_score(
-    task: Task,
     scorer: TextScorer,
     role: str,
     text: str,

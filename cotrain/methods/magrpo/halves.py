@@ -23,6 +23,7 @@ from cotrain.text.answers import final_answer
 
 SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}  # of 100 buckets
 ATTEMPTS = 5000
+FEW = 1000  # combinations, below which nothing can be held out: all splits have all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class Halves:
             rng = rng_of("halves", split, index, attempt)
             numbers = tuple(1 + int(rng.random() * self.largest) for _ in range(2 * self.count))
             grader = HalvesGrader(seen=(numbers[: self.count], numbers[self.count :]))
-            if self.is_small or zlib.crc32(str(numbers).encode()) % 100 in SPLITS[split]:
+            if self.largest ** (2 * self.count) < FEW or zlib.crc32(str(numbers).encode()) % 100 in SPLITS[split]:
                 break
         prompt = f"{grader.view(0)} | {grader.view(1)}"
         return Task(
@@ -83,11 +84,6 @@ class Halves:
             difficulty=1.0,
             grader=grader,
         )
-
-    @property
-    def is_small(self) -> bool:
-        """So few combinations that nothing can be held out: all splits have all of them."""
-        return self.largest ** (2 * self.count) < 1000
 
     def size(self, split: str) -> int | None:
         if split not in SPLITS:

@@ -19,18 +19,16 @@ Left out: more than one search, further tools, and System 2's reasoning beside i
 """
 
 from __future__ import annotations
-
 from functools import partial
 from typing import Literal
-
 from cotrain import FAILURE, OUTCOME
 from cotrain import After, ConfigError, Finding, Note, Objective, Recipe, Roles, Settings, Task, Turn
 from cotrain import drop_flat_groups, examine, frozen, gives, grpo, common_roles, recipe, rng_of, single, together
-from cotrain.methods.mars.bins import first_fit_decreasing
 from cotrain.methods.mars.subsample import Subsample
 from cotrain.rollout.search import Search, AskFailed, ask_search, check_search
 from cotrain.tasks.words import search_corpus
 from cotrain.tasks.words.source import WordProblems
+from collections.abc import Sequence
 
 INFORMED = Note[float]("informed", float, "share of the facts that reached the solver")
 FOUND = Note[bool]("found", bool, "did the search find every fact")
@@ -163,3 +161,22 @@ def mars(
         schedule=single(play, *objectives, name="both"),
         evaluate=play,
     )
+
+
+def first_fit_decreasing(sizes: Sequence[float], capacity: float) -> list[list[int]]:
+    """Indices of ``sizes`` [N] by bin: each thing, largest first, goes into the first bin that has room for it, and a
+    new one where none has (Johnson 1973; at most 11/9 of the optimum + 1). What is larger than ``capacity`` has a bin
+    of its own. Within a bin indices rise."""
+    if not capacity > 0.0:
+        raise ValueError(f"first_fit_decreasing: capacity {capacity} must be positive")
+    bins: list[list[int]] = []
+    room_left: list[float] = []
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        bin_index = next((b for b, left in enumerate(room_left) if sizes[index] <= left), None)
+        if bin_index is None:
+            bin_index = len(bins)
+            bins.append([])
+            room_left.append(capacity)
+        bins[bin_index].append(index)
+        room_left[bin_index] -= sizes[index]
+    return [sorted(mine) for mine in bins]

@@ -32,7 +32,7 @@ import torch
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import OUTCOME, Signal
-from cotrain.core.state import State
+from cotrain.core.types import State
 from cotrain.functional.credit import group_mean_std, leave_one_out, reward_to_go, whiten
 from cotrain.functional.likelihood import outcome_cross_entropy
 from cotrain.functional.reductions import masked_sum

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from cotrain.core.notes import ANSWER, FAILURE, PROBLEM, Finding, Note
 from cotrain.core.signals import Signal, gives
@@ -47,10 +47,7 @@ class ParsedMove:
 
     move: str
     format_score: float = 1.0
-
-    @property
-    def ok(self) -> bool:
-        return True
+    ok: ClassVar[bool] = True
 
 
 def parse_move(text: str, fields: Mapping[str, Any]) -> ParsedMove | ParseFailure:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.types import Grade, StepVerdicts, Task
+from cotrain.core.types import NoGrader, Task
 from cotrain.methods.spiral.game import Game, State, check_game
 from cotrain.methods.spiral.kuhn import KUHN
 from cotrain.methods.spiral.nim import NIM
@@ -25,17 +25,12 @@ assert set(GAMES) == set(get_args(GameName))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GameGrader:
-    """Stands in the judge's place and holds game and start."""
+class GameGrader(NoGrader):
+    """Holds game and start."""
 
+    reason: str = "a game has no answer"
     game: Game
     start: State
-
-    def grade(self, task: Task, text: str) -> Grade:
-        return Grade(value=None, reason="a game has no answer")
-
-    def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
-        return None
 
 
 class Games:

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from cotrain.lab.comparison.pool import alarms_suffix, progress_line, run_jobs, share_done
+from cotrain.lab.comparison.waves import alarms_suffix, progress_line, run_jobs, share_done
 
 
 def test_the_line_has_total_and_time_left():
