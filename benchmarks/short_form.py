@@ -1,6 +1,7 @@
 """The data of docs/real-model-runs.md: problems of ASDiv with one equation each, for a short form and for RL.
 
     python benchmarks/short_form.py ASDiv.xml --out runs/asdiv
+    python benchmarks/short_form.py ASDiv.xml --mawps mawps.jsonl --out runs/real  # for labels-real-near.toml
 
 ASDiv (Miao et al. 2020, arXiv 2106.15772; CC BY-NC 4.0) gives each problem a formula. Kept are those whose formula is
 one expression of numbers that comes to the answer, "47+43=90". Written to --out:
@@ -9,6 +10,15 @@ one expression of numbers that comes to the answer, "47+43=90". Written to --out
     v.jsonl      the first 120 of them, for a verifier's own reviews
     rl.jsonl     all the others, with the answer alone
     ask.txt      the prompt
+
+With --mawps (MAWPS, Koncel-Kedziorski et al. 2016: rows of ``question``, ``answer`` and ``type``) only problems of one
+operation are taken from ASDiv, and MAWPS' problems of one equation join them. Written are:
+
+    sft.jsonl       64 problems of ASDiv, answered as above
+    reviews.jsonl   four reviews of each: of two right solutions, of one with another operation or the numbers turned
+                    round, and of one that slips in the sum. A review works the sum out, then compares. Messages
+    rl.jsonl        the others of ASDiv and those of MAWPS, with the answer alone
+    ask.txt and verifier.txt, the prompts
 
 The order is that of a hash of the question, so that it depends on no version of Python. ``.jsonl`` with ``question``,
 ``formula`` and ``answer`` is read too.
@@ -19,19 +29,27 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import random
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from hashlib import sha256
 from operator import add, mul, sub, truediv
 from pathlib import Path
+from typing import Any
 
 from cotrain.core.errors import CotrainError, DataError
 
-LESSONS, REVIEWED = 900, 120
+Row = dict[str, Any]
+LESSONS, REVIEWED, FEW = 900, 120, 64
+MAWPS = ("addsub", "singleop", "singleeq")  # types of one equation, most of them of one operation
+VERIFY = """Work the sum of the problem out, then say whether the solution is right.
+Problem: {problem}
+Solution: {solution}"""
 ASK = "Solve the problem with one equation, then say the answer.\n{problem}\n"
 FORMULA = re.compile(r"([\d\s+*/().-]{3,80})=\s*(-?\d+(?:\.\d+)?)")
+SUM = re.compile(r"(\S+) ([+*/-]) (\S+) = (\S+)")
 NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?:\s*\(.*\))?")  # with its unit
 MARKS: dict[type, Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: add,
@@ -78,31 +96,120 @@ def _value(node: ast.expr) -> Fraction:
     raise ValueError("no arithmetic")
 
 
+def reviews(question: str, solved: str, draw: random.Random) -> list[Row]:
+    """Messages of four reviews of a problem whose equation is ``solved``, "47 + 43 = 90"; of fewer where no wrong
+    solution can be made."""
+    found = SUM.fullmatch(solved)
+    if found is None:
+        return []
+    first, mark, second, value = found.groups()
+    right = {False: (first, mark, second, value), True: (second, mark, first, value)}
+    made = [(right[False], True), (right[mark in "+*"], True)]
+    for wrong in (_mistaken(first, mark, second, value), _slipped(first, mark, second, value)):
+        made += [(draw.choice(wrong), False)] if wrong else []
+    rows = []
+    for one, is_right in made:
+        prompt = VERIFY.format(problem=question, solution=shown_solution(" ".join(one[:3]), one[3]))
+        review = f"{solved}. The solution says {one[3]}. Verdict: {'correct' if is_right else 'incorrect'}"
+        rows.append({"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": review}]})
+    return rows
+
+
+def _mistaken(first: str, mark: str, second: str, value: str) -> list[tuple[str, str, str, str]]:
+    """Another operation on the same numbers, or the same with the numbers turned round."""
+    found = []
+    for a, sign, b in [(first, sign, second) for sign in "+-*/"] + [(second, sign, first) for sign in "-/"]:
+        try:
+            other = _value(ast.parse(f"{a} {sign} {b}", mode="eval").body)
+        except ZeroDivisionError:
+            continue
+        if other >= 0 and other != Fraction(value) and other * 100 == int(other * 100):
+            found.append((a, sign, b, f"{float(other):.15g}"))
+    return found
+
+
+def _slipped(first: str, mark: str, second: str, value: str) -> list[tuple[str, str, str, str]]:
+    """The right operation, and a result that is wrong by 1, 2, 10 or 100."""
+    results = [Fraction(value) + slip for slip in (1, -1, 2, -2, 10, -10, 100, -100) if abs(slip) <= _most(value)]
+    return [(first, mark, second, f"{float(result):.15g}") for result in results if result >= 0]
+
+
+def _most(value: str) -> Fraction:
+    return max(Fraction(2), Fraction(value) / 2)
+
+
+def lesson(expression: str, value: str) -> str:
+    return f"{expression} = {value}. The answer is {value}."
+
+
+def shown_solution(expression: str, value: str) -> str:
+    """As a run shows it to a verifier: two sentences, each a step, and the answer."""
+    return f"<step>{expression} = {value}.</step><step>The answer is {value}.</step><answer>{value}</answer>"
+
+
+def letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "", text.lower())
+
+
+def few_labels(found: dict[str, tuple[str, str]], path: Path) -> dict[str, list[Row]]:
+    """The rows of each file for ``--mawps``. Raises DataError for a file that is not MAWPS."""
+    single = [one for one in by_hash(found) if len(re.findall(r" [+*/-] ", found[one][0])) == 1]
+    if len(single) <= FEW:
+        raise DataError(f"{len(single)} problems of one operation, expected more than {FEW}: all of ASDiv")
+    seen, target = {letters(one) for one in found}, [{"question": one, "answer": found[one][1]} for one in single[FEW:]]
+    try:
+        for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            question = " ".join(row["question"].split())
+            if row["type"] in MAWPS and NUMBER.fullmatch(row["answer"]) and letters(question) not in seen:
+                seen.add(letters(question))
+                target.append({"question": question, "answer": row["answer"]})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: {type(error).__name__}: {error}; expected rows of question, answer, type") from error
+    draw, lessons, reviewed = random.Random(0), [], []
+    for one in single[:FEW]:
+        lessons.append({"question": one, "answer": lesson(*found[one])})
+        reviewed += reviews(one, " = ".join(found[one]), draw)
+    draw.shuffle(reviewed)
+    target.sort(key=lambda row: sha256(row["question"].encode()).hexdigest())
+    return {"sft": lessons, "reviews": reviewed, "rl": target}
+
+
+def many_lessons(found: dict[str, tuple[str, str]]) -> dict[str, list[Row]]:
+    """The rows of each file without ``--mawps``. Raises DataError where there are too few."""
+    order = by_hash(found)
+    if len(order) <= LESSONS:
+        raise DataError(f"{len(order)} problems of one equation, expected more than {LESSONS}: all of ASDiv")
+    lessons = [{"question": one, "answer": lesson(*found[one])} for one in order[:LESSONS]]
+    rest = [{"question": one, "answer": found[one][1]} for one in order[LESSONS:]]
+    return {"sft": lessons, "v": lessons[:REVIEWED], "rl": rest}
+
+
+def by_hash(questions: Iterable[str]) -> list[str]:
+    return sorted(questions, key=lambda question: sha256(question.encode()).hexdigest())
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("asdiv", type=Path)
+    parser.add_argument("--mawps", type=Path, help="for the study of a few labels")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(argv)
     try:
         found = {text: one for text, formula, answer in problems(given.asdiv) if (one := worked(formula, answer))}
     except CotrainError as error:
         parser.error(str(error))
-    if len(found) <= LESSONS:
-        parser.error(
-            f"{given.asdiv}: {len(found)} problems of one equation, expected more than {LESSONS}: all of ASDiv"
-        )
-    order = sorted(found, key=lambda question: sha256(question.encode()).hexdigest())
-    lessons = [
-        {"question": one, "answer": f"{found[one][0]} = {found[one][1]}. The answer is {found[one][1]}."}
-        for one in order[:LESSONS]
-    ]
-    rest = [{"question": one, "answer": found[one][1]} for one in order[LESSONS:]]
+    try:
+        files = few_labels(found, given.mawps) if given.mawps else many_lessons(found)
+    except CotrainError as error:
+        parser.error(str(error))
     given.out.mkdir(parents=True, exist_ok=True)
-    for name, rows in (("sft", lessons), ("v", lessons[:REVIEWED]), ("rl", rest)):
+    for name, rows in files.items():
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (given.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
-        print(f"{given.out / name}.jsonl: {len(rows)} problems")
+        print(f"{given.out / name}.jsonl: {len(rows)} {'reviews' if name == 'reviews' else 'problems'}")
     (given.out / "ask.txt").write_text(ASK, encoding="utf-8")
+    if given.mawps:
+        (given.out / "verifier.txt").write_text(VERIFY, encoding="utf-8")
 
 
 if __name__ == "__main__":

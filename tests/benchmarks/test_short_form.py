@@ -1,10 +1,12 @@
 """Problems of one equation, out of ASDiv's file or rows."""
 
 import json
+import re
 
 import pytest
 
 from benchmarks import short_form
+from cotrain.text.free_verdicts import free_review
 
 XML = """<Machine-Reading-Corpus-File><ProblemSet>
 <Problem ID="1"><Body>Ann has 7 apples.</Body><Question>She gets  2. How many?</Question>
@@ -58,3 +60,34 @@ def test_the_files_are_the_same_each_time(tmp_path, capsys):
     with pytest.raises(SystemExit):
         short_form.main([str(tmp_path / "ASDiv.xml"), "--out", str(tmp_path / "c")])
     assert "1 problems of one equation, expected more than 900" in capsys.readouterr().err
+
+
+def test_few_labels_and_reviews_that_a_run_can_read(tmp_path, capsys):
+    rows = [{"question": f"{i} and {i}?", "formula": f"{i}+{i}={2 * i}", "answer": str(2 * i)} for i in range(2, 80)]
+    mawps = [
+        {"question": "5  and 5 ?", "answer": "10", "type": "addsub"},  # in ASDiv too
+        {"question": "Twice  7?", "answer": "14", "type": "singleop"},
+        {"question": "Two steps?", "answer": "14", "type": "multiarith"},
+    ]
+    for name, mine in (("asdiv", rows), ("mawps", mawps)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in mine))
+    asked = [str(tmp_path / "asdiv.jsonl"), "--mawps", str(tmp_path / "mawps.jsonl"), "--out", str(tmp_path / "out")]
+    short_form.main(asked)
+    lessons, reviews, rest = (
+        [json.loads(line) for line in (tmp_path / f"out/{name}.jsonl").read_text().splitlines()]
+        for name in ("sft", "reviews", "rl")
+    )
+    assert (len(lessons), len(reviews), len(rest)) == (64, 256, 15)
+    assert {"question": "Twice 7?", "answer": "14"} in rest
+    right = 0
+    for prompt, review in ((row["messages"][0]["content"], row["messages"][1]["content"]) for row in reviews):
+        number = int(re.search(r"Problem: (\d+) and", prompt)[1])
+        is_right = f"<answer>{2 * number}</answer>" in prompt
+        assert free_review(review, r"Verdict: (\w+)", None).final is is_right
+        assert review.startswith(f"{number} + {number} = {2 * number}. ")
+        right += is_right
+    assert right == 128
+    (tmp_path / "mawps.jsonl").write_text("[]\n")
+    with pytest.raises(SystemExit):
+        short_form.main(asked)
+    assert "expected rows of question, answer, type" in capsys.readouterr().err
