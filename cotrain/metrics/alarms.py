@@ -30,6 +30,7 @@ from cotrain.metrics.rules import (
     AlwaysAbove,
     DriftFromStart,
     FarFromBase,
+    GrowingDistance,
     MeanAbove,
     MetricSeries,
     RiseAndFall,
@@ -161,9 +162,9 @@ BANDS = (
     ),
     Band(
         name="consensus collapse", keys=("{role}/majority_share", "{role}/majority_accuracy"), window=10,
-        rule=RiseAndFall(0.05, 0.1, "accuracy of the majority", "answers agree more"),
+        rule=GrowingDistance(0.3, 0.1, "accuracy of the majority", "the share that agrees"),
         shown="accuracy of the majority {:+.2f} since its best",
-        advice="Answers agree more and are right less: stop at the best checkpoint, and use a slower or outside "
+        advice="Answers agree on what is wrong: stop at the best checkpoint, and use a slower or outside "
             "labeller.",
     ),
     Band(

@@ -245,5 +245,33 @@ class RiseAndFall:
         return f"{self.what} within {self.fall:g} of its best while {self.while_}"
 
 
+@dataclass(frozen=True, slots=True)
+class GrowingDistance:
+    """The first metric minus the second has grown by ``apart``, and the second fell by ``fall``, since the window in
+    which the second was best. Reads the second's change. The first need not rise. The distance must also grow by more
+    than what few problems a step make of it by chance."""
+
+    apart: float
+    fall: float
+    what: str
+    from_what: str
+
+    def __call__(self, series: MetricSeries) -> float | None:
+        now = series.window_means(0, 1), series.window_means(1, 1)
+        if not now[0] or not now[1] or series.past is None:
+            return None
+        first, second = series.past.best
+        down = second - now[1][0]
+        grown = now[0][0] - first + down
+        if down < self.fall or grown < max(self.apart, SURE * series.scatter_error(1)):
+            return None
+        return -down
+
+    def healthy_text(self, window: int) -> str:
+        return (
+            f"{self.what} within {self.fall:g} of its best, or its distance from {self.from_what} within {self.apart:g}"
+        )
+
+
 def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from cotrain.metrics.rules import DriftFromStart, MetricSeries, RiseAndFall, mean
+from cotrain.metrics.rules import DriftFromStart, GrowingDistance, MetricSeries, RiseAndFall, mean
 
 
 def plain_parted(rule, window, paid, true):
@@ -69,3 +69,28 @@ def test_the_scatter_of_a_series_by_hand():
     for step, value in enumerate((0.0, 1.0, 2.0, -2.0)):
         series.add_row(step, [value])
     assert series.scatter_error(0) == pytest.approx(math.sqrt(3.0))
+
+
+@pytest.mark.parametrize(
+    ("shares", "accuracies", "found"),
+    [
+        ((0.77, 0.68, 0.77), (0.4, 0.2, 0.07), -0.33),  # a vote that collapses: agreement is what it was
+        ((0.6, 0.7, 0.95), (0.5, 0.55, 0.4), -0.15),  # it rises, and accuracy falls a little
+        ((0.6, 0.7, 0.95), (0.5, 0.5, 0.45), None),  # answers agree more, and are right as often
+        ((0.8, 0.6, 0.3), (0.6, 0.4, 0.1), None),  # harder problems: both fall
+        ((0.6, 0.8, 0.9), (0.3, 0.5, 0.6), None),
+    ],
+)
+def test_answers_that_agree_on_what_is_wrong(shares, accuracies, found):
+    series, rule = MetricSeries(10), GrowingDistance(0.3, 0.1, "a", "b")
+    for step in range(30):
+        series.add_row(step, [shares[step // 10], accuracies[step // 10]])
+    assert rule(series) == (None if found is None else pytest.approx(found))
+    assert all(part in rule.healthy_text(10) for part in ("0.1", "0.3"))
+
+
+def test_a_distance_of_few_problems_a_step_is_chance():
+    series = MetricSeries(10)
+    for step in range(30):
+        series.add_row(step, [0.8, (0.5, 0.15, 0.15)[step // 10] + 0.45 * (-1) ** step])
+    assert series.scatter_error(1) * 2.5 > 0.35 and GrowingDistance(0.3, 0.1, "a", "b")(series) is None
