@@ -17,7 +17,8 @@ operation are taken from ASDiv, and MAWPS' problems of one equation join them. W
     sft.jsonl       64 problems of ASDiv, answered as above
     reviews.jsonl   four reviews of each: of two right solutions, of one with another operation or the numbers turned
                     round, and of one that slips in the sum. A review works the sum out, then compares. Messages
-    rl.jsonl        the others of ASDiv and those of MAWPS, with the answer alone
+    problems/       the others of ASDiv and those of MAWPS with two whole numbers and an answer of at most 100, with the
+                    answer alone: test.jsonl has 323, train.jsonl the rest
     ask.txt and verifier.txt, the prompts
 
 The order is that of a hash of the question, so that it depends on no version of Python. ``.jsonl`` with ``question``,
@@ -42,7 +43,7 @@ from typing import Any
 from cotrain.core.errors import CotrainError, DataError
 
 Row = dict[str, Any]
-LESSONS, REVIEWED, FEW = 900, 120, 64
+LESSONS, REVIEWED, FEW, HELD_OUT = 900, 120, 64, 323
 MAWPS = ("addsub", "singleop", "singleeq")  # types of one equation, most of them of one operation
 VERIFY = """Work the sum of the problem out, then say whether the solution is right.
 Problem: {problem}
@@ -170,8 +171,16 @@ def few_labels(found: dict[str, tuple[str, str]], path: Path) -> dict[str, list[
         lessons.append({"question": one, "answer": lesson(*found[one])})
         reviewed += reviews(one, " = ".join(found[one]), draw)
     draw.shuffle(reviewed)
-    target.sort(key=lambda row: sha256(row["question"].encode()).hexdigest())
-    return {"sft": lessons, "reviews": reviewed, "rl": target}
+    small = {row["question"]: row for row in target if is_small(row["question"], row["answer"])}
+    rows = [small[question] for question in by_hash(small)]
+    return {"sft": lessons, "reviews": reviewed, "problems/test": rows[:HELD_OUT], "problems/train": rows[HELD_OUT:]}
+
+
+def is_small(question: str, answer: str) -> bool:
+    """The question names two numbers in figures, and these and the answer are whole and at most 100."""
+    numbers = [*re.findall(r"\d[\d,]*\.?\d*", question), answer]
+    values = [Fraction(one.replace(",", "").rstrip(".")) for one in numbers]
+    return len(values) == 3 and all(value.denominator == 1 and value <= 100 for value in values)
 
 
 def many_lessons(found: dict[str, tuple[str, str]]) -> dict[str, list[Row]]:
@@ -202,9 +211,9 @@ def main(argv: list[str] | None = None) -> None:
         files = few_labels(found, given.mawps) if given.mawps else many_lessons(found)
     except CotrainError as error:
         parser.error(str(error))
-    given.out.mkdir(parents=True, exist_ok=True)
     for name, rows in files.items():
         text = "".join(json.dumps(row) + "\n" for row in rows)
+        (given.out / name).parent.mkdir(parents=True, exist_ok=True)
         (given.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
         print(f"{given.out / name}.jsonl: {len(rows)} {'reviews' if name == 'reviews' else 'problems'}")
     (given.out / "ask.txt").write_text(ASK, encoding="utf-8")

@@ -62,8 +62,10 @@ def test_the_files_are_the_same_each_time(tmp_path, capsys):
     assert "1 problems of one equation, expected more than 900" in capsys.readouterr().err
 
 
-def test_few_labels_and_reviews_that_a_run_can_read(tmp_path, capsys):
-    rows = [{"question": f"{i} and {i}?", "formula": f"{i}+{i}={2 * i}", "answer": str(2 * i)} for i in range(2, 80)]
+def test_few_labels_and_reviews_that_a_run_can_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(short_form, "HELD_OUT", 5)
+    rows = [{"question": f"{i} and {i}?", "formula": f"{i}+{i}={2 * i}", "answer": str(2 * i)} for i in range(2, 52)]
+    rows += [{"question": f"{i} by {i}?", "formula": f"{i}+{i}={2 * i}", "answer": str(2 * i)} for i in range(3, 31)]
     mawps = [
         {"question": "5  and 5 ?", "answer": "10", "type": "addsub"},  # in ASDiv too
         {"question": "Twice  7?", "answer": "14", "type": "singleop"},
@@ -73,20 +75,22 @@ def test_few_labels_and_reviews_that_a_run_can_read(tmp_path, capsys):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in mine))
     asked = [str(tmp_path / "asdiv.jsonl"), "--mawps", str(tmp_path / "mawps.jsonl"), "--out", str(tmp_path / "out")]
     short_form.main(asked)
-    lessons, reviews, rest = (
+    lessons, reviews, held_out, rest = (
         [json.loads(line) for line in (tmp_path / f"out/{name}.jsonl").read_text().splitlines()]
-        for name in ("sft", "reviews", "rl")
+        for name in ("sft", "reviews", "problems/test", "problems/train")
     )
-    assert (len(lessons), len(reviews), len(rest)) == (64, 256, 15)
-    assert {"question": "Twice 7?", "answer": "14"} in rest
+    assert (len(lessons), len(reviews), len(held_out)) == (64, 256, 5)
+    assert not {row["question"] for row in [*lessons, *held_out]} & {row["question"] for row in rest}
     right = 0
     for prompt, review in ((row["messages"][0]["content"], row["messages"][1]["content"]) for row in reviews):
-        number = int(re.search(r"Problem: (\d+) and", prompt)[1])
+        number = int(re.search(r"Problem: (\d+) (?:and|by)", prompt)[1])
         is_right = f"<answer>{2 * number}</answer>" in prompt
         assert free_review(review, r"Verdict: (\w+)", None).final is is_right
         assert review.startswith(f"{number} + {number} = {2 * number}. ")
         right += is_right
     assert right == 128
+    assert short_form.is_small("7 and 5?", "12") and not short_form.is_small("7 and 5?", "120")
+    assert not short_form.is_small("7?", "12") and not short_form.is_small("7.5 and 5?", "12")
     (tmp_path / "mawps.jsonl").write_text("[]\n")
     with pytest.raises(SystemExit):
         short_form.main(asked)
