@@ -308,6 +308,12 @@ def answers_refusal(reading: Reading, *, base: bool = False) -> str:
 # -- verifiers
 
 
+def reviews_steps(recipe: Recipe) -> bool:
+    """Whether the recipe has a role "verifier" whose verdicts can be read in another form."""
+    role = recipe.roles.get("verifier")
+    return role is not None and bool(role.words)
+
+
 def choose_verdict_settings(
     recipe: Recipe,
     answer_format: AnswerFormat,
@@ -325,7 +331,7 @@ def choose_verdict_settings(
     the reviews.
     """
     verdict, prompt, role = answer_format.verdict, answer_format.verifier_prompt, recipe.roles.get("verifier")
-    if role is None or not role.words:
+    if role is None or not reviews_steps(recipe):
         if verdict in (None, AUTO, TAGS) and prompt is None:
             return []
         raise ConfigError(

@@ -77,6 +77,18 @@ def test_what_was_set_for_an_arm_stays(model, tmp_path):
     assert (roles["solver"].answer, roles["verifier"].verdict) == ("hash", "words") and len(found) == 2
 
 
+def test_arms_without_a_verifier_are_not_asked_for_verdicts(model, tmp_path):
+    """A study of both was refused."""
+    said, judged = [], AnswerFormat(answer="hash", verdict="words")
+    recipes = {"a": grpo(model=model, tasks=EASY), "b": tango(model=model, tasks=EASY)}
+    recipes = {label: override(one, ["roles.solver.answer=hash"]) for label, one in recipes.items()}
+    found = asking.answer_settings(recipes, judged, out=tmp_path, device="cpu", say=said.append)
+    assert [any("verifier" in one for one in found[label]) for label in "ab"] == [False, True]
+    assert [line for line in said if line.startswith("note: no role 'verifier'")] == [
+        "note: no role 'verifier' reviews steps in a: what is said of verdicts is for others"
+    ]
+
+
 @pytest.mark.whole
 def test_arms_that_sample_otherwise_are_looked_at_apart(model, tmp_path):
     said = []

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.disk.files import replace_file
-from cotrain.preflight.formats import AnswerFormat, Say, choose_format_settings, is_package_model
+from cotrain.preflight.formats import AnswerFormat, Say, choose_format_settings, is_package_model, reviews_steps
 from cotrain.text.parsers import parse_solution
 
 FILE = "answers.json"
@@ -25,17 +26,22 @@ def answer_settings(
     recipes: Mapping[str, Recipe], how: AnswerFormat, *, out: Path, device: str, say: Say, begun: Collection[str] = ()
 ) -> dict[str, list[str]]:
     """Settings of each arm, by its label. ``begun``: arms that have runs; those of which nothing was kept are asked as
-    their recipe has it, and no model is opened for them. Raises ConfigError for an arm that cannot be asked or read
-    so."""
+    their recipe has it, and no model is opened for them. How a verifier is asked and read goes to the arms that have
+    one; the others are named. Raises ConfigError for an arm that cannot be asked or read so."""
     settings_by_arm: dict[str, list[str]] = {label: [] for label in begun} | load_answers(out)
     settings_by_key: dict[str, list[str]] = {}
+    of_solver = replace(how, verdict=None, verifier_prompt=None)
+    unjudged = [label for label, recipe in recipes.items() if how != of_solver and not reviews_steps(recipe)]
+    if unjudged:
+        say(f"note: no role 'verifier' reviews steps in {', '.join(unjudged)}: what is said of verdicts is for others")
     for label, recipe in recipes.items():
         if label in settings_by_arm:
             continue
         key = _asking_key(recipe)
         try:
             if key not in settings_by_key:
-                chosen = choose_format_settings(recipe, how, device=device, say=say)
+                asked = of_solver if label in unjudged else how
+                chosen = choose_format_settings(recipe, asked, device=device, say=say)
                 settings_by_key[key] = chosen + _fixed_settings(override(recipe, chosen), chosen)
         except UserError as error:
             raise ConfigError(f"arm {label!r}: {error}") from error
