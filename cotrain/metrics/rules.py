@@ -230,15 +230,14 @@ class RiseAndFall:
     while_: str
 
     def __call__(self, series: MetricSeries) -> float | None:
-        now = series.window_means(0, 1), series.window_means(1, 1)
-        past = series.past  # full windows that do not overlap the last
-        if not now[0] or not now[1] or past is None:
+        moved = changes_since_best(series)
+        if moved is None or series.past is None:
             return None
-        paid, true = past.best
-        up, down = now[0][0] - paid, true - now[1][0]
+        up, down = moved[0], -moved[1]
         if down < max(self.fall, SURE * series.scatter_error(1)) or up < self.rise:
             return None
-        spread = max(past.high, now[0][0]) - min(past.low, now[0][0])
+        now = series.past.best[0] + up
+        spread = max(series.past.high, now) - min(series.past.low, now)
         return -down if up >= 0.1 * spread else None
 
     def healthy_text(self, window: int) -> str:
@@ -247,9 +246,9 @@ class RiseAndFall:
 
 @dataclass(frozen=True, slots=True)
 class GrowingDistance:
-    """The first metric minus the second has grown by ``apart``, and the second fell by ``fall``, since the window in
-    which the second was best. Reads the second's change. The first need not rise. The distance must also grow by more
-    than what few problems a step make of it by chance."""
+    """The first metric minus the second has grown by ``apart``, and the second has fallen by ``fall``, since the window
+    in which the second was best. Reads the second's change. The first need not rise. The distance must also grow by
+    more than the noise of the rows explains."""
 
     apart: float
     fall: float
@@ -257,20 +256,26 @@ class GrowingDistance:
     from_what: str
 
     def __call__(self, series: MetricSeries) -> float | None:
-        now = series.window_means(0, 1), series.window_means(1, 1)
-        if not now[0] or not now[1] or series.past is None:
+        moved = changes_since_best(series)
+        if moved is None:
             return None
-        first, second = series.past.best
-        down = second - now[1][0]
-        grown = now[0][0] - first + down
-        if down < self.fall or grown < max(self.apart, SURE * series.scatter_error(1)):
-            return None
-        return -down
+        up, down = moved[0], -moved[1]
+        far = up + down >= max(self.apart, SURE * series.scatter_error(1))
+        return -down if far and down >= self.fall else None
 
     def healthy_text(self, window: int) -> str:
         return (
             f"{self.what} within {self.fall:g} of its best, or its distance from {self.from_what} within {self.apart:g}"
         )
+
+
+def changes_since_best(series: MetricSeries) -> tuple[float, float] | None:
+    """By how much the last window's means of both metrics differ from those of the earlier window, not overlapping it,
+    in which the second was best. None before the second full window."""
+    first, second = series.window_means(0, 1), series.window_means(1, 1)
+    if not first or not second or series.past is None:
+        return None
+    return first[0] - series.past.best[0], second[0] - series.past.best[1]
 
 
 def mean(values: Sequence[float]) -> float:

@@ -107,7 +107,7 @@ def genprm(policy: str, model: str, *, runs: bool = False, **options: Unpack[Jud
     return _judge_role(policy, model, prompt, parse_genprm, 2048, **options)
 
 
-def scored(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
+def scoring_judge(policy: str, model: str, **options: Unpack[JudgeOptions]) -> Role:
     """0, 0.5 or 1 for a solution (DeepSeekMath-V2)."""
     return _judge_role(policy, model, prompts.SCORE, parse_score, 1024, **options)
 
@@ -157,7 +157,12 @@ def _judge_role(
 
 
 Format = Literal["steps", "genrm", "genprm", "scored"]
-FORMATS: dict[Format, Callable[..., Role]] = {"steps": verifier, "genrm": genrm, "genprm": genprm, "scored": scored}
+FORMATS: dict[Format, Callable[..., Role]] = {
+    "steps": verifier,
+    "genrm": genrm,
+    "genprm": genprm,
+    "scored": scoring_judge,
+}
 
 
 def judge(policy: str, model: str, form: Format = "steps") -> Role:

@@ -63,7 +63,7 @@ ROLES = {
 }
 
 
-SCORED = replace(SOLVER, prompt="{solution}?", parse=judges.scored("a", "m").parse)
+SCORED = replace(SOLVER, prompt="{solution}?", parse=judges.scoring_judge("a", "m").parse)
 
 
 def play(protocol, gold, *, said, roles=None, **options):

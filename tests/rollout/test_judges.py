@@ -72,7 +72,7 @@ def ask(role, said, **fields):
     [
         ("genrm", {}, write_genrm("ok", True), {"solution": "x"}, True, 1.0, ()),
         ("genprm", {}, write_genprm("ab", [True, False]), {"solution": "x"}, False, 0.0, (True, False)),
-        ("scored", {}, write_score("ok", 0.5), {"solution": "x"}, None, 0.5, ()),
+        ("scoring_judge", {}, write_score("ok", 0.5), {"solution": "x"}, None, 0.5, ()),
         ("pairwise", {}, "<eval>e</eval><answer>[[B]]</answer>", {"first": "x", "second": "y"}, False, 0.0, ()),
         ("thinkrm", {}, "<think>t</think><answer>A</answer>", {"first": "x", "second": "y"}, True, 1.0, ()),
         ("thinkrm", {"graded": True}, "</think><answer>-3</answer>", {"first": "x", "second": "y"}, True, 1.0, ()),
@@ -115,7 +115,7 @@ def test_the_probability_of_yes_is_read_at_the_verdict():
     assert verdict_probabilities(turn) == pytest.approx((1 - 0.9**2,))
     turn, _ = ask(judges.gram("v", "m"), "B", **guarded_fields(MARK, first="x", second="y"))
     assert verdict_probabilities(turn) == pytest.approx((0.1,))
-    turn, _ = ask(judges.scored("v", "m"), write_score("so", 1), **guarded_fields(MARK, solution="x"))
+    turn, _ = ask(judges.scoring_judge("v", "m"), write_score("so", 1), **guarded_fields(MARK, solution="x"))
     assert verdict_probabilities(turn) == ()
 
 
