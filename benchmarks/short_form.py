@@ -104,8 +104,8 @@ def reviews(question: str, solved: str, draw: random.Random) -> list[Row]:
     if found is None:
         return []
     first, mark, second, value = found.groups()
-    right = {False: (first, mark, second, value), True: (second, mark, first, value)}
-    made = [(right[False], True), (right[mark in "+*"], True)]
+    right, turned = (first, mark, second, value), (second, mark, first, value)
+    made = [(right, True), (turned if mark in "+*" else right, True)]
     for wrong in (_mistaken(first, mark, second, value), _slipped(first, mark, second, value)):
         made += [(draw.choice(wrong), False)] if wrong else []
     rows = []
@@ -161,9 +161,10 @@ def few_labels(found: dict[str, tuple[str, str]], path: Path) -> dict[str, list[
     try:
         for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
             question = " ".join(row["question"].split())
-            if row["type"] in MAWPS and NUMBER.fullmatch(row["answer"]) and letters(question) not in seen:
+            number = NUMBER.fullmatch(row["answer"])
+            if row["type"] in MAWPS and number and letters(question) not in seen:
                 seen.add(letters(question))
-                target.append({"question": question, "answer": row["answer"]})
+                target.append({"question": question, "answer": number[1]})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: {type(error).__name__}: {error}; expected rows of question, answer, type") from error
     draw, lessons, reviewed = random.Random(0), [], []

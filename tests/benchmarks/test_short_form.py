@@ -68,7 +68,7 @@ def test_few_labels_and_reviews_that_a_run_can_read(tmp_path, capsys, monkeypatc
     rows += [{"question": f"{i} by {i}?", "formula": f"{i}+{i}={2 * i}", "answer": str(2 * i)} for i in range(3, 31)]
     mawps = [
         {"question": "5  and 5 ?", "answer": "10", "type": "addsub"},  # in ASDiv too
-        {"question": "Twice  7?", "answer": "14", "type": "singleop"},
+        {"question": "Twice 7 and 0?", "answer": "14 (pies)", "type": "singleop"},
         {"question": "Two steps?", "answer": "14", "type": "multiarith"},
     ]
     for name, mine in (("asdiv", rows), ("mawps", mawps)):
@@ -80,6 +80,7 @@ def test_few_labels_and_reviews_that_a_run_can_read(tmp_path, capsys, monkeypatc
         for name in ("sft", "reviews", "problems/test", "problems/train")
     )
     assert (len(lessons), len(reviews), len(held_out)) == (64, 256, 5)
+    assert {"question": "Twice 7 and 0?", "answer": "14"} in [*held_out, *rest]
     assert not {row["question"] for row in [*lessons, *held_out]} & {row["question"] for row in rest}
     right = 0
     for prompt, review in ((row["messages"][0]["content"], row["messages"][1]["content"]) for row in reviews):
