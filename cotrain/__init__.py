@@ -43,7 +43,7 @@ NAMES = {  # module → the names that it has here
     "rollout": "common_roles judges",
     "rollout.executor": "Roles",
     "rollout.idle_loop": "together",
-    "rollout.protocols": "SOLVED attempts closed examine solve",
+    "rollout.protocols": "SOLVED attempts examine include_closing_tag solve",
     "rollout.reviews": "REVIEWED review review_all reward_review solve_then_verify",
     "rollout.role": "Role Turn",
     "tasks.words.source": "study_problems word_problems",

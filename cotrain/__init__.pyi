@@ -89,8 +89,8 @@ from cotrain.rollout.executor import Roles as Roles
 from cotrain.rollout.idle_loop import together as together
 from cotrain.rollout.protocols import SOLVED as SOLVED
 from cotrain.rollout.protocols import attempts as attempts
-from cotrain.rollout.protocols import closed as closed
 from cotrain.rollout.protocols import examine as examine
+from cotrain.rollout.protocols import include_closing_tag as include_closing_tag
 from cotrain.rollout.protocols import solve as solve
 from cotrain.rollout.reviews import REVIEWED as REVIEWED
 from cotrain.rollout.reviews import review as review

@@ -92,7 +92,7 @@ class Settings:
         """The KL term of the generator."""
         return pull_to("start", self.kl)
 
-    def fixed(self) -> dict[str, str]:
+    def fixed_roles(self) -> dict[str, str]:
         """Judges are also measured on solutions of ``start``, which stay the same through the run, where there is
         one."""
         return {"solver": "start"} if self.kl else {}

@@ -67,7 +67,7 @@ class Note(_Key[T]):
         """What was noted, None where nothing was."""
         return trace.truth.get(self.name)
 
-    def known(self, trace: HasTruth) -> T:
+    def require(self, trace: HasTruth) -> T:
         """What was noted. Raises LookupError where nothing was."""
         found = self.of(trace)
         if found is None:

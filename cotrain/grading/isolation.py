@@ -33,7 +33,7 @@ ABOUT: dict[Kind, str] = {
     "one process": "programs run as this user, without a second process or thread",
 }
 _TEST = f"""
-def begun():
+def count_forks():
     import os, time
     for n in range({TRIED}):
         try:
@@ -43,7 +43,7 @@ def begun():
         except OSError:
             return n
     return {TRIED}
-def imported():
+def import_module():
     import colorsys
     return colorsys.rgb_to_hsv(0, 0, 0)
 def read(path):
@@ -51,14 +51,14 @@ def read(path):
         return open(path).read()
     except OSError:
         return None
-def reached(address):
+def can_reach(address):
     import socket
     try:
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect((address, 9))
     except OSError:
         return False
     return True
-def delivered(paths):
+def can_send(paths):
     import socket
     def send(one, path):
         try:
@@ -91,7 +91,7 @@ def working_cell() -> Kind:
 def cell_fault(kind: Kind) -> str | None:
     """Why programs cannot run in this kind of cell; None where they can."""
     return _failed_check(
-        kind, {"too many processes": f"begun() < {PROCESSES}", "no import": "imported() == (0.0, 0.0, 0)"}
+        kind, {"too many processes": f"count_forks() < {PROCESSES}", "no import": "import_module() == (0.0, 0.0, 0)"}
     )
 
 
@@ -110,8 +110,8 @@ def ways_out(kind: Kind) -> list[str]:
             os.chmod(path, 0o666)
         checks = {
             "other files": f"read({file!r}) is None",
-            "network": "not reached('192.0.2.1')",  # a route is asked for
-            "Unix sockets": f"not delivered({names!r})",
+            "network": "not can_reach('192.0.2.1')",  # a route is asked for
+            "Unix sockets": f"not can_send({names!r})",
         }
         return [name for name, check in checks.items() if _failed_check(kind, {name: check}) is not None]
 
@@ -121,7 +121,7 @@ def _failed_check(kind: Kind, checks: dict[str, str]) -> str | None:
     worker = Worker(MEMORY_BYTES, (JUDGING,), kind)
     try:
         for name, check in checks.items():
-            names = ["begun", "imported", "read", "reached", "delivered"]
+            names = ["count_forks", "import_module", "read", "can_reach", "can_send"]
             paper = json.dumps({"imports": [], "names": names, "before": "", "tests": f"assert {check}"})
             grade = worker.request_grade(paper, _TEST, DEADLINE_S)
             if grade.value is not True:

@@ -151,9 +151,12 @@ def read_reply(reply: Any, number: int, count: int) -> CheckedSteps:
 
 def end_marked(mark: str, process: subprocess.Popen[bytes]) -> None:
     """Kill a process and all others whose environment has its mark: what it has started, whether or not it is alive and
-    wherever they went."""
+    wherever they went. A process that is just starting a program has no environment to read, so its descendants are
+    killed by number first."""
+    starting = [child.pid for child in descendants_of(process.pid)]
     for _ in range(PASSES):
-        found = [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/environ") if _has_mark(file, mark)]
+        marked = [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/environ") if _has_mark(file, mark)]
+        found, starting = {*marked, *starting}, []
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

@@ -22,7 +22,7 @@ import torch
 from cotrain.core.errors import ConfigError
 from cotrain.functional.credit import pool_moments, whiten
 from cotrain.learn.losses import Clipped, Kl, ScoreFunction, pull_to
-from cotrain.learn.policy_gradient import PolicyGradient, RunningMean, centred, leave_one_out, z_score
+from cotrain.learn.policy_gradient import PolicyGradient, RunningMean, leave_one_out, mean_baseline, z_score
 
 __all__ = [
     "BY_NAME",
@@ -60,7 +60,7 @@ def over_success(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
 # -- by name
 
 grpo = partial(PolicyGradient, advantage=z_score)
-dr_grpo = partial(PolicyGradient, advantage=centred)
+dr_grpo = partial(PolicyGradient, advantage=mean_baseline)
 rloo = partial(PolicyGradient, advantage=leave_one_out)
 maxrl = partial(PolicyGradient, advantage=over_success)
 reinforce = partial(PolicyGradient, advantage=None, baseline=RunningMean(), loss=ScoreFunction())

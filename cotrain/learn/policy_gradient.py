@@ -132,7 +132,7 @@ def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 
 # -- Advantage estimators: what a value is worth beside the others of its group. Each is a function that is passed.
 #
 #     z_score         (r − mean) / std         GRPO, arXiv 2402.03300
-#     centred         r − mean                 Dr. GRPO, arXiv 2503.20783
+#     mean_baseline   r − mean                 Dr. GRPO, arXiv 2503.20783
 #     leave_one_out   r − mean of the others   RLOO, arXiv 2402.14740
 #
 # ``values`` ``[N]`` float64 are the rewards of one channel and ``pools`` ``[N]`` the index of each one's group; the
@@ -140,7 +140,7 @@ def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 
 # batches, which is passed in and handed back. Another estimator is another such function (docs/new-estimator.md).
 
 
-__all__ = ["Baselines", "Estimator", "RunningMean", "centred", "leave_one_out", "z_score"]
+__all__ = ["Baselines", "Estimator", "RunningMean", "mean_baseline", "leave_one_out", "z_score"]
 
 Estimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # values [N], pools [N] → advantages [N]
 Baselines = Mapping[str, float]  # "role/channel" → running mean
@@ -151,7 +151,7 @@ def z_score(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
     return group_mean_std(values, pools, std="sample")
 
 
-def centred(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
+def mean_baseline(values: torch.Tensor, pools: torch.Tensor) -> torch.Tensor:
     """Minus the mean of the group."""
     return group_mean_std(values, pools, std=None)
 

@@ -33,7 +33,7 @@ from cotrain.rollout.votes import VOTE, elected_turn, reward_vote
 
 
 @gives(VOTE.to("solver"), VOTE.to("rephrased"))
-async def exchanged(task: Task, roles: Roles, *, samples: Positive) -> None:
+async def exchange_votes(task: Task, roles: Roles, *, samples: Positive) -> None:
     """Variant I: role ``solver`` is asked the problem, role ``rephrased`` a paraphrase; each is paid by the other's
     vote."""
     asked = paraphrase_of(task)
@@ -45,7 +45,7 @@ async def exchanged(task: Task, roles: Roles, *, samples: Positive) -> None:
 
 
 @gives(VOTE.to("solver"))
-async def taught(task: Task, roles: Roles, *, samples: Positive, rephrase: bool) -> None:
+async def learn_from_teacher(task: Task, roles: Roles, *, samples: Positive, rephrase: bool) -> None:
     """Variants II and III: the vote of role ``teacher``, which may be asked a paraphrase, pays role ``solver``."""
     asked = paraphrase_of(task) if rephrase else task.prompt
     students, teachers = await together(
@@ -55,7 +55,7 @@ async def taught(task: Task, roles: Roles, *, samples: Positive, rephrase: bool)
 
 
 @gives(VOTE.to("solver"))
-async def untaught(task: Task, roles: Roles, *, samples: Positive) -> None:
+async def learn_from_own_vote(task: Task, roles: Roles, *, samples: Positive) -> None:
     """The control: the vote of the very answers that are paid."""
     solutions = await attempts(task, roles, samples)
     reward_vote(solutions, elected_turn(solutions))
@@ -103,9 +103,9 @@ def co_rewarding(
         policies["teacher"] = average if teacher == "ema" else frozen(run.model)
     else:
         policies |= run.start()
-    play: Protocol = partial(exchanged if variant == "I" else untaught, samples=run.group_size)
+    play: Protocol = partial(exchange_votes if variant == "I" else learn_from_own_vote, samples=run.group_size)
     if taught_by:
-        play = partial(taught, samples=run.group_size, rephrase=variant == "III")
+        play = partial(learn_from_teacher, samples=run.group_size, rephrase=variant == "III")
     return run.recipe(
         f"co-rewarding-{variant}" + ("" if teacher == usual else f"-{teacher}"),
         policies=policies,

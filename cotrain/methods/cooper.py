@@ -53,12 +53,12 @@ async def rate_solution(task: Task, roles: Roles, solution: Turn, *, reference: 
     rating = await ask_rater(task, roles, solution, reference=reference)
     rating.show(FINAL, rating.score > 0.0)
     rating.show(SCORE, score_probability(rating.score))
-    rating.note(CORRECT, CORRECT.known(solution))
+    rating.note(CORRECT, CORRECT.require(solution))
     return rating
 
 
 @gives(PROXY.to("solver"), LABEL.to("rater"))
-async def rated(
+async def solve_and_rate(
     task: Task,
     roles: Roles,
     *,
@@ -76,7 +76,7 @@ async def rated(
     first: tuple[Turn, Turn] | None = None
     for solution, rating in zip(solutions, ratings, strict=True):
         noticed = rng_of("overlooked", task.id, solution.id).random() >= overlooked
-        accepted = CORRECT.known(solution) and noticed
+        accepted = CORRECT.require(solution) and noticed
         solution.reward(PROXY, score_probability(rating.score) if pay == "model" else float(accepted))
         if learn == "all":
             rating.reward(LABEL, float(accepted))
@@ -129,7 +129,9 @@ def cooper(
 ) -> Recipe:
     rater_model = rm_model or (common_roles.RATER if run.model in common_roles.EMBEDDED else run.model)
     alone, online = warmup if warmup is not None else 20 * (rater_model == run.model), rm == "online"
-    play = partial(rated, samples=run.group_size, overlooked=overlooked, negatives=negatives, reference=reference)
+    play = partial(
+        solve_and_rate, samples=run.group_size, overlooked=overlooked, negatives=negatives, reference=reference
+    )
     learned: Learned = "all" if negatives == "own" else "pair"
     paid = partial(play, pay="rule" if rm == "rule" else "model", learn=learned if online else "")
     objectives = {
@@ -158,6 +160,6 @@ def cooper(
         },
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"rm_start": alone} if alone else {}),
-        evaluate=partial(rated, reference=reference),
+        evaluate=partial(solve_and_rate, reference=reference),
         measures=judged_by("rater"),
     )

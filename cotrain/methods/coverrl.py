@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from cotrain import AGREEMENT, ANSWER, CORRECT, FAILURE, FORMAT, LABEL_RIGHT, Positive, REWARD_RIGHT
 from cotrain import Clipped, ConfigError, Finding, Note, Objective, ParseFailure, Recipe, Roles, Settings, Task, Turn
-from cotrain import attempts, closed, common_roles, gives, grpo, judged_by, recipe, review, single
+from cotrain import attempts, include_closing_tag, common_roles, gives, grpo, judged_by, recipe, review, single
 from cotrain import solve_then_verify, together
 from cotrain.rollout.protocols import continue_from
 from cotrain.rollout.votes import agrees_with, elected_turn, rarest_turn
@@ -126,7 +126,7 @@ async def revise_solution(
     step_verdicts = review_turn.parsed.steps
     sound = step_verdicts.index(False) if False in step_verdicts else 0  # steps before the first one called wrong
     kept_text = (
-        solution.text[: closed(solution.parsed.steps[sound - 1], solution).end]
+        solution.text[: include_closing_tag(solution.parsed.steps[sound - 1], solution).end]
         if sound and regenerate == "prefix"
         else ""
     )
@@ -206,5 +206,5 @@ def coverrl(
         schedule=single(play, *learners, name="both", group_size=1, unlabelled=run.unlabelled_share()),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
-        fixed=run.fixed(),
+        fixed=run.fixed_roles(),
     )

@@ -49,11 +49,11 @@ async def solve_and_revise(
     ``rescued``."""
     solutions = await attempts(task, roles, samples)
     for solution in solutions:
-        solution.reward(OUTCOME, float(CORRECT.known(solution)))
+        solution.reward(OUTCOME, float(CORRECT.require(solution)))
     if critic == "none":
         return
     readable = [s for s in solutions if s.parsed.ok]
-    revisable = [s for s in readable if refine == "all" or not CORRECT.known(s)]
+    revisable = [s for s in readable if refine == "all" or not CORRECT.require(s)]
     written = await write_critiques(task, roles, readable if critic == "trained" else revisable, critic)
     reference = f"\nReference: {task.answer}" if leak else ""
     revisions = await together(
@@ -69,7 +69,7 @@ async def solve_and_revise(
         if await examine(task, roles, revision) and joined < join:
             revision.reward(OUTCOME, 1.0)
             joined += 1
-    if solutions and not any(CORRECT.known(s) for s in solutions):
+    if solutions and not any(CORRECT.require(s) for s in solutions):
         solutions[0].note(RESCUED, joined > 0)
 
 
@@ -77,11 +77,11 @@ async def write_critiques(task: Task, roles: Roles, solutions: list[Turn], criti
     """By solution: what is said of it. Reviews of all solutions of a problem are compared with each other."""
     review_turns = await together([review(task, roles, s, group=f"{s.group}/reviews") for s in solutions])
     for solution, [review_turn] in zip(solutions, review_turns, strict=True):
-        reward_review(review_turn, CORRECT.known(solution))
+        reward_review(review_turn, CORRECT.require(solution))
     texts = {s.id: review_turn.text for s, [review_turn] in zip(solutions, review_turns, strict=True)}
     if critic != "oracle":
         return texts
-    return {s.id: corrected_review(texts[s.id], STEP_OK.of(s) or [], CORRECT.known(s)) for s in solutions}
+    return {s.id: corrected_review(texts[s.id], STEP_OK.of(s) or [], CORRECT.require(s)) for s in solutions}
 
 
 @recipe(model="embedded-roles", kl=0.0)

@@ -88,9 +88,9 @@ async def pay_analyses(
         analyses.append((solution, solution.parsed.review, solution.parsed.analysis))
     trust = await together([judge_analysis(task, roles, solution, *a, votes, labels) for a in analyses])
     scores = [analysis_score(said.final, said.steps, labels) if said.ok else None for _, said, _ in analyses]
-    truth = analysis_score(CORRECT.known(solution), STEP_OK.of(solution), labels)
+    truth = analysis_score(CORRECT.require(solution), STEP_OK.of(solution), labels)
     for turn, review_score, mark in zip(written, scores, trust, strict=False):
-        turn.reward(TRUTH, float(CORRECT.known(solution)))
+        turn.reward(TRUTH, float(CORRECT.require(solution)))
         turn.reward(R_V, 0.0 if review_score is None else (1.0 - abs(review_score - truth)) * mark)
     believed = [given for given in scores[: len(written)] if given is not None]
     if not believed:
@@ -111,7 +111,7 @@ async def judge_analysis(
     if not analysis_parsed.ok or not votes:
         return float(analysis_parsed.ok)
     ok = STEP_OK.of(solution) if labels == "steps" else None
-    sound = analysis_parsed.final == CORRECT.known(solution) and (ok is None or list(analysis_parsed.steps) == ok)
+    sound = analysis_parsed.final == CORRECT.require(solution) and (ok is None or list(analysis_parsed.steps) == ok)
     fields = {"solution": solution.tagged_text, "review": analysis}
     if "nonce" in roles.meta.fields:
         fields = guarded_fields(roles.nonce(turn), **fields)
@@ -183,5 +183,5 @@ def dsm(
         schedule=alternate(*phases, ratio=ratio[:both], warmup={"verifier": warmup} if trained else {}),
         evaluate=partial(play, votes=1),
         measures=(*((verifying("meta", gap="meta/gap"),) if meta else ()), *judged_by("verifier")),
-        fixed=run.fixed(),
+        fixed=run.fixed_roles(),
     )

@@ -59,7 +59,7 @@ async def contest(
     ``agreement``."""
     solutions = await attempts(task, roles, samples)
     for solution in solutions:
-        solution.reward(MATCH, float(CORRECT.known(solution)))
+        solution.reward(MATCH, float(CORRECT.require(solution)))
         if not solution.parsed.ok:
             solution.reward(SLICES, 0.0)
     readable = [s for s in solutions if s.parsed.ok]
@@ -88,7 +88,7 @@ async def contest(
 def pay_reviews(turns: Sequence[Turn], *, real: bool, new: Sequence[bool]) -> None:
     """The discriminator's rewards for reviews of one solution; an unreadable review earns nothing."""
     for turn in turns:
-        outcome, ok = CORRECT.known(turn), turn.parsed.ok
+        outcome, ok = CORRECT.require(turn), turn.parsed.ok
         turn.reward(GAN, gan_reward(turn.parsed.steps, new, real=real) if ok else 0.0)
         said = review_verdicts(turn) if ok else (not outcome,)
         turn.reward(AGREEMENT, share_right(said, [outcome] * len(said)))
@@ -154,5 +154,5 @@ def gar(
         schedule=single(play, *objectives, name="both", group_size=1),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
-        fixed=run.fixed(),
+        fixed=run.fixed_roles(),
     )

@@ -91,5 +91,5 @@ def generator_verifier_critic(
         ),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
-        fixed=run.fixed(),
+        fixed=run.fixed_roles(),
     )

@@ -57,7 +57,9 @@ async def agreeing_reviews(
     solutions = await attempts(task, roles, samples)
     readable = [s for s in solutions if s.parsed.ok]
     if balance and solutions:
-        kept_places = balanced_places([CORRECT.known(s) for s in readable], rng_of("balance", task.id, solutions[0].id))
+        kept_places = balanced_places(
+            [CORRECT.require(s) for s in readable], rng_of("balance", task.id, solutions[0].id)
+        )
         readable = [readable[i] for i in kept_places]
     labels_by_id = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
     judged = [s for s in readable if s.id in labels_by_id]

@@ -62,8 +62,8 @@ async def write_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Pos
 async def label_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Positive, smoothing: float) -> None:
     """Stage 2: up to ``pairs`` pairs of a right and a wrong solution in random order, each with its smoothed labels."""
     solutions = [s for s in await attempts(task, roles, samples) if s.parsed.ok]
-    right = [s for s in solutions if CORRECT.known(s)]
-    wrong = [s for s in solutions if not CORRECT.known(s)]
+    right = [s for s in solutions if CORRECT.require(s)]
+    wrong = [s for s in solutions if not CORRECT.require(s)]
     for better, worse in _sample_pairs(list(product(right, wrong)), pairs, "labelled", task):
         ahead = bool(rng_of("order", better.id, worse.id).getrandbits(1))
         first, second = (better, worse) if ahead else (worse, better)
@@ -90,7 +90,7 @@ async def compete(task: Task, roles: Roles, *, samples: Positive = 2) -> None:
     ]
     outcomes = {(i, j): 1.0 for i, j in product(range(len(solutions)), repeat=2) if i in readable and j not in readable}
     for (i, j), turn in zip(fights, await together(judgements), strict=True):
-        truths = [CORRECT.known(solutions[k]) for k in (i, j)]
+        truths = [CORRECT.require(solutions[k]) for k in (i, j)]
         if truths[0] != truths[1]:
             turn.note(CORRECT, truths[0])
         show_verdict(turn)

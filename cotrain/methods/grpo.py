@@ -48,7 +48,7 @@ async def solve_and_be_told(
     if not solution.parsed.ok:
         solution.reward(WORD, 0.0)
         return
-    right = CORRECT.known(solution)
+    right = CORRECT.require(solution)
     chance = noise if isinstance(noise, float) else noise[right]
     flipped = rng_of("outcome noise", task.id, solution.id).random() < chance
     solution.reward(WORD, float(right != flipped))
@@ -65,7 +65,7 @@ async def solve_and_be_paid(
     """``solve``, and what ``reward`` says of the answer, unless it could not be graded."""
     solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
     if not solution.failed:
-        solution.reward(PAID, reward(task, solution, CORRECT.known(solution)))
+        solution.reward(PAID, reward(task, solution, CORRECT.require(solution)))
 
 
 @recipe

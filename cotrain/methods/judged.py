@@ -37,7 +37,7 @@ async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive) -
         return
     review_turns = await review(task, roles, solution, n=reviews)
     for turn in review_turns:
-        reward_review(turn, CORRECT.known(solution))
+        reward_review(turn, CORRECT.require(solution))
     share = mean_verdict(review_turns)
     if share is not None:
         solution.reward(BELIEVED, share)

@@ -34,7 +34,7 @@ async def say_pair(task: Task, roles: Roles, *, most: int) -> None:
     """Both replies; a pair with one of more than ``most`` tokens, its prompt included, is not learned."""
     for turn in await say_replies(task, roles.teacher, most=most):
         if not turn.failed:
-            turn.reward(CHOSEN, float(CORRECT.known(turn)))
+            turn.reward(CHOSEN, float(CORRECT.require(turn)))
 
 
 @gives(LABEL.to("rater"))

@@ -67,7 +67,7 @@ async def convince_verifier(
     readable = [s for s in solutions if s.parsed.ok]
     said = {s.id: turns for s, turns in zip(readable, await review_all(task, roles, readable, n=reviews), strict=True)}
     for i, solution in enumerate(solutions):
-        right, believed = CORRECT.known(solution), share_believing(said.get(solution.id, ()))
+        right, believed = CORRECT.require(solution), share_believing(said.get(solution.id, ()))
         for turn in said.get(solution.id, ()):
             reward_review(turn, right)
         fits = solution.parsed.ok and right == (i < len(helpful))
@@ -85,7 +85,7 @@ async def plant_strings(task: Task, roles: Roles, *, samples: Positive) -> None:
     """Wrong solutions of the helpful prover, each with a string of ``cotrain attack``, in the sneaky prover's place."""
     strings = [one for one in injection_corpus() if len(one.text) <= LONGEST]
     for solution in await attempts(task, roles, samples):
-        if not solution.parsed.ok or CORRECT.known(solution):
+        if not solution.parsed.ok or CORRECT.require(solution):
             continue
         steps, answer = [step.text for step in solution.parsed.steps], solution.parsed.answer
         for string in rng_of("string", task.id, solution.id).sample(strings, TRIES):
@@ -168,5 +168,5 @@ def prover_verifier(
             noting("solver", FOOLED),
             *((solving("sneaky", 8), noting("sneaky", FOOLED)) if attacks else ()),
         ),
-        fixed=run.fixed(),
+        fixed=run.fixed_roles(),
     )

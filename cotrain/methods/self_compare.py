@@ -51,7 +51,7 @@ async def compare_own(
         solution.note(JUDGED, solution.id in shown)
     asked = [compare_both_ways(task, roles, roles.comparer, *pair, n=comparisons) for pair in chosen]
     for (one, other), said in zip(chosen, await together(asked), strict=True):
-        truths = CORRECT.known(one), CORRECT.known(other)
+        truths = CORRECT.require(one), CORRECT.require(other)
         for ahead, turn in said:
             turn.reward(AGREEMENT, comparison_reward(turn, truths if ahead else truths[::-1]))
             turn.reward(FORMAT, turn.parsed.format_score)
@@ -61,7 +61,7 @@ def choose_pairs(solutions: Sequence[Turn], most: int, *, points: bool = False) 
     """Up to ``most`` pairs of different readable solutions, drawn: of a right and a wrong one, with ``points`` also of
     two right ones where there are not enough."""
     different = {s.tagged_text: s for s in solutions if s.parsed.ok and not s.failed}.values()
-    right, wrong = ([s for s in different if CORRECT.known(s) is side] for side in (True, False))
+    right, wrong = ([s for s in different if CORRECT.require(s) is side] for side in (True, False))
     if not right:
         return []
     rng, found = rng_of("pairs", right[0].id), list(product(right, wrong))

@@ -37,7 +37,7 @@ async def judge_oneself(
     for solution, review_turn in zip(readable, review_turns, strict=False):
         scores[solution.id] = sum(v.parsed.ok and v.parsed.final for v in review_turn) / len(review_turn)
     if oracle:
-        scores = {s.id: float(CORRECT.known(s)) for s in solutions}
+        scores = {s.id: float(CORRECT.require(s)) for s in solutions}
     for solution in solutions:
         solution.reward(CHOSEN, scores[solution.id])
     if not solutions:

@@ -41,7 +41,7 @@ async def judge_own(
     wrong."""
     solutions = await together([solve(task, roles) for _ in range(samples)])
     readable = [s for s in solutions if s.parsed.ok and not s.failed]
-    right = [CORRECT.known(s) for s in readable]
+    right = [CORRECT.require(s) for s in readable]
     rng = rng_of("judged", task.id, solutions[0].id)
     places = choose_to_review([s.parsed.answer for s in readable], right, pairs, rng, balance=balance)
     judged = [readable[place] for place in places]
@@ -51,7 +51,7 @@ async def judge_own(
     review_turns = await review_all(task, roles, judged, n=reviews)
     for solution, turns in zip(judged, review_turns, strict=True):
         for turn in turns:
-            reward_review(turn, CORRECT.known(solution))
+            reward_review(turn, CORRECT.require(solution))
 
 
 def choose_to_review(

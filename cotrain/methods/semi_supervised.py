@@ -43,7 +43,7 @@ async def solve_with_few_labels(task: Task, roles: Roles, *, group: Positive, re
     solutions = await attempts(task, roles, group)
     pay: list[float | None]
     if task.labelled or rest == "truth":
-        pay = [float(CORRECT.known(solution)) for solution in solutions]
+        pay = [float(CORRECT.require(solution)) for solution in solutions]
     elif rest == "vote":
         pay = label_agreement(solutions, elected_turn(solutions))
     else:
@@ -84,7 +84,7 @@ async def teach_the_verifier(task: Task, roles: Roles, *, group: Positive, revie
     solutions = [solution for solution in await attempts(task, roles, group) if solution.parsed.ok]
     for solution, turns in zip(solutions, await review_all(task, roles, solutions, n=reviews), strict=True):
         for turn in turns:
-            reward_review(turn, CORRECT.known(solution))
+            reward_review(turn, CORRECT.require(solution))
 
 
 @recipe(labelled="16")

@@ -52,12 +52,12 @@ async def judge_steps(
     unreadable."""
     graded = await attempts(task, roles, samples)
     for solution in graded:
-        solution.reward(OUTCOME, float(CORRECT.known(solution)))
-    if len({CORRECT.known(s) for s in graded}) < 2:
+        solution.reward(OUTCOME, float(CORRECT.require(solution)))
+    if len({CORRECT.require(s) for s in graded}) < 2:
         return
     readable = [s for s in graded if s.parsed.ok]
     if labels == "answer":
-        labels_by_id = {s.id: [False] * len(s.parsed.steps) + [CORRECT.known(s)] for s in readable}
+        labels_by_id = {s.id: [False] * len(s.parsed.steps) + [CORRECT.require(s)] for s in readable}
         places = [(s.id, len(s.parsed.steps)) for s in readable]
     else:
         labels_by_id = await step_labels(
@@ -129,5 +129,5 @@ def stepwiser(
         schedule=single(play, *objectives, name="verifier", group_size=1),
         evaluate=solve_then_verify,
         measures=judged_by("verifier"),
-        fixed=run.fixed() if trained else None,
+        fixed=run.fixed_roles() if trained else None,
     )

@@ -119,5 +119,5 @@ def tango(
         schedule=schedule,
         evaluate=partial(solve_then_verify, reviews=votes),
         measures=judged_by("verifier"),
-        fixed=run.fixed(),
+        fixed=run.fixed_roles(),
     )

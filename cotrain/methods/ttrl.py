@@ -34,7 +34,7 @@ async def vote(
         return
     note_label(solutions[:trained], label)
     for solution in solutions[:trained]:
-        solution.reward(OUTCOME, float(CORRECT.known(solution)))
+        solution.reward(OUTCOME, float(CORRECT.require(solution)))
 
 
 @recipe

@@ -49,8 +49,8 @@ RUN = (
         key="gap", headline=MAIN, label="called right minus right (gap)",
         bounds=(-1.0, 1.0), healthy=(-inf, 0.1), at=BOTH,
         meaning="verdicts CORRECT minus solutions that are right, over readable reviews",
-        advice="The generator is believed more and more than it deserves: train the judge more often, or pay its "
-            "verdicts less.",
+        advice="The verifier says CORRECT increasingly more often than is true: train it more often, or give its "
+            "verdicts less weight.",
     ),
     Metric(key="{store}/size", label="problems in the pool", unit=COUNT, meaning="problems that a pool holds"),
     Metric(

@@ -31,7 +31,7 @@ from cotrain.core.notes import CORRECT, LABEL_RIGHT, STEP_OK, Finding, Note
 from cotrain.core.types import Task
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.protocols import closed, continue_from
+from cotrain.rollout.protocols import continue_from, include_closing_tag
 from cotrain.rollout.role import Role, Turn
 
 Labels = Literal["absolute", "relative", "ratio", "oracle"]
@@ -107,7 +107,7 @@ async def step_values(task: Task, roles: Roles, solutions: Sequence[Turn], *, ro
 
     Raises ValueError, which ends the episode, when no continuation of a beginning could be graded.
     """
-    begins = {s.id: ["", *(s.text[: closed(step, s).end] for step in s.parsed.steps)] for s in solutions}
+    begins = {s.id: ["", *(s.text[: include_closing_tag(step, s).end] for step in s.parsed.steps)] for s in solutions}
 
     async def beginning_value(begin: str, group: str) -> float:
         means = []
@@ -159,7 +159,7 @@ async def step_labels(
         solution.note(LABELLED, labels is not None)
         if labels is None:
             continue
-        labels_by_id[solution.id] = [*labels, CORRECT.known(solution)]
+        labels_by_id[solution.id] = [*labels, CORRECT.require(solution)]
         solution.show(MONTE_CARLO, mc_values)
         solution.show(STEP_LABELS, labels_by_id[solution.id])
         solution.note(LABEL_POSITIVE, sum(labels) / len(labels))

@@ -88,7 +88,7 @@ async def solve(task: Task, roles: Roles, *, step_rewards: StepRewards = "none",
         chance = rng_of("oracle noise", task.id, solution.id)
         for span, ok in zip(solution.parsed.steps, STEP_OK.of(solution) or (), strict=False):
             step_right = ok != (chance.random() < oracle_noise)
-            solution.reward(STEP, 1.0 if step_right else -1.0, span=closed(span, solution))
+            solution.reward(STEP, 1.0 if step_right else -1.0, span=include_closing_tag(span, solution))
     return solution
 
 
@@ -118,7 +118,7 @@ def plurality_answer(turns: Sequence[Turn]) -> str | None:
     return max(votes, key=lambda answer: votes[answer]) if votes else None
 
 
-def closed(step: Span, solution: Turn) -> Span:
+def include_closing_tag(step: Span, solution: Turn) -> Span:
     """A step with its closing tag, where its reward is paid: a step may be empty, its end never is. Lines of free text
     have no tag and are never empty."""
     if solution.tagged_text is not solution.text:

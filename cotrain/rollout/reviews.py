@@ -14,7 +14,7 @@ from cotrain.functional.aggregate import Combine, aggregate
 from cotrain.rollout.executor import RoleHandle, Roles
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.judges import confidence, guarded_fields
-from cotrain.rollout.protocols import SOLVED, StepRewards, closed, solve
+from cotrain.rollout.protocols import SOLVED, StepRewards, include_closing_tag, solve
 from cotrain.rollout.role import Turn
 
 Tool = Literal["none", "python"]
@@ -138,13 +138,13 @@ async def solve_then_verify(
         return
     [review_turns] = await review_all(task, roles, [solution], n=reviews, tool=tool)
     for turn in review_turns:
-        reward_review(turn, CORRECT.known(solution))
+        reward_review(turn, CORRECT.require(solution))
     votes = [turn.parsed.steps for turn in review_turns if turn.parsed.ok and turn.parsed.steps]
     if step_rewards == "verifier" and votes:
         for span, step_votes in zip(solution.parsed.steps, zip(*votes, strict=True), strict=True):
             share = aggregate(combine, step_votes)
             if share is not None:
-                solution.reward(STEP, 2.0 * share - 1.0, span=closed(span, solution))
+                solution.reward(STEP, 2.0 * share - 1.0, span=include_closing_tag(span, solution))
 
 
 def reward_review(turn: Turn, label: bool) -> None:

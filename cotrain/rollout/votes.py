@@ -55,4 +55,4 @@ def note_label(turns: Sequence[Turn], label: Turn | None) -> None:
 
 def is_right(label: Turn | None) -> bool:
     """What the oracle knows of the elected answer: a note, and no reward."""
-    return label is not None and CORRECT.known(label)
+    return label is not None and CORRECT.require(label)

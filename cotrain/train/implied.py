@@ -71,7 +71,7 @@ def _judge_figures(
     for task, traces in task_traces.items():
         token_rewards = [rewards[str(trace.address)] for trace in traces]
         scored_solutions = [
-            (float(reward.sum()), CORRECT.known(trace)) for trace, reward in zip(traces, token_rewards, strict=True)
+            (float(reward.sum()), CORRECT.require(trace)) for trace, reward in zip(traces, token_rewards, strict=True)
         ]
         scored_steps = [
             said for t, reward in zip(traces, token_rewards, strict=True) for said in _score_steps(t, reward, renderer)

@@ -43,12 +43,12 @@ def test_a_number_without_end_raises():
 
 def test_what_was_not_written_is_none_or_refused():
     trace = SimpleNamespace(truth={"correct": False, "step_ok": None}, parsed={"score": None})
-    assert CORRECT.of(trace) is False and CORRECT.known(trace) is False
+    assert CORRECT.of(trace) is False and CORRECT.require(trace) is False
     assert FIRST_WRONG.of(trace) is None and STEP_OK.of(trace) is None
     assert SCORE.is_in(trace) and not VERDICTS.is_in(trace) and SCORE.of(trace) is None
     for note in (FIRST_WRONG, STEP_OK):
         with pytest.raises(LookupError, match=f"'{note.name}' is not noted"):
-            note.known(trace)
+            note.require(trace)
 
 
 def test_every_key_is_declared_once():

@@ -60,6 +60,14 @@ def test_it_answers_and_is_gone_with_its_children_when_it_is_closed(echo):
     assert asked(checker, "a", "x").ok == (True,)  # a further question starts it anew
 
 
+def test_a_child_without_an_environment_is_ended_too(tmp_path):
+    (tmp_path / "echo.py").write_text(ECHO.replace("start_new_session=True", "start_new_session=True, env={}"))
+    checker = StepChecker(f"{sys.executable} {tmp_path / 'echo.py'} {tmp_path / 'pids'}")
+    assert asked(checker, "a", "x").ok == (True,)
+    checker.close()
+    assert are_gone([int(pid) for pid in (tmp_path / "pids").read_text().split()])
+
+
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [("die", "died"), ("sleep", "timeout"), ("babble", "unreadable line"), ("x" * 60_000, "question too long")],

@@ -13,7 +13,7 @@ from cotrain.core.signals import OUTCOME, STEP
 from cotrain.functional.credit import leave_one_out, whiten
 from cotrain.learn.algorithms import BY_NAME, Name, grpo, maxrl, reinforce, reinforce_pp, rloo
 from cotrain.learn.losses import ScoreFunction
-from cotrain.learn.policy_gradient import RunningMean, centred
+from cotrain.learn.policy_gradient import RunningMean, mean_baseline
 
 
 def steps(*values_and_ends, length=4, call=0, outcome=None):
@@ -109,7 +109,7 @@ def test_maxrl_learns_nothing_from_a_group_without_success_or_without_failure():
 
 
 def test_an_estimator_over_the_batch_may_follow_one_within_the_group():
-    whitened = grpo(rewards={OUTCOME: 1.0}, advantage=centred, over_batch=whiten)
+    whitened = grpo(rewards={OUTCOME: 1.0}, advantage=mean_baseline, over_batch=whiten)
     found = [
         a[0]
         for a in advantages(credit(whitened, outcomes(1.0, 0.0, length=1) + outcomes(3.0, 1.0, group="h", length=1)))
@@ -124,4 +124,4 @@ def test_only_the_functions_differ():
     made = reinforce(rewards=rewards)
     assert (made.loss, made.needs().group, rloo(rewards=rewards).needs().group) == (ScoreFunction(), 1, 2)
     assert tuple(BY_NAME) == get_args(Name)
-    assert BY_NAME["dr_grpo"](rewards=rewards).advantage is centred and BY_NAME["maxrl"] is maxrl
+    assert BY_NAME["dr_grpo"](rewards=rewards).advantage is mean_baseline and BY_NAME["maxrl"] is maxrl

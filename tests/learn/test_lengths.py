@@ -9,14 +9,14 @@ from learn_makers import credit, sampled
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import OUTCOME
 from cotrain.learn.after import LengthPenalty, OverlongPenalty, mask_truncated, with_length_options
-from cotrain.learn.algorithms import centred
+from cotrain.learn.algorithms import mean_baseline
 from cotrain.learn.contract import Sample
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.learn.sft import Sft
 from cotrain.methods.grpo import grpo as grpo_recipe
 from cotrain.methods.tango import tango
 
-PLAIN = PolicyGradient(rewards={OUTCOME: 1.0}, advantage=centred)
+PLAIN = PolicyGradient(rewards={OUTCOME: 1.0}, advantage=mean_baseline)
 
 
 def answers(*pairs: tuple[int, float], limit: int = 10) -> list[Sample]:

@@ -247,7 +247,7 @@ def test_the_tokens_that_were_sampled_are_what_each_role_learns(own):
         (coder, planner), answer = episode.traces, ""
         assert [len(trace.turns) for trace in (coder, planner)] == [0, 2], "one sequence for two requests"
         for trace in (planner, coder):
-            assert trace.policy == trace.role and trace.failure is None and SEQUENCES.known(trace) == 1
+            assert trace.policy == trace.role and trace.failure is None and SEQUENCES.require(trace) == 1
             address = str(trace.address)
             names = [address, address + "/1"] if trace.turns else [address]
             parts = [sampled[name] for name in sorted(n for n in sampled if n.startswith(address))]
@@ -279,7 +279,7 @@ def test_a_conversation_that_does_not_extend_is_a_sequence_of_its_own(executor, 
     (episode,) = play(executor, functions.edits, reward=lambda task, answer: 2.0)
     first, second = episode.traces
     assert [len(first.turns), len(second.turns)] == [2, 0]
-    assert [SEQUENCES.known(trace) for trace in episode.traces] == [2, 2]
+    assert [SEQUENCES.require(trace) for trace in episode.traces] == [2, 2]
     assert [[reward.value for reward in trace.signals] for trace in episode.traces] == [[2.0], [2.0]]
     assert first.group == second.group and second.prompt_ids != first.prompt_ids
 
@@ -332,7 +332,7 @@ def test_an_answer_that_the_agent_does_not_wait_for_is_not_learned(functions):
     (episode,) = play(trainer.executor, functions.impatient)
     trainer.close()
     (trace,) = episode.traces
-    assert not trace.turns and trace.failure is None and SEQUENCES.known(trace) == 1
+    assert not trace.turns and trace.failure is None and SEQUENCES.require(trace) == 1
 
 
 def test_an_agent_that_asks_nothing_breaks_off_its_episode(executor, functions):

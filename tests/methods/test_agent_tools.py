@@ -156,7 +156,7 @@ def test_a_call_and_its_result_go_on_from_the_sampled_tokens(own, name, template
     assert call["type"] == "function" and call["id"] and call["function"]["name"] == "calculator"
     assert json.loads(call["function"]["arguments"]) == {"a": 6, "b": 7, "why": "a table"}
     assert json.dumps(own.FUNCTION) in engine.prompts[0]
-    assert SEQUENCES.known(trace) == 1 and trace.failure is None and CALLS.of(trace) == ["ok"]
+    assert SEQUENCES.require(trace) == 1 and trace.failure is None and CALLS.of(trace) == ["ok"]
     assert sampled_by(trace) == tuple(engine.sampled)
     assert list(engine.renderer.encode(said)) != list(engine.sampled[0][:-1]), "else nothing is tested"
     for turn, ids in zip(trace.turns, engine.sampled, strict=True):
@@ -195,7 +195,7 @@ def test_a_call_that_the_agent_changes_begins_a_sequence_as_the_template_writes_
     assert [trace.token_ids for trace in episode.traces] == engine.sampled
     changed = CALL.replace('"b": 7', '"b": 8')
     assert f"<|im_start|>assistant\nHm.\n{changed}<|im_end|>" in engine.prompts[1]
-    assert [SEQUENCES.known(trace) for trace in episode.traces] == [2, 2]
+    assert [SEQUENCES.require(trace) for trace in episode.traces] == [2, 2]
 
 
 def test_tool_choice_none_describes_and_reads_nothing(own):

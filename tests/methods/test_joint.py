@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cotrain.core.errors import UnknownName
-from cotrain.learn.policy_gradient import centred
+from cotrain.learn.policy_gradient import mean_baseline
 from cotrain.methods.magrpo.joint import answer_returns, backed_up_return, joint_actions
 
 GAME = [[3.0, 0.0], [1.0, 2.0]]  # what both get when one plays the row and the other the column
@@ -14,7 +14,9 @@ def credit(pairing):
     """[agent][action] minus the mean, of two agents who each try both of their actions once."""
     joint = joint_actions(pairing, 2, 2)
     returns = answer_returns(joint, [GAME[a][b] for a, b in joint], 2, 2)
-    return [centred(torch.tensor(r, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)).tolist() for r in returns]
+    return [
+        mean_baseline(torch.tensor(r, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)).tolist() for r in returns
+    ]
 
 
 def test_aligned_and_crossed_credit_on_a_matrix_game():

@@ -10,7 +10,7 @@ import pytest
 from cotrain.config.policies import frozen
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import Completion, Grade, Sampling, Task
-from cotrain.methods.co_rewarding import co_rewarding, exchanged, taught, untaught
+from cotrain.methods.co_rewarding import co_rewarding, exchange_votes, learn_from_own_vote, learn_from_teacher
 from cotrain.methods.coverrl import coverrl, is_vetoed, parse_revision, review_anchors, vote_then_verify
 from cotrain.methods.judged import judged, solve_to_be_believed
 from cotrain.methods.ttrl import ttrl, vote
@@ -133,9 +133,9 @@ def test_votes_pay_the_same_where_nobody_knows_the_truth():
     said = {role: solved("5", "7", "", "7") for role in ("solver", "rephrased", "teacher")}
     for protocol, options in (
         (vote, {"votes": 4, "trained": 4}),
-        (exchanged, {"samples": 4}),
-        (taught, {"samples": 4, "rephrase": False}),
-        (untaught, {"samples": 4}),
+        (exchange_votes, {"samples": 4}),
+        (learn_from_teacher, {"samples": 4, "rephrase": False}),
+        (learn_from_own_vote, {"samples": 4}),
     ):
         known, unknown = (play(protocol, gold, said=said, **options) for gold in ("7", None))
         assert paid(unknown["solver"], "vote") == paid(known["solver"], "vote") == [0.0, 1.0, 0.0, 1.0]
@@ -145,7 +145,7 @@ def test_votes_pay_the_same_where_nobody_knows_the_truth():
 
 def test_either_view_is_paid_by_the_vote_of_the_other():
     said = {"solver": solved("5", "5", "7"), "rephrased": solved("7", "5", "7")}
-    traces = play(exchanged, "7", said=said, samples=3)
+    traces = play(exchange_votes, "7", said=said, samples=3)
     assert paid(traces["solver"], "vote") == [0.0, 0.0, 1.0]  # 7 is the vote of the paraphrase
     assert paid(traces["rephrased"], "vote") == [0.0, 1.0, 0.0]
     assert (
@@ -160,12 +160,12 @@ def test_either_view_is_paid_by_the_vote_of_the_other():
 @pytest.mark.parametrize(("rephrase", "problem"), [(False, "P="), (True, "Q=")])
 def test_the_teacher_votes_and_is_not_paid(rephrase, problem):
     said = {"solver": solved("5", "5", "7"), "teacher": solved("7", "", "7")}
-    traces = play(taught, "5", said=said, samples=3, rephrase=rephrase)
+    traces = play(learn_from_teacher, "5", said=said, samples=3, rephrase=rephrase)
     assert paid(traces["solver"], "vote") == [0.0, 0.0, 1.0]
     assert noted(traces["solver"], "reward_right") == [False] * 3
     assert {asked(t) for t in traces["teacher"]} == {problem} and {asked(t) for t in traces["solver"]} == {"P="}
     assert not any(t.signals for t in traces["teacher"])
-    alone = play(untaught, "5", said=said, samples=3)["solver"]
+    alone = play(learn_from_own_vote, "5", said=said, samples=3)["solver"]
     assert paid(alone, "vote") == [1.0, 1.0, 0.0] and noted(alone, "label_right") == [True] * 3
 
 
@@ -296,7 +296,7 @@ def test_who_labels_and_who_is_pulled_where():
 
 
 async def _unparaphrased(task, roles):
-    await exchanged(replace(task, paraphrases=()), roles, samples=1)
+    await exchange_votes(replace(task, paraphrases=()), roles, samples=1)
 
 
 def test_a_task_without_paraphrase_ends_the_play():
@@ -316,8 +316,8 @@ def test_no_reward_depends_on_the_truth():
     def rewards(gold):
         played = [
             play(vote, gold, said=said, votes=3, trained=2),
-            play(exchanged, gold, said=said, samples=3),
-            play(taught, gold, said=said, samples=3, rephrase=True),
+            play(exchange_votes, gold, said=said, samples=3),
+            play(learn_from_teacher, gold, said=said, samples=3, rephrase=True),
             reviewed([RIGHT, RIGHT, WRONG, WRONG], gold=gold),
             reviewed([RIGHT, WRONG, WRONG, RIGHT], gold=gold),
         ]

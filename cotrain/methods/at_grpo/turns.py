@@ -76,13 +76,13 @@ async def take_turns(
     solutions = [turn for turn in await asking if await examine(task, roles, turn) is not None]
     first, solution, turn = (solutions[0] if solutions else None), None, 0
     while solutions:
-        scored_solutions = [(s, float(CORRECT.known(s)), s.parsed.format_score) for s in solutions]
+        scored_solutions = [(s, float(CORRECT.require(s)), s.parsed.format_score) for s in solutions]
         solution, turn = _pay_or_owe(scored_solutions, owed, pay, alpha, local), turn + 1
         if turn > 2 * rounds or not solution.parsed.ok:
             break
-        team = float(CORRECT.known(solution))
+        team = float(CORRECT.require(solution))
         reviews = await review(task, roles, solution, n=samples, group=group_key(group, task.id, turn, CHECKER))
-        right = [float(r.parsed.ok and r.parsed.final == CORRECT.known(solution)) for r in reviews]
+        right = [float(r.parsed.ok and r.parsed.final == CORRECT.require(solution)) for r in reviews]
         best_review = _pay_or_owe(
             [(r, team, own) for r, own in zip(reviews, right, strict=True)], owed, pay, alpha, local
         )
@@ -96,8 +96,8 @@ async def take_turns(
     if first is None or solution is None:
         return
     for owed_turn, own in owed:
-        owed_turn.reward(EARNED, alpha * float(CORRECT.known(solution)) + local * own)
-    first.note(TEAM, CORRECT.known(solution))
+        owed_turn.reward(EARNED, alpha * float(CORRECT.require(solution)) + local * own)
+    first.note(TEAM, CORRECT.require(solution))
     first.note(TURNS, float(turn))
 
 

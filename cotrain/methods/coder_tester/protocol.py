@@ -51,7 +51,7 @@ async def write_and_test(
     right)."""
     grader, problem = grader_and_problem(task)
     solutions = await attempts(task, roles, programs)
-    right = [CORRECT.known(solution) for solution in solutions]
+    right = [CORRECT.require(solution) for solution in solutions]
     written = [program_text(solution, problem) for solution in solutions]
     fields: dict[str, Any] = {
         "problem": shown_problem(problem),

@@ -119,7 +119,7 @@ def note_speeches(
     for solution, turns in zip(solutions, spoken, strict=True):
         for turn in turns:
             if turn is not None:
-                turn.note(RIGHT_SIDE, sides[solution.id] == CORRECT.known(solution))
+                turn.note(RIGHT_SIDE, sides[solution.id] == CORRECT.require(solution))
                 note_speech(turn, None if sides[solution.id] else STEP_OK.of(solution))  # for it, nothing is accused
 
 
@@ -138,7 +138,7 @@ async def judge_verdicts(
             judged_text += accusation_text(turn, f"It is said to be {'right' if sides[solution.id] else 'wrong'}")
         fields = fields_for(task, roles, roles.judge, solution, judged_text)
         if not jury:
-            fields |= {"step": step + 1, "ok": STEP_OK.known(solution)[step]}
+            fields |= {"step": step + 1, "ok": STEP_OK.require(solution)[step]}
         requests.append(roles.judge.many(jury or 1, group=solution.id, parent=solution, **fields))
     vote_shares = {}
     for (solution, turn), step, judge_turns in zip(pairs, steps, await together(requests), strict=True):
@@ -162,7 +162,7 @@ def _names_step(turn: Turn | None) -> bool:
 
 def _read_verdict(solution: Turn, vote: Turn, named: int | None) -> float:
     """One verdict, shown with its truth. Where the judge speaks of each step and one was named, its verdict on that."""
-    vote.note(CORRECT, CORRECT.known(solution))
+    vote.note(CORRECT, CORRECT.require(solution))
     show_verdict(vote)
     if not vote.parsed.ok or vote.parsed.final is None:
         return 0.5

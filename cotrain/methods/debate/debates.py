@@ -120,8 +120,8 @@ async def argue(
     the role ``judge``; 0 for the judge who checks one step. ``words``: the limit of a speech, 0 for none.
     """
     examined = [s for s in await attempts(task, roles, drafts) if s.parsed.ok and STEP_OK.of(s) is not None]
-    right = next((s for s in examined if CORRECT.known(s)), None)
-    wrong = next((s for s in examined if not CORRECT.known(s)), None)
+    right = next((s for s in examined if CORRECT.require(s)), None)
+    wrong = next((s for s in examined if not CORRECT.require(s)), None)
     if right is None or wrong is None:
         return
     coins = rng_of("sides", task.id, right.id, wrong.id)
@@ -199,8 +199,8 @@ class DebateGame:
     def note_side(self, speeches: Sequence[Turn], side: int) -> None:
         """What speeches of a side say, and the truth of it."""
         for turn in speeches:
-            turn.note(RIGHT_SIDE, CORRECT.known(self.mine[side]))
-            note_speech(turn, STEP_OK.known(self.mine[1 - side]))
+            turn.note(RIGHT_SIDE, CORRECT.require(self.mine[side]))
+            note_speech(turn, STEP_OK.require(self.mine[1 - side]))
 
     async def judge_lines(self, lines: Sequence[Line], jury: int) -> list[float]:
         """The share of the verdicts that the first side wins, for each line."""
@@ -208,7 +208,7 @@ class DebateGame:
             ends = [line[-1] for line in lines]
             return [debate_shares([None if turn is None else bool(HIT.of(turn)) for turn in end])[0] for end in ends]
         votes = await together([self.ask_jury(line, jury) for line in lines])
-        truth = CORRECT.known(self.mine[0])
+        truth = CORRECT.require(self.mine[0])
         return [sum(_first_side_vote(turn, truth) for turn in turns) / jury for turns in votes]
 
     def ask_jury(self, line: Line, votes: int) -> Coroutine[Any, Any, list[Turn]]:

@@ -28,7 +28,7 @@ from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Settings
 from cotrain import alternate, common_roles, recipe
 from cotrain.config.schedule import Protocol
 from cotrain.learn.losses import ScoreFunction
-from cotrain.learn.policy_gradient import PolicyGradient, centred, leave_one_out, z_score
+from cotrain.learn.policy_gradient import PolicyGradient, mean_baseline, leave_one_out, z_score
 from cotrain.methods.magrpo.halves import Halves
 from cotrain.methods.magrpo.joint import Pairing
 from cotrain.methods.magrpo.rewarded import MOST, JointReward, act_together, agent_roles
@@ -37,7 +37,7 @@ from cotrain.methods.magrpo.teams import AGENTS, MEASURES, cooperate, halves_rol
 from cotrain.methods.magrpo.tree import JOINT
 from cotrain.metrics.heldout import Measure
 
-ESTIMATORS = {"mean": centred, "raw": None, "rloo": leave_one_out, "std": z_score}
+ESTIMATORS = {"mean": mean_baseline, "raw": None, "rloo": leave_one_out, "std": z_score}
 
 
 @recipe(model="embedded-games", steps=150, kl=0.0, lr=1e-3, tasks_per_step=8, group_size=4, evaluation_tasks=64)

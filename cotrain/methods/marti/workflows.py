@@ -115,7 +115,7 @@ async def work(
         raise UnknownName("workflow", workflow, kinds)
     plays, final = await kinds[workflow]()
     winner = team_turn(final)
-    team_right = winner is not None and CORRECT.known(winner)
+    team_right = winner is not None and CORRECT.require(winner)
     shaping, over = "local" if workflow == "vote" else shaping, over if workflow == "debate" else "all"
     pay_turns(plays, team_right, shaping=shaping, alpha=alpha, beta=beta, over=over)
     if plays:
@@ -156,7 +156,7 @@ class WorkflowGame:
             return plays, [play.turn for play in plays]
         solution = plays[0].turn
         [said] = await review(self.task, self.roles, solution, role="agent1", group=f"{self.task.id}/agent1")
-        right = float(said.parsed.ok and said.parsed.final == CORRECT.known(solution))
+        right = float(said.parsed.ok and said.parsed.final == CORRECT.require(solution))
         fields = {"problem": self.task.prompt, "solution": solution.tagged_text, "review": said.text}
         asked = self.roles.agent2(group=f"{self.task.id}/agent2", parent=solution, **fields)
         revised = await self._examine_turns([asked], [2], 2)

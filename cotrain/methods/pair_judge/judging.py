@@ -67,7 +67,7 @@ async def judge_pair(
         for (first, _), fields in zip(pairs, shown, strict=True)
     ]
     for (first, second), judgements in zip(pairs, await together(calls), strict=True):
-        truth = CORRECT.known(first)
+        truth = CORRECT.require(first)
         for turn in judgements:
             turn.note(CORRECT, truth)
             show_verdict(turn)
@@ -119,9 +119,9 @@ async def rate_replies(task: Task, roles: Roles, replies: Sequence[Turn]) -> Non
     """The scalar judge's score of each reply."""
     rate = partial(roles.judge, problem=task.prompt, reference="", group=task.id)
     for reply, turn in zip(replies, await together([rate(parent=r, solution=r.text) for r in replies]), strict=True):
-        turn.note(CORRECT, CORRECT.known(reply))
+        turn.note(CORRECT, CORRECT.require(reply))
         turn.show(SCORE, probability_of(turn.score))
-        turn.reward(LABEL, float(CORRECT.known(reply)))
+        turn.reward(LABEL, float(CORRECT.require(reply)))
 
 
 async def rate_judgements(task: Task, roles: Roles, seen: Sequence[Turn], judgements: Sequence[Turn]) -> None:
@@ -130,7 +130,7 @@ async def rate_judgements(task: Task, roles: Roles, seen: Sequence[Turn], judgem
     readable = [turn for turn in judgements if turn.parsed.ok]
     rate = partial(roles.meta, problem=material, reference="", group=seen[0].id)
     for turn, rating in zip(readable, await together([rate(parent=t, solution=t.text) for t in readable]), strict=True):
-        right = is_right(turn, CORRECT.known(turn))
+        right = is_right(turn, CORRECT.require(turn))
         rating.note(CORRECT, right)
         rating.show(FINAL, rating.score > 0.0)
         rating.show(SCORE, probability_of(rating.score))

@@ -130,7 +130,7 @@ async def judge_pair_by(
     fields |= guarded_fields(fields["nonce"], rubric=text) if "nonce" in fields else {"rubric": text}
     group = f"{rubric.id} {sides[0].id}"
     judgements = await roles.judge.many(asked, group=group, parent=rubric, problem=task.prompt, **fields)
-    truth = CORRECT.known(sides[0])
+    truth = CORRECT.require(sides[0])
     for turn in judgements:
         turn.note(CORRECT, truth)
         show_verdict(turn)

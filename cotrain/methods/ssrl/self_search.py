@@ -70,7 +70,7 @@ async def search_within(
     chat = turn.chat
     for block in FOUND.finditer(chat.answer_text):
         chat.reward(OWN, 1.0, span=Span(start=block.start(), end=block.end(), text=block.group()))
-    right, search_count = CORRECT.known(turn), chat.answer_text.count("<search>")
+    right, search_count = CORRECT.require(turn), chat.answer_text.count("<search>")
     paired = searches == "real" or (
         search_count == len(_PAIR.findall(chat.answer_text)) == chat.answer_text.count("<found>")
     )
