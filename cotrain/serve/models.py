@@ -48,7 +48,6 @@ _JUDGE = frozenset({"problem", "solution"})
 _TOLD = frozenset({"count", "nonce", "reference"})  # further fields that /v1/verify can fill
 
 Alternatives = list[tuple[int, float]]  # the likeliest tokens with their log-probabilities
-Tell = Callable[[int, str], object]  # (choice, what is new of its text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,6 @@ from cotrain.rollout.reviews import review
 from cotrain.rollout.role import Turn
 
 Grouping = Literal["turn", "agent", "global"]
-Paid = Literal["turn", "end"]
 GROUPINGS: tuple[str, ...] = get_args(Grouping)
 REASONER, CHECKER = "reasoner", "checker"  # the two agents
 EARNED = Signal("turn_reward", meaning="of a turn: the team's score and its own")
