@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 CGROUPS = (  # limit and use of a container, version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
+PARALLEL_RUNS = "COTRAIN_PARALLEL_RUNS"  # in the environment of runs that are started together: how many share a device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,16 @@ class Memory:
 
 
 def memory_of(device: str, limits: Sequence[tuple[str, str]] = CGROUPS) -> Memory | None:
-    """What a device has, swap included; None where nobody can tell. ``limits``: as ``CGROUPS``."""
+    """What a device has, swap included; None where nobody can tell. Of several runs at a time each has at most its
+    share available. ``limits``: as ``CGROUPS``."""
+    runs = os.environ.get(PARALLEL_RUNS, "")
+    whole = _whole_memory(device, limits)
+    if whole is None or not runs.isdecimal() or int(runs) < 2:
+        return whole
+    return replace(whole, available=min(whole.available, whole.total / int(runs)))
+
+
+def _whole_memory(device: str, limits: Sequence[tuple[str, str]]) -> Memory | None:
     if device.startswith("cuda"):
         import torch
 

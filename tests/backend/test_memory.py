@@ -1,7 +1,7 @@
 """What memory a machine has, and what a container leaves of it."""
 
 from cotrain.backend.machines import memory_here
-from cotrain.backend.memory import memory_of
+from cotrain.backend.memory import PARALLEL_RUNS, memory_of
 
 GIB = 2.0**30
 
@@ -22,3 +22,13 @@ def test_a_container_leaves_what_its_limit_does(tmp_path):
     assert memory_of("cpu", places).total == 1000.0 and memory_of("cpu", places).available == 600.0
     used.write_text("1200\n")
     assert memory_of("cpu", places).available == 0.0
+
+
+def test_runs_that_are_started_together_share_the_memory(monkeypatch):
+    whole = memory_of("cpu")
+    monkeypatch.setenv(PARALLEL_RUNS, "64")
+    share = memory_of("cpu")
+    assert share.total == whole.total and share.available == whole.total / 64
+    for unreadable in ("", "1", "many"):
+        monkeypatch.setenv(PARALLEL_RUNS, unreadable)
+        assert memory_of("cpu").available > share.available

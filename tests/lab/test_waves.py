@@ -3,6 +3,10 @@
 import json
 import sys
 
+import pytest
+
+from cotrain.backend.memory import PARALLEL_RUNS
+from cotrain.core.errors import UserError
 from cotrain.lab.comparison.waves import alarms_suffix, progress_line, run_jobs, share_done
 
 
@@ -39,3 +43,15 @@ def test_a_run_that_is_done_tells_its_alarms_each_once(tmp_path):
     for text in ("{}", '{"alarms": []}', '{"alarms": 3}', "[]", "{"):
         (tmp_path / "summary.json").write_text(text)
         assert alarms_suffix(tmp_path) == ""
+
+
+def test_runs_know_how_many_share_the_machine_and_one_that_is_killed_is_called_so(tmp_path):
+    def job(name, code):
+        return tmp_path / "arm" / name, [sys.executable, "-c", f"import os; {code}", "run"]
+
+    note = "open({!r}, 'w').write(os.environ[{!r}])"
+    places = [tmp_path / name for name in ("a", "b", "c")]
+    run_jobs([job(place.name, note.format(str(place), PARALLEL_RUNS)) for place in places], 2, lambda line: None)
+    assert [place.read_text() for place in places] == ["2", "2", "2"]
+    with pytest.raises(UserError, match="killed, as runs are when memory runs out"):
+        run_jobs([job("d", "os.kill(os.getpid(), 9)")], 1, lambda line: None)

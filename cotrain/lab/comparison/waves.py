@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from cotrain.backend.memory import PARALLEL_RUNS
 from cotrain.core.errors import CotrainError, UserError
 from cotrain.core.verbosity import clock_text
 from cotrain.lab.comparison.runs import is_done
@@ -85,7 +87,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
     last_told = began
     first_shares = {folder: share_done(folder) for folder, _ in jobs}  # of runs that go on
     running: dict[subprocess.Popen[bytes], tuple[Path, BinaryIO]] = {}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", PARALLEL_RUNS: str(min(workers, len(jobs)))}
 
     def report_job(folder: Path, what: str) -> None:
         say(f"[{time.monotonic() - began:6.0f} s] {folder.parent.name} {folder.name} {what}")
@@ -116,9 +118,10 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                 log.close()
                 if process.returncode != 0:
                     tail = Path(log.name).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-                    raise UserError(
-                        f"compare: {folder} ended with code {process.returncode}: {' '.join(tail)}; see {log.name}"
-                    )
+                    how = f"ended with code {process.returncode}"
+                    if process.returncode == -signal.SIGKILL:
+                        how = "was killed, as runs are when memory runs out (--workers 1 leaves each more of it)"
+                    raise UserError(f"compare: {folder} {how}: {' '.join(tail)}; see {log.name}")
                 report_job(folder, f"is done, {len(waiting) + len(running)} to go{alarms_suffix(folder)}")
 
 
