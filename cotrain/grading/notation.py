@@ -23,6 +23,8 @@ import re
 import unicodedata
 from fractions import Fraction
 
+from cotrain.grading.members import sort_assigned, turn_brackets, write_conditions
+
 _TABLE = {
     "-": "−–—‐‑‒―➖˗⁃",
     "/": "÷∕⁄",
@@ -247,7 +249,6 @@ _PRODUCT = re.compile(  # math-verify adds integers beside each other
     r"(?<=[\d)])\s*(?=\(\s*[-\d\\(]|\\(?:binom|gcd)(?![a-zA-Z]))|(?<=\))\s*(?=\d)"
 )
 _FRACTION_OF = re.compile(r"(\\(?:frac|binom)\{[^{}]*\}\{[^{}]*\})\s*(?=\(\s*[-\d\\(])")
-_ASSIGNED = re.compile(r"[a-zA-Z]\s*=[^=,;()]+(?:,\s*[a-zA-Z]\s*=[^=,;()]+)+")  # y=2, x=1, which is (1, 2)
 _LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
 
 
@@ -325,7 +326,8 @@ def write_tex(text: str) -> str:
     if (ratio := _RATIO.fullmatch(text)) and not parts_of(text):
         text = "(" + ", ".join(f"\\frac{{{part}}}{{{ratio[1]}}}" for part in ratio[2][1:].split(":")) + ")"
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\cfrac", "\\frac")
-    text = _LISTED.sub(", ", _LAYOUT.sub("", text)).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
+    text = _LAYOUT.sub("", text).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
+    text = _LISTED.sub(", ", write_conditions(turn_brackets(text)))
     text = text.replace("\\varnothing", "\\emptyset").replace("\\langle", "(").replace("\\rangle", ")")
     text = _BY_MARKS.sub(lambda found: re.sub(r"[_.]", "", found[0]), text)
     text = _IN_BRACES.sub(lambda found: "{" + found[1].replace(",", "") + "}", _GROUPED.sub("", text))
@@ -334,7 +336,7 @@ def write_tex(text: str) -> str:
     if any(char.isdigit() for char in text):
         text = _write_numbers(text)
     text = _PRODUCT.sub(r" \\cdot ", _FRACTION_OF.sub(r"\1 \\cdot ", text)).strip()
-    return ", ".join(sorted(map(str.strip, text.split(",")), key=str.casefold)) if _ASSIGNED.fullmatch(text) else text
+    return sort_assigned(text)
 
 
 def parts_of(tex: str) -> frozenset[tuple[Fraction, ...]]:

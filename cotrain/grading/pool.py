@@ -22,6 +22,7 @@ import queue
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -29,6 +30,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.grading.cells import Kind
 from cotrain.grading.grade_process import DIED, MATHEMATICS, Worker
+from cotrain.grading.members import assigned_values, write_both_signs
 from cotrain.grading.notation import has_adjacent_numbers, parts_of, plain_signs, write_tex
 from cotrain.grading.quantities import PERCENT, Quantity, is_base, parse_quantity, unit_ratio
 from cotrain.grading.sizes import too_large
@@ -258,6 +260,9 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     alone = right.tex if parts else answer_read.tex
     if (parts or answer_parts) and (":0" in alone or not alone.replace(":", "").isdigit()):  # 7:30 may be a ratio
         return Grade(value=False)
+    assigned = [assigned_values(side.tex) for side in (right, answer_read)]
+    if any(assigned) and not all(assigned):
+        right, answer_read = (_as_point(*pair) for pair in zip((right, answer_read), assigned, strict=True))
     kinds = [found[1] for side in (right, answer_read) if (found := _MEMBERS.fullmatch(side.tex))]
     if kinds in (["(", "\\{"], ["\\{", "("]):
         return Grade(value=False)  # a set is no point
@@ -275,7 +280,7 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(answer_value)) > APART:
             return Grade(value=False)  # a rounded decimal may be near enough to a fraction
     if by == 1:
-        return right.tex, answer_read.tex
+        return write_both_signs(right.tex), write_both_signs(answer_read.tex)
     amount = answer_read.tex.rpartition("=")[2]  # of v = 36 km/h
     return right.tex, f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({amount})"
 
@@ -285,6 +290,11 @@ def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
     if other.unit is None or not other.unit.dimensions or other.letter or not (found := _ATTACHED.fullmatch(read.tex)):
         return read
     return parse_quantity(f"{found[1]} {found[2]}")
+
+
+def _as_point(read: Quantity, assigned: dict[str, str]) -> Quantity:
+    """A point of the values of letters: x = 1, y = 2 is (1, 2); an answer without letters as it is."""
+    return replace(read, tex=f"({', '.join(assigned.values())})") if assigned else read
 
 
 def _with_letter(read: Quantity) -> str:
