@@ -248,6 +248,8 @@ _BARE = (
 _PRODUCT = re.compile(  # math-verify adds integers beside each other
     r"(?<=[\d)])\s*(?=\(\s*[-\d\\(]|\\(?:binom|gcd)(?![a-zA-Z]))|(?<=\))\s*(?=\d)"
 )
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # of 30°, for which math-verify takes 30
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?|(?<![a-zA-Z])[a-zA-Z])\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))")
 _FRACTION_OF = re.compile(r"(\\(?:frac|binom)\{[^{}]*\}\{[^{}]*\})\s*(?=\(\s*[-\d\\(])")
 _LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
 
@@ -335,6 +337,8 @@ def write_tex(text: str) -> str:
     text = _write_arguments(_write_commands(_BLANK.sub(" ", text)))
     if any(char.isdigit() for char in text):
         text = _write_numbers(text)
+    if "\\circ" in text and _TRIGONOMETRY.search(text):
+        text = _DEGREES.sub(r"{\\frac{\1 \\pi}{180}}", text)
     text = _PRODUCT.sub(r" \\cdot ", _FRACTION_OF.sub(r"\1 \\cdot ", text)).strip()
     return sort_assigned(text)
 

@@ -286,10 +286,11 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
 
 
 def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
-    """An answer such as "2h": 2 hours if the other one has a measure, else two times h."""
-    if other.unit is None or not other.unit.dimensions or other.letter or not (found := _ATTACHED.fullmatch(read.tex)):
+    r"""An answer such as "2h" or "5 \mu m": 2 hours if the other one has a measure, else two times h."""
+    measured = other.unit is not None and bool(other.unit.dimensions) and not other.letter
+    if read.unit is not None or not measured or not (found := _ATTACHED.fullmatch(read.tex)):
         return read
-    return parse_quantity(f"{found[1]} {found[2]}")
+    return parse_quantity(f"{found[1]} {'micro' if found[2] else ''}{found[3]}{'ohm' if found[4] else ''}".rstrip())
 
 
 def _as_point(read: Quantity, assigned: dict[str, str]) -> Quantity:
@@ -350,7 +351,7 @@ _AROUND = (
 _ENDINGS = frozenset(right[-1] for _, right in _AROUND)
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _MEMBERS = re.compile(r"(\(|\\\{)[^(),]+,[^()]+(?:\)|\\\})")
-_ATTACHED = re.compile(r"([-+]?\d+(?:\.\d+)?)([a-zA-Z])")
+_ATTACHED = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*(\\mu\s*)?(?=[a-zA-Z\\])([a-zA-Z]{0,3})(\\Omega)?")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
 _PREFIX = re.compile(
