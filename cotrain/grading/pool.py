@@ -226,6 +226,7 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         return Grade(value=False)
     right, answer_read = read_answer(gold), read_answer(answer)
     right, answer_read = _with_attached_unit(right, answer_read), _with_attached_unit(answer_read, right)
+    answer_read = _with_other_marks(answer_read, right)
     if not right.tex:
         same = gold == answer and bool(gold.strip(". "))
         return Grade(value=True) if same else Grade(value=None, reason="gold not readable")
@@ -293,6 +294,24 @@ def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
     return parse_quantity(f"{found[1]} {'micro' if found[2] else ''}{found[3]}{'ohm' if found[4] else ''}".rstrip())
 
 
+def _with_other_marks(read: Quantity, right: Quantity) -> Quantity:
+    """An answer that is a number with the marks of another country or a letter for its size, "1.234,5", "12,34,567",
+    "1.5M", if the gold answer is this number; all else may be a list or a product."""
+    if right.value is None or read.value is not None or len(read.tex) > LONGEST_NUMBER:
+        return read
+    body = read.tex.removesuffix("\\%")
+    numbers = []
+    if _DECIMAL_COMMA.fullmatch(body):
+        numbers.append(Decimal(body.replace(".", "").replace(",", ".")))
+    if _OTHER_GROUPS.fullmatch(body):
+        numbers.append(Decimal(body.replace(",", "")))
+    if sized := _SIZED.fullmatch(body):
+        numbers.append(Decimal(sized[1]) * 1000 ** ("kmb".index(sized[2].casefold()) + 1))
+    if right.value not in numbers:
+        return read
+    return replace(read, tex=f"{right.value}" + read.tex[len(body) :], value=right.value, letter="")
+
+
 def _as_point(read: Quantity, assigned: dict[str, str]) -> Quantity:
     """A point of the values of letters: x = 1, y = 2 is (1, 2); an answer without letters as it is."""
     return replace(read, tex=f"({', '.join(assigned.values())})") if assigned else read
@@ -327,6 +346,10 @@ def _unwrap_answer(text: str) -> str:
         if "**" in text or "<" in text:
             text = _BOLD.sub(r"\1", text)
         text = _PREFIX.sub("", text)
+        if (label := _LABEL.match(text)) and _PREFIX.fullmatch(label[1].strip() + " "):
+            text = text[label.end() :]
+        if fence := _FENCE.fullmatch(text):
+            text = fence[1].strip()
         if text.count("$") - text.count("\\$") in (2, 4, 6, 8, 10, 12, 14, 16):
             text = _DOLLAR.sub("", text).strip()
         for left, right in _AROUND if text[-1:] in _ENDINGS else ():
@@ -354,14 +377,20 @@ _MEMBERS = re.compile(r"(\(|\\\{)[^(),]+,[^()]+(?:\)|\\\})")
 _ATTACHED = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*(\\mu\s*)?(?=[a-zA-Z\\])([a-zA-Z]{0,3})(\\Omega)?")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
+LONGEST_NUMBER = 60
+_DECIMAL_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")
+_OTHER_GROUPS = re.compile(r"[-+]?(?:\d{1,2}(?:,\d{2})*,\d{3}(?:\.\d+)?|\d{1,4}(?:,\d{4})+(?:\.\d+)?)")
+_SIZED = re.compile(r"([-+]?\d+(?:\.\d+)?) ?(k|K|M|B)")
 _PREFIX = re.compile(
-    r"^(?:=>?|~|\\(?:approx|simeq|sim|therefore|implies|Rightarrow|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])"
+    r"^(?::?=>?|->|~|#{1,6}(?=\s)|\\(?:approx|simeq|sim|cong|equiv|therefore|implies|to|(?:R|r|Longr|longr)ightarrow|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])"
     r"|\\(?:text)?color(?:box)?\s*\{[^{}]*\}|(?i:about|approximately|approx\.?|roughly|around|exactly|precisely)\s"
     r"|(?i:option|choice)\s*(?=\(?[A-Z]\b)"
-    r"|(?i:[*_]{0,3}(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b"
-    r"(?:\s+(?:is|was|would\s+be)\b)?"
+    r"|(?i:[*_]{0,3}(?:so|thus|therefore|hence)?,?\s*(?:(?:the|my|our)\s+)?(?:final\s+|correct\s+)?"
+    r"(?:answer|result|ans)\b\.?(?:\s+(?:is|was|would\s+be)\b)?"
     r"\s*[:=]?[*_]{0,3}))\s*"
 )
+_LABEL = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}\s*(?=\S)")  # \text{The answer is } 42
+_FENCE = re.compile(r"```\w*\n(.*)```", re.S)
 _BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
 _CHOICE, _CHOSEN = (
     re.compile(r"[A-J]"),

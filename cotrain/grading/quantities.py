@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections import Counter
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -127,7 +128,8 @@ _DIGIT_WORDS = """zero one two three four five six seven eight nine ten eleven t
 seventeen eighteen nineteen"""
 _BASES = {word: str(base) for base, word in enumerate(_DIGIT_WORDS.split())}
 _NO_UNITS = frozenset(_VALUE_WORDS.split()) | _SCALES.keys() | _BASES.keys()
-_TOKEN = re.compile(r"\^\s*\{?\s*(-?\d)\s*\}?|([a-zA-Z$€£¥₹¢]+)|(/)|([.,()·*\s]|\\cdot|-(?=[a-zA-Z]{3}))")
+_SIGNS = "£¥¢฿\u20a0-\u20c0"  # of currencies, € and ₹ among them
+_TOKEN = re.compile(rf"\^\s*\{{?\s*(-?\d)\s*\}}?|([a-zA-Z${_SIGNS}]+)|(/)|([.,()·*\s]|\\cdot|-(?=[a-zA-Z]{{3}}))")
 
 
 @functools.cache
@@ -158,6 +160,8 @@ def _unit_of(word: str) -> Unit | None:
 def _unit_named(name: str) -> Unit | None:
     if (unit := _known_units().get(name)) is not None:
         return unit
+    if len(name) == 1 and unicodedata.category(name) == "Sc":
+        return Unit(dimensions=((name, 1),))
     if name in _COMPOUND:
         times, _, phrase = _COMPOUND[name].partition(" ")
         measure = _parse_measure(phrase)
@@ -269,19 +273,23 @@ _TEX_WORDS = re.compile(rf"{_TEXT}\s*{_INSIDE}")
 _TEX_RATIO = re.compile(rf"\\frac\{{\s*{_TEXT}\s*{_INSIDE}\s*\}}\{{\s*{_TEXT}\s*{_INSIDE}({_POWER})\s*\}}\s*$")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*([CFK])\s*\}?)?$")
 _PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")
-_WORDS_BEHIND = re.compile(r"(?<=[\d)}\]a-zA-Z])\s+(\(?[a-zA-Z$€£¥₹¢](?:[a-zA-Z€£¥₹¢ ./^{}()\d*-]|\\cdot ){0,60})$")
+_WORDS_BEHIND = re.compile(
+    rf"(?<=[\d)}}\]a-zA-Z])\s+(\(?[a-zA-Z${_SIGNS}](?:[a-zA-Z{_SIGNS} ./^{{}}()\d*-]|\\cdot ){{0,60}})$"
+)
 _ATTACHED = re.compile(
     r"(?<=\d)\s?(?!(?:m[gsNJFC]|[cd]g|[nk]s|um|[du]l|[nu][NJWVAFC])$)\\?((?:/\s?(?=[a-zA-Z]{3}))?"
-    r"[a-zA-Z$€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
+    rf"[a-zA-Z${_SIGNS}]{{1,9}}"
+    r"(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
 )
 _CURRENCY = re.compile(
-    r"^([-+]?)\s*(?:\\?(?:US)?(\$)|([€£¥₹¢])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])"
+    rf"^([-+]?)\s*(?:(?:[A-Z]{{1,3}})?\\?(\$)|([{_SIGNS}])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])"
 )
 _BASE = re.compile(
     rf"\s*(?:_\s*\{{?\s*\(?\s*(?:{_TEXT}\s*\{{\s*)?(\d+|[a-z]+)\s*\}}?\s*\)?\s*\}}?"
     rf"|\(?(?:{_TEXT}\s*\{{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}}?\s*\{{?(\d+|[a-z]+)\}}?\)?)\s*\}}?$"
 )
 _IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")
+_HEXADECIMAL = re.compile(rf"-?(?:(?=[\da-fA-F]*\d|[A-F]{{2}})[\da-fA-F]+|{_TEXT}\s*\{{[\da-fA-F]+\}})")
 _AND = re.compile(r"\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*")
 _PART = re.compile(  # of a sum: number, unit, and what stands behind it
     r"(\d{1,9}(?:,\d{3})*(?:\.\d{1,9})?)(\s*(?:\\(?:text|mathrm)\s*\{\s*)?)([a-zA-Z]+)"
@@ -357,9 +365,10 @@ def _in_a_base(tex: str) -> Quantity | None:
     base_text = match[1] or match[2]
     base = base_text if base_text.isdigit() else _BASES.get(base_text, "")
     body = tex[: match.start()].strip().removeprefix("(").removesuffix(")")
-    if not base or not 2 <= int(base[:4]) <= 36 or not _IN_A_BASE.fullmatch(body):
+    digits = _HEXADECIMAL if base == "16" else _IN_A_BASE
+    if not base or not 2 <= int(base[:4]) <= 36 or not digits.fullmatch(body):
         return None
-    body = _TEX_WORDS.sub(r"\1", body)
+    body = _TEX_WORDS.sub(r"\1", body).upper()
     if not body.lstrip("-").replace(".", "").isdigit() and any(int(d, 36) >= int(base) for d in body if d.isalnum()):
         return None
     value = _plain_number(body)
