@@ -114,6 +114,7 @@ def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int
             ((end, block) for end, block in zip(ends, tried, strict=True) if block.strip() and is_python(block)),
             (ends[0], _remove_indent(lines[position : ends[0]], width)),
         )
+        block = _without_glued_fence(block, fence)
         inner = [] if depth == NESTED or is_python(block) else _fenced_blocks(block, depth + 1)[0]
         blocks += inner or ([block] if block.strip() else [])
         fenced.append((line_starts[start], line_starts[min(end + 1, len(lines)) if end < len(lines) else start]))
@@ -124,6 +125,12 @@ def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int
 def _closes_fence(line: str, fence: str, width: int) -> bool:
     found = _CLOSING.fullmatch(line)
     return found is not None and found["fence"].startswith(fence) and len(found["indent"]) <= width + 3
+
+
+def _without_glued_fence(block: str, fence: str) -> str:
+    """A block without the fence behind its last line, and the byte order mark in front of it, where it is Python so."""
+    bare = block.rstrip().removesuffix(fence).removeprefix("\ufeff")
+    return bare if len(bare) < len(block.rstrip()) and not is_python(block) and is_python(bare) else block
 
 
 def _remove_indent(lines: Sequence[str], width: int) -> str:

@@ -10,9 +10,10 @@ covers parsing as well.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +55,7 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
     """Import math-verify (slow) and return what reads a gold answer, for ``judge`` to find, and the comparison. Raises
     ImportError when it is not installed."""
     from math_verify import LatexExtractionConfig, parse, verify
+    from sympy import Add, Eq, Expr
 
     from cotrain.grading import bounds, guards, latex
 
@@ -79,6 +81,11 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
         except _ODD:
             return "grader error"
 
+    def is_same(golds: Sequence[Any], answers: Sequence[Any]) -> bool:
+        return bool(
+            verify(list(golds), list(answers), timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True)
+        )
+
     def judge(gold: str, answer: str) -> Verdict:
         golds = read_gold(gold)
         if isinstance(golds, str):
@@ -91,9 +98,15 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
                 return False, None
             if bounds.certainly_different(golds, answers):
                 return False, None
-            return bool(
-                verify(list(golds), answers, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True)
-            ), None
+            plane = isinstance(golds[0], Eq) and isinstance(golds[0].lhs, Add)
+            if plane and isinstance(answers[0], Expr):  # math-verify takes 0 for x + y + z = 0, as for x = 0
+                return False, None
+            if is_same(golds, answers):
+                return True, None
+            with contextlib.suppress(*_ODD):  # of intervals and inequalities, which have no complex numbers
+                if any(map(_has_letter_i, (*golds, *answers))):
+                    return is_same(*map(_with_imaginary_unit, (golds, answers))), None
+            return False, None
         except guards.TooLarge:
             return None, "too large"
         except MemoryError:
@@ -102,3 +115,25 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
             return None, "grader error"
 
     return read_gold, judge
+
+
+def _has_letter_i(parsed: Any) -> bool:
+    """Whether something that ``parse`` returns has the letter i, and does not give it a value, as to a current."""
+    return any(map(_is_i, getattr(parsed, "free_symbols", ()))) and not _is_i(getattr(parsed, "lhs", None))
+
+
+def _is_i(symbol: Any) -> bool:
+    return str(symbol) == "i"
+
+
+def _with_imaginary_unit(parsed: Sequence[Any]) -> list[Any]:
+    """What ``parse`` returns, with √−1 for the letter i, which math-verify takes for a variable: (1 + i)^2 is 2i. Other
+    letters, which are real to it, may be any number."""
+    from sympy import I, Symbol
+
+    return [
+        one.xreplace({symbol: I if _is_i(symbol) else Symbol(symbol.name) for symbol in one.free_symbols})
+        if hasattr(one, "xreplace")
+        else one
+        for one in parsed
+    ]

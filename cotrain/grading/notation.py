@@ -13,15 +13,18 @@ r"""One notation for answers: whatever an answer is written in, ``write_tex`` wr
 Two numbers beside each other that are neither a group of digits nor a mixed number have no reading
 (``has_adjacent_numbers``). All patterns take a time that is linear in the text, since it is a model's.
 
-Left out: decimal commas, numbers in words, calligraphic letters that NFKC knows no plain letter for.
+Left out: decimal commas of gold answers, numbers in words, calligraphic letters that NFKC knows no plain letter for.
 """
 
 from __future__ import annotations
 
 import functools
+import html
 import re
 import unicodedata
 from fractions import Fraction
+
+from cotrain.grading.members import sort_assigned, turn_brackets, write_conditions
 
 _TABLE = {
     "-": "−–—‐‑‒―➖˗⁃",
@@ -73,6 +76,8 @@ _TABLE = {
     "\\langle ": "⟨〈",
     "\\rangle ": "⟩〉",
     "\\to ": "→",
+    "\\Rightarrow ": "⇒",
+    "\\therefore ": "∴",
     "\\angle ": "∠",
     "\\hbar ": "ħ",
     "\\epsilon ": "ϵ",
@@ -93,12 +98,16 @@ _ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
 _ROOT = re.compile(r"(?:(?:^|(?<=[-+*/(,=\s]))([²³⁴⁵⁶⁷⁸⁹]))?([√∛∜])\s*(\d+(?:\.\d+)?)?")
 _HALVES = re.compile(r"(?<![⁰¹²³⁴-⁹])([⁰¹²³⁴-⁹]+)[/⁄∕]([₀-₉]+)")  # ¹⁄₂
 _OVERLINED = re.compile(r"\d[\u0304\u0305\u0307](?:\d[\u0304\u0305\u0307]?)*")
+_ENTITY = re.compile(r"&(?:#\d{1,6}|[a-zA-Z]{2,8});")  # &le;
+_HTML_SCRIPT = re.compile(r"<su([pb])>([^<>]{1,60})</su\1>")  # x<sup>2</sup>
 _MARKS = str.maketrans("", "", "\u0304\u0305\u0307")
 
 
 def plain_signs(text: str) -> str:
     """Signs, digits and letters of Unicode as TeX and ASCII have them: "√2", "x²", "½", "５", "–5", "∞", "90°". What is
     not seen (zero-width spaces) is dropped."""
+    if "&" in text or "<su" in text:
+        text = _ENTITY.sub(lambda found: html.unescape(found[0]), _HTML_SCRIPT.sub(_write_script, text))
     if text.isascii():
         return text
     text = _OVERLINED.sub(_write_overline, unicodedata.normalize("NFC", text))
@@ -107,6 +116,10 @@ def plain_signs(text: str) -> str:
     for mark, (signs, plain) in _SCRIPTS.items():
         text = re.sub(f"([{signs}]+)", f"{mark}{{\\1}}", text).translate(plain)
     return "".join(map(_plain_sign, text))
+
+
+def _write_script(found: re.Match[str]) -> str:
+    return f"{'^' if found[1] == 'p' else '_'}{{{found[2]}}}"
 
 
 def _write_overline(found: re.Match[str]) -> str:
@@ -223,9 +236,14 @@ _LAYOUT = re.compile(
     r"(?<=\\\\)\[\s*-?[\d.]+\s*(?:pt|e[mx]|[cm]m)\s*\]|\\(?:left|right)\s*\.|"
     r"\\(?:displaystyle|textstyle|left|right|[bB]igg?[lrm]?|n?o?limits)(?![a-zA-Z])\s*"
 )
+_FRACTIONS = re.compile(r"\\(?:[dtcsx]|nice)frac(?![a-zA-Z])")
+_SI = re.compile(r"\\(?:(?:SI|qty)\s*\{([^{}]*)\}|(?:si|unit))\s*\{([^{}]*)\}")
+_UNIT_NAME = re.compile(r"\\[a-zA-Z]+|\.")
+_ONLY_NUMBER, _ANGLE = re.compile(r"\\num\s*\{([^{}]*)\}"), re.compile(r"\\ang\s*\{([\d.]+)\}")
+_UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{([ei])\}")  # \mathrm{e}^{x}, 3\mathrm{i}
 _BLANK = re.compile(r"(?<!\\)\\(?:[,;:> ]|(?:q?quad|(?:thin|med|thick)?space|enspace)(?![a-zA-Z]))|(?<!\\)~|&nbsp;|\t")
 _GROUPED = re.compile(r"(?<=\d)(?:,\\!|(?:\\mathord\s*)?\{\\?[, ]\})(?=\d{3}(?!\d))")
-_BY_MARKS = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:_\d{3})+|(?:\.\d{3}){2,})(?![\w.])")  # 1_234, 1.234.567
+_BY_MARKS = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:_\d{3})+(?:\.\d+)?|(?:\.\d{3}){2,})(?![\w.])")  # 1_234, 1.234.567
 _IN_BRACES = re.compile(r"(?<!\\)\{([1-9]\d{0,2}(?:,\d{3})+)\}")
 _ARGUMENT = r"(?:\\[a-zA-Z]+(?![a-zA-Z\[{])|[a-zA-Z\d])"
 _NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
@@ -246,9 +264,20 @@ _BARE = (
 _PRODUCT = re.compile(  # math-verify adds integers beside each other
     r"(?<=[\d)])\s*(?=\(\s*[-\d\\(]|\\(?:binom|gcd)(?![a-zA-Z]))|(?<=\))\s*(?=\d)"
 )
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # of 30°, for which math-verify takes 30
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?|(?<![a-zA-Z])[a-zA-Z])\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))")
 _FRACTION_OF = re.compile(r"(\\(?:frac|binom)\{[^{}]*\}\{[^{}]*\})\s*(?=\(\s*[-\d\\(])")
-_ASSIGNED = re.compile(r"[a-zA-Z]\s*=[^=,;()]+(?:,\s*[a-zA-Z]\s*=[^=,;()]+)+")  # y=2, x=1, which is (1, 2)
 _LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
+
+
+def _write_siunitx(text: str) -> str:
+    """Numbers and units of the package siunitx, and upright letters, as TeX without packages has them."""
+    text = _SI.sub(lambda found: f"{found[1] or ''} \\text{{ {_UNIT_NAME.sub(_unit_name, found[2])} }}", text)
+    return _UPRIGHT.sub(r"\1", _ANGLE.sub(r"\1^\\circ ", _ONLY_NUMBER.sub(r"\1", text)))
+
+
+def _unit_name(found: re.Match[str]) -> str:
+    return {"\\per": "/", ".": " "}.get(found[0], f" {found[0][1:]}")
 
 
 def _write_arguments(text: str) -> str:
@@ -324,17 +353,20 @@ def write_tex(text: str) -> str:
         return text
     if (ratio := _RATIO.fullmatch(text)) and not parts_of(text):
         text = "(" + ", ".join(f"\\frac{{{part}}}{{{ratio[1]}}}" for part in ratio[2][1:].split(":")) + ")"
-    text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\cfrac", "\\frac")
-    text = _LISTED.sub(", ", _LAYOUT.sub("", text)).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
+    text = _FRACTIONS.sub(r"\\frac", _write_siunitx(text) if "{" in text else text)
+    text = _LAYOUT.sub("", text).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
+    text = _LISTED.sub(", ", write_conditions(turn_brackets(text)))
     text = text.replace("\\varnothing", "\\emptyset").replace("\\langle", "(").replace("\\rangle", ")")
-    text = _BY_MARKS.sub(lambda found: re.sub(r"[_.]", "", found[0]), text)
+    text = _BY_MARKS.sub(lambda found: found[0].replace("_" if "_" in found[0] else ".", ""), text)
     text = _IN_BRACES.sub(lambda found: "{" + found[1].replace(",", "") + "}", _GROUPED.sub("", text))
     text = re.sub(r"(?<=\d)\\!(?=\d)", " ", text).replace("\\!", "").replace("{,}", ",")
     text = _write_arguments(_write_commands(_BLANK.sub(" ", text)))
     if any(char.isdigit() for char in text):
         text = _write_numbers(text)
+    if "\\circ" in text and _TRIGONOMETRY.search(text):
+        text = _DEGREES.sub(r"{\\frac{\1 \\pi}{180}}", text)
     text = _PRODUCT.sub(r" \\cdot ", _FRACTION_OF.sub(r"\1 \\cdot ", text)).strip()
-    return ", ".join(sorted(map(str.strip, text.split(",")), key=str.casefold)) if _ASSIGNED.fullmatch(text) else text
+    return sort_assigned(text)
 
 
 def parts_of(tex: str) -> frozenset[tuple[Fraction, ...]]:

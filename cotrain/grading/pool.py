@@ -22,6 +22,7 @@ import queue
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -29,6 +30,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.grading.cells import Kind
 from cotrain.grading.grade_process import DIED, MATHEMATICS, Worker
+from cotrain.grading.members import assigned_values, write_both_signs
 from cotrain.grading.notation import has_adjacent_numbers, parts_of, plain_signs, write_tex
 from cotrain.grading.quantities import PERCENT, Quantity, is_base, parse_quantity, unit_ratio
 from cotrain.grading.sizes import too_large
@@ -224,6 +226,7 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         return Grade(value=False)
     right, answer_read = read_answer(gold), read_answer(answer)
     right, answer_read = _with_attached_unit(right, answer_read), _with_attached_unit(answer_read, right)
+    answer_read = _with_other_marks(answer_read, right)
     if not right.tex:
         same = gold == answer and bool(gold.strip(". "))
         return Grade(value=True) if same else Grade(value=None, reason="gold not readable")
@@ -258,6 +261,9 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
     alone = right.tex if parts else answer_read.tex
     if (parts or answer_parts) and (":0" in alone or not alone.replace(":", "").isdigit()):  # 7:30 may be a ratio
         return Grade(value=False)
+    assigned = [assigned_values(side.tex) for side in (right, answer_read)]
+    if any(assigned) and not all(assigned):
+        right, answer_read = (_as_point(*pair) for pair in zip((right, answer_read), assigned, strict=True))
     kinds = [found[1] for side in (right, answer_read) if (found := _MEMBERS.fullmatch(side.tex))]
     if kinds in (["(", "\\{"], ["\\{", "("]):
         return Grade(value=False)  # a set is no point
@@ -275,16 +281,40 @@ def _compare_texts(gold: str, answer: str) -> Grade | tuple[str, str]:
         if fraction[0] == fraction[1] or abs(Fraction(value) - Fraction(answer_value)) > APART:
             return Grade(value=False)  # a rounded decimal may be near enough to a fraction
     if by == 1:
-        return right.tex, answer_read.tex
+        return write_both_signs(right.tex), write_both_signs(answer_read.tex)
     amount = answer_read.tex.rpartition("=")[2]  # of v = 36 km/h
     return right.tex, f"\\frac{{{by.numerator}}}{{{by.denominator}}} \\cdot ({amount})"
 
 
 def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
-    """An answer such as "2h": 2 hours if the other one has a measure, else two times h."""
-    if other.unit is None or not other.unit.dimensions or other.letter or not (found := _ATTACHED.fullmatch(read.tex)):
+    r"""An answer such as "2h" or "5 \mu m": 2 hours if the other one has a measure, else two times h."""
+    measured = other.unit is not None and bool(other.unit.dimensions) and not other.letter
+    if read.unit is not None or not measured or not (found := _ATTACHED.fullmatch(read.tex)):
         return read
-    return parse_quantity(f"{found[1]} {found[2]}")
+    return parse_quantity(f"{found[1]} {'micro' if found[2] else ''}{found[3]}{'ohm' if found[4] else ''}".rstrip())
+
+
+def _with_other_marks(read: Quantity, right: Quantity) -> Quantity:
+    """An answer that is a number with the marks of another country or a letter for its size, "1.234,5", "12,34,567",
+    "1.5M", if the gold answer is this number; all else may be a list or a product."""
+    if right.value is None or read.value is not None or len(read.tex) > LONGEST_NUMBER:
+        return read
+    body = read.tex.removesuffix("\\%")
+    numbers = []
+    if _DECIMAL_COMMA.fullmatch(body):
+        numbers.append(Decimal(body.replace(".", "").replace(",", ".")))
+    if _OTHER_GROUPS.fullmatch(body):
+        numbers.append(Decimal(body.replace(",", "")))
+    if sized := _SIZED.fullmatch(body):
+        numbers.append(Decimal(sized[1]) * 1000 ** ("kmb".index(sized[2].casefold()) + 1))
+    if right.value not in numbers:
+        return read
+    return replace(read, tex=f"{right.value}" + read.tex[len(body) :], value=right.value, letter="")
+
+
+def _as_point(read: Quantity, assigned: dict[str, str]) -> Quantity:
+    """A point of the values of letters: x = 1, y = 2 is (1, 2); an answer without letters as it is."""
+    return replace(read, tex=f"({', '.join(assigned.values())})") if assigned else read
 
 
 def _with_letter(read: Quantity) -> str:
@@ -316,6 +346,10 @@ def _unwrap_answer(text: str) -> str:
         if "**" in text or "<" in text:
             text = _BOLD.sub(r"\1", text)
         text = _PREFIX.sub("", text)
+        if (label := _LABEL.match(text)) and _PREFIX.fullmatch(label[1].strip() + " "):
+            text = text[label.end() :]
+        if fence := _FENCE.fullmatch(text):
+            text = fence[1].strip()
         if text.count("$") - text.count("\\$") in (2, 4, 6, 8, 10, 12, 14, 16):
             text = _DOLLAR.sub("", text).strip()
         for left, right in _AROUND if text[-1:] in _ENDINGS else ():
@@ -340,17 +374,23 @@ _AROUND = (
 _ENDINGS = frozenset(right[-1] for _, right in _AROUND)
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _MEMBERS = re.compile(r"(\(|\\\{)[^(),]+,[^()]+(?:\)|\\\})")
-_ATTACHED = re.compile(r"([-+]?\d+(?:\.\d+)?)([a-zA-Z])")
+_ATTACHED = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*(\\mu\s*)?(?=[a-zA-Z\\])([a-zA-Z]{0,3})(\\Omega)?")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
+LONGEST_NUMBER = 60
+_DECIMAL_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")
+_OTHER_GROUPS = re.compile(r"[-+]?(?:\d{1,2}(?:,\d{2})*,\d{3}(?:\.\d+)?|\d{1,4}(?:,\d{4})+(?:\.\d+)?)")
+_SIZED = re.compile(r"([-+]?\d+(?:\.\d+)?) ?(k|K|M|B)")
 _PREFIX = re.compile(
-    r"^(?:=>?|~|\\(?:approx|simeq|sim|therefore|implies|Rightarrow|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])"
+    r"^(?::?=>?|->|~|#{1,6}(?=\s)|\\(?:approx|simeq|sim|cong|equiv|therefore|implies|to|(?:R|r|Longr|longr)ightarrow|displaystyle|bf|rm|[lL]arge|[hH]uge)(?![a-zA-Z])"
     r"|\\(?:text)?color(?:box)?\s*\{[^{}]*\}|(?i:about|approximately|approx\.?|roughly|around|exactly|precisely)\s"
     r"|(?i:option|choice)\s*(?=\(?[A-Z]\b)"
-    r"|(?i:[*_]{0,3}(?:so|thus|therefore|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?answer\b"
-    r"(?:\s+(?:is|was|would\s+be)\b)?"
+    r"|(?i:[*_]{0,3}(?:so|thus|therefore|hence)?,?\s*(?:(?:the|my|our)\s+)?(?:final\s+|correct\s+)?"
+    r"(?:answer|result|ans)\b\.?(?:\s+(?:is|was|would\s+be)\b)?"
     r"\s*[:=]?[*_]{0,3}))\s*"
 )
+_LABEL = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}\s*(?=\S)")  # \text{The answer is } 42
+_FENCE = re.compile(r"```\w*\n(.*)```", re.S)
 _BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
 _CHOICE, _CHOSEN = (
     re.compile(r"[A-J]"),

@@ -2,22 +2,25 @@ r"""Plain numbers and their units: what an answer such as "$18.00", "2 1/2 cups"
 
 A ``Quantity`` is an exact number with a unit, or an expression with one behind it. ``unit_ratio`` compares units:
 
-- a **measure** (5 cm, 60 km/h, 3 square feet, €5) equals another only by a factor: 1 hour is 60 minutes, not 1 minute;
+- a **measure** (5 cm, 60 km/h, 3 square feet, €5) equals another only by a factor: 1 hour is 60 minutes, not 1 minute,
+  and 1 hour 30 minutes are 90;
 - a **counted thing** (9 apples, 9 gold stickers) equals another if the two share a word or one of them is a word for
   anything (9 pieces, 9 children); a measure is never a counted thing;
 - a **base** is a unit without factors: 1010_2 is not 1010_3.
 
-Left out: units with prefixes beyond the usual ones, litres in gallons, months in days, Fahrenheit in Celsius.
+Left out: prefixes beyond nano and giga, litres in gallons, months in days, Fahrenheit in Celsius.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections import Counter
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 
 from cotrain.grading.notation import without_separators
 
@@ -51,31 +54,60 @@ class Quantity:
 
 # dimension: name and its other names, and how many of the dimension's unit it has; …
 _MEASURES = """
-length: m meter metre 1; cm centimeter centimetre 1/100; mm millimeter millimetre 1/1000; dm decimeter decimetre 1/10;
-km kilometer kilometre 1000; in inch inches 127/5000; ft foot feet 381/1250; yd yard 1143/1250; mi mile 201168/125;
-nm nanometer nanometre 1/1000000000; micrometer micrometre micron 1/1000000
-mass: g gram gm 1; kg kilogram kilo 1000; mg milligram 1/1000; t tonne 1000000; lb pound £ gbp 45359237/100000;
-oz ounce 45359237/1600000
-time: s sec second 1; min minute 60; h hr hour 3600; day 86400; week wk 604800; ms millisecond 1/1000
+length: m meter metre 1; in inch inches 127/5000; ft foot feet 381/1250; yd yard 1143/1250; mi mile 201168/125;
+micron 1/1000000
+mass: g gram gm 1; kilo 1000; t tonne 1000000; lb pound £ gbp 45359237/100000; oz ounce 45359237/1600000
+time: s sec second 1; min minute 60; h hr hour 3600; day 86400; week wk 604800
 months: month 1; year yr 12; decade 120; century centuries 1200
 money: dollar $ usd buck 1; cent ¢ 1/100
 cups: cup 1; pint 2; quart 4; gallon gal 16; tablespoon tbsp 1/16; teaspoon tsp 1/48
-energy: J joule 1; kJ kilojoule 1000; MJ 1000000
-calories: cal calorie 1; kcal 1000
-electronvolts: eV electronvolt 1; keV 1000; MeV 1000000; GeV 1000000000
-power: W watt 1; kW kilowatt 1000; MW megawatt 1000000; mW milliwatt 1/1000
-force: N newton 1; kN 1000
-pressure: Pa pascal 1; kPa 1000; MPa 1000000; bar 100000
-frequency: Hz hertz 1; kHz 1000; MHz 1000000; GHz 1000000000
-voltage: V volt 1; mV 1/1000; kV 1000
-current: A amp ampere 1; mA 1/1000
-amount: mol mole 1; mmol 1/1000
+calories: cal calorie 1
+electronvolts: eV electronvolt 1
+frequency: Hz hertz 1
+voltage: V volt 1
+current: A amp ampere 1
+amount: mol mole 1
+resistance: ohm 1
+capacity: farad 1
+charge: coulomb 1
+bytes: byte 1
+degree: degree deg 1; arcmin arcminute 1/60; arcsec arcsecond 1/3600
 """
-_OWN = """ton acre euro=€=eur yen=¥=jpy rupee=₹=rs=inr=re yuan=rmb=cny peso franc degree=deg radian=rad celsius=C
-fahrenheit=F kelvin=K ohm tesla atm rpm dozen knot"""  # measures that convert into no other
-_COMPOUND = {"mph": "1 mile / hour", "cl": "10 cm ^3"} | dict.fromkeys(("kph", "kmh", "kmph"), "1 km / h")
-_COMPOUND |= dict.fromkeys(("l", "L", "liter", "litre"), "1 dm ^3") | dict.fromkeys(("ha", "hectare"), "10000 m ^2")
-_COMPOUND |= dict.fromkeys(("ml", "mL", "milliliter", "millilitre", "cc"), "1 cm ^3")
+_OWN = """ton acre euro=€=eur yen=¥=jpy rupee=₹=rs=inr=re yuan=rmb=cny peso franc radian=rad celsius=C
+fahrenheit=F kelvin=K tesla atm rpm dozen knot"""  # measures that convert into no other
+_COMPOUND = {  # name: how many of which
+    name: measure
+    for names, measure in (
+        ("mph", "1 mile / hour"),
+        ("kph kmh kmph", "1 km / h"),
+        ("l L liter litre", "1 dm ^3"),
+        ("cc", "1 cm ^3"),
+        ("ha hectare", "10000 m ^2"),
+        ("N newton", "1 kg m / s ^2"),
+        ("Nm", "1 N m"),
+        ("J joule", "1 N m"),
+        ("W watt", "1 J / s"),
+        ("Wh", "1 W h"),
+        ("Pa pascal", "1 N / m ^2"),
+        ("bar", "100000 Pa"),
+    )
+    for name in names.split()
+}
+_POWERS = {"n": -9, "u": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
+_POWERS |= {"nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3, "mega": 6, "giga": 9}
+_PREFIXED = """
+n u m c d k M: m
+n u m c d k M: g
+n m k M: s
+u m c d: l L
+n u m k M G: N J W V A F C
+m k M G: Wh Pa eV Hz B ohm
+micro: s m g F V A
+u m k: mol cal
+nano micro milli centi deci kilo mega giga: meter metre gram second liter litre newton joule watt pascal hertz volt \
+amp ampere byte mole electronvolt calorie ohm farad coulomb
+"""  # prefixes: the units that may have them; mg and Mg, and no us, which is a word
+_SYMBOLS = {"F": "farad", "C": "coulomb", "B": "byte"}  # with a prefix alone
 LETTERS = frozenset("mgshtlLJWNVAKCF")  # units of one letter
 
 # Words that name anything that is counted.
@@ -96,7 +128,8 @@ _DIGIT_WORDS = """zero one two three four five six seven eight nine ten eleven t
 seventeen eighteen nineteen"""
 _BASES = {word: str(base) for base, word in enumerate(_DIGIT_WORDS.split())}
 _NO_UNITS = frozenset(_VALUE_WORDS.split()) | _SCALES.keys() | _BASES.keys()
-_TOKEN = re.compile(r"\^\s*\{?\s*(-?\d)\s*\}?|([a-zA-Z$€£¥₹¢]+)|(/)|([.,()·*\s]|\\cdot)")
+_SIGNS = "£¥¢฿\u20a0-\u20c0"  # of currencies, € and ₹ among them
+_TOKEN = re.compile(rf"\^\s*\{{?\s*(-?\d)\s*\}}?|([a-zA-Z${_SIGNS}]+)|(/)|([.,()·*\s]|\\cdot|-(?=[a-zA-Z]{{3}}))")
 
 
 @functools.cache
@@ -114,20 +147,42 @@ def _known_units() -> dict[str, Unit]:
     return known
 
 
+@functools.lru_cache(maxsize=4096)
 def _unit_of(word: str) -> Unit | None:
-    """The measure that a word names: "km", "Hours", "lbs"."""
-    known = _known_units()
+    """The measure that a word names: "km", "Hours", "lbs". Capitals count where both spellings are units: mg and Mg."""
     small = word.casefold()
-    for name in (word, small, small.removesuffix("s"), small.removesuffix("es")):
-        if len(name) == 1 and name != word:
-            continue
-        if name in known:
-            return known[name]
-        if name in _COMPOUND:
-            times, _, phrase = _COMPOUND[name].partition(" ")
-            measure = _parse_measure(phrase)
-            return measure and replace(measure, factor=measure.factor * Fraction(times))
+    for name in dict.fromkeys((word, word.removesuffix("s"), small, small.removesuffix("s"), small.removesuffix("es"))):
+        if (len(name) > 1 or name == word) and (unit := _unit_named(name)) is not None:
+            return unit
     return None
+
+
+def _unit_named(name: str) -> Unit | None:
+    if (unit := _known_units().get(name)) is not None:
+        return unit
+    if len(name) == 1 and unicodedata.category(name) == "Sc":
+        return Unit(dimensions=((name, 1),))
+    if name in _COMPOUND:
+        times, _, phrase = _COMPOUND[name].partition(" ")
+        measure = _parse_measure(phrase)
+        return measure and replace(measure, factor=measure.factor * Fraction(times))
+    if name not in _prefixed_units():
+        return None
+    power, base = _prefixed_units()[name]
+    unit = _unit_named(_SYMBOLS.get(base, base))
+    return unit and replace(unit, factor=unit.factor * Fraction(10) ** power)
+
+
+@functools.cache
+def _prefixed_units() -> dict[str, tuple[int, str]]:
+    """Names such as km and kilometer, each with its power of ten and what it multiplies."""
+    lines = [line.partition(":") for line in _PREFIXED.strip().splitlines()]
+    return {
+        prefix + unit: (_POWERS[prefix], unit)
+        for prefixes, _, units in lines
+        for prefix in prefixes.split()
+        for unit in units.split()
+    }
 
 
 def _parse_measure(phrase: str) -> Unit | None:
@@ -218,20 +273,30 @@ _TEX_WORDS = re.compile(rf"{_TEXT}\s*{_INSIDE}")
 _TEX_RATIO = re.compile(rf"\\frac\{{\s*{_TEXT}\s*{_INSIDE}\s*\}}\{{\s*{_TEXT}\s*{_INSIDE}({_POWER})\s*\}}\s*$")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*([CFK])\s*\}?)?$")
 _PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")
-_WORDS_BEHIND = re.compile(r"(?<=[\d)}\]a-zA-Z])\s+(\(?[a-zA-Z$€£¥₹¢](?:[a-zA-Z€£¥₹¢ ./^{}()\d*-]|\\cdot ){0,60})$")
+_WORDS_BEHIND = re.compile(
+    rf"(?<=[\d)}}\]a-zA-Z])\s+(\(?[a-zA-Z${_SIGNS}](?:[a-zA-Z{_SIGNS} ./^{{}}()\d*-]|\\cdot ){{0,60}})$"
+)
 _ATTACHED = re.compile(
-    r"(?<=\d)\s?(?!m[gs]$)\\?((?:/\s?(?=[a-zA-Z]{3}))?"
-    r"[a-zA-Z$€£¥₹¢]{1,9}(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
+    r"(?<=\d)\s?(?!(?:m[gsNJFC]|[cd]g|[nk]s|um|[du]l|[nu][NJWVAFC])$)\\?((?:/\s?(?=[a-zA-Z]{3}))?"
+    rf"[a-zA-Z${_SIGNS}]{{1,9}}"
+    r"(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
 )
 _CURRENCY = re.compile(
-    r"^([-+]?)\s*(?:\\?(?:US)?(\$)|([€£¥₹¢])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])"
+    rf"^([-+]?)\s*(?:(?:[A-Z]{{1,3}})?\\?(\$)|([{_SIGNS}])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])"
 )
 _BASE = re.compile(
     rf"\s*(?:_\s*\{{?\s*\(?\s*(?:{_TEXT}\s*\{{\s*)?(\d+|[a-z]+)\s*\}}?\s*\)?\s*\}}?"
     rf"|\(?(?:{_TEXT}\s*\{{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}}?\s*\{{?(\d+|[a-z]+)\}}?\)?)\s*\}}?$"
 )
 _IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")
+_HEXADECIMAL = re.compile(rf"-?(?:(?=[\da-fA-F]*\d|[A-F]{{2}})[\da-fA-F]+|{_TEXT}\s*\{{[\da-fA-F]+\}})")
 _AND = re.compile(r"\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*")
+_PART = re.compile(  # of a sum: number, unit, and what stands behind it
+    r"(\d{1,9}(?:,\d{3})*(?:\.\d{1,9})?)(\s*(?:\\(?:text|mathrm)\s*\{\s*)?)([a-zA-Z]+)"
+    r"(\.?(?:,?\s+and(?=\s*\}))?(?:\s*\})?(?:\s*(?:,\s*(?:and\s)?|and\s|\\text\s*\{\s*and\s*\})?\s*(?=\d)|\Z))"
+)
+_ARC = re.compile(r"(\d+)\s*\^\s*\{?\s*\\circ\s*\}?\s*(\d+)\s*'(?:\s*(\d+(?:\.\d+)?)\s*(?:''|\"))?\Z")
+_FEET = re.compile(r"(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:''|\")\Z")
 _SENTENCE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3}")
 _SCALE = re.compile(rf"^[\s~]*(?:{_TEXT}\s*\{{\s*)?({'|'.join(_SCALES)})s?\b\s*", re.I)
 _NUMBER = re.compile(
@@ -250,6 +315,8 @@ def parse_quantity(tex: str) -> Quantity:
     tex = _TEX_RATIO.sub(r"\\text{\1/\2\3}", tex)
     if (listed := _list_of(tex)) is not None:
         return listed
+    if (added := _sum_of(tex)) is not None:
+        return added
     if (money := _CURRENCY.match(tex)) is None:
         return _with_unit(tex)
     amount = _with_unit(money[1] + money[5] + tex[money.end() :])
@@ -270,6 +337,27 @@ def _list_of(tex: str) -> Quantity | None:
     return Quantity(tex=", ".join(one.tex for one in read), unit=unit)
 
 
+def _sum_of(tex: str) -> Quantity | None:
+    """Measures of one kind, from the larger to the smaller: "2 hours 30 minutes", "5 ft 6 in", 5'6"."""
+    if not tex[:1].isdigit() or len(tex) > LONGEST:
+        return None
+    tex = _ARC.sub(lambda found: f"{found[1]} deg {found[2]} arcmin" + (f" {found[3]} arcsec" if found[3] else ""), tex)
+    tex = _FEET.sub(r"\1 ft \2 in", tex)
+    parts = _PART.findall(tex)
+    if len(parts) < 2 or "".join(map("".join, parts)) != tex:
+        return None
+    units = [_unit_of(unit) for _, _, unit, *_ in parts]
+    first = units[0]
+    if first is None or any(a is None or b is None or unit_ratio(a, b) is None for a, b in pairwise(units)):
+        return None
+    factors = [unit.factor for unit in units if unit is not None]
+    if any(larger <= smaller for larger, smaller in pairwise(factors)):
+        return None
+    total = sum(Fraction(number.replace(",", "")) * by for (number, *_), by in zip(parts, factors, strict=True))
+    value = Fraction(total) / first.factor
+    return Quantity(tex=f"\\frac{{{value.numerator}}}{{{value.denominator}}}", unit=first, value=value)
+
+
 def _in_a_base(tex: str) -> Quantity | None:
     match = _BASE.search(tex)
     if match is None:
@@ -277,9 +365,10 @@ def _in_a_base(tex: str) -> Quantity | None:
     base_text = match[1] or match[2]
     base = base_text if base_text.isdigit() else _BASES.get(base_text, "")
     body = tex[: match.start()].strip().removeprefix("(").removesuffix(")")
-    if not base or not 2 <= int(base[:4]) <= 36 or not _IN_A_BASE.fullmatch(body):
+    digits = _HEXADECIMAL if base == "16" else _IN_A_BASE
+    if not base or not 2 <= int(base[:4]) <= 36 or not digits.fullmatch(body):
         return None
-    body = _TEX_WORDS.sub(r"\1", body)
+    body = _TEX_WORDS.sub(r"\1", body).upper()
     if not body.lstrip("-").replace(".", "").isdigit() and any(int(d, 36) >= int(base) for d in body if d.isalnum()):
         return None
     value = _plain_number(body)

@@ -46,6 +46,14 @@ from cotrain.text.parsers import behind_thoughts, blocks_of, write_solution
 
 MOST_WORDS = 12  # of an answer in a column that is called a solution; longer ones are worked texts
 BOM = b"\xef\xbb\xbf"
+PACKED = {  # how files begin that are no text, and what to do with them
+    b"\x1f\x8b": "packed by gzip; give the file a name that ends in .gz",
+    b"BZh": "packed by bzip2; unpack it, or pack it by gzip",
+    b"\xfd7zXZ": "packed by xz; unpack it, or pack it by gzip",
+    b"\x28\xb5\x2f\xfd": "packed by zstd; unpack it, or pack it by gzip",
+    b"PK\x03\x04": "a ZIP archive, as sheets are; unpack it, or save a sheet as CSV",
+    b"PAR1": "parquet; give the file a name that ends in .parquet",
+}
 FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
 Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
 
@@ -209,8 +217,8 @@ def object_of(line: Line, where: str) -> dict[str, Any]:
         raise DataError(f"{where}: more than {MOST_ROW} bytes in one row; shorten it, or part it into several rows")
     if isinstance(line, dict):
         return line
-    if line.startswith(b"\x1f\x8b"):
-        raise DataError(f"{where}: packed by gzip; give the file a name that ends in .gz")
+    if (begun := next((start for start in PACKED if line.startswith(start)), None)) is not None:
+        raise DataError(f"{where}: {PACKED[begun]}")
     if b"\x00" in line or line.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{where}, column {max(line.find(0), 0) + 1}: a NUL byte; save the file as UTF-8, not UTF-16")
     try:

@@ -40,22 +40,23 @@ from cotrain.text.patterns import pattern_of
 from cotrain.text.steps import LINES, steps_in, write_steps
 
 LONGEST = 200  # characters of a line after "the answer is" that are still an answer
-_GAP = r"(?:,|\{,\}|\\[,;:!> ]|[ ~\u00a0\u2009\u202f])"  # between groups of three digits
-_DECIMAL = (
-    rf"(?:\d{{1,3}}(?:\.\d{{3}}){{2,}}(?![\d.])|(?:\d{{1,3}}(?:{_GAP}\d{{3}})+(?!\d)|\d+(?:,\d{{3}})*)(?:\.\d+)?|\.\d+)"
+_GAP = r"(?:,|\{,\}|\\[,;:!> ]|[ ~'’_\u00a0\u2009\u202f])"  # between groups of three digits
+_DECIMAL = (  # 1.234,56, 1.234.567, 12,34,567; 1,234.5
+    r"(?:\d{1,3}(?:\.\d{3})+,\d{1,2}(?![\d,])|\d{1,3}(?:\.\d{3}){2,}(?![\d.])|\d{1,2}(?:,\d{2})+,\d{3}(?![\d,])"
+    rf"|(?:\d{{1,3}}(?:{_GAP}\d{{3}})+(?!\d)|\d+(?:,\d{{3}})*)(?:\.\d+)?|\.\d+)"
 )
 _FRACTION = rf"\\[dt]?frac\s?(?:\{{[-−]?{_DECIMAL}\}}|\d)\s?(?:\{{{_DECIMAL}\}}|\d)"
 _POWER = r"(?:[eE][-+−]?\d+(?!\w)|\s?(?:\\times|\\cdot|[×·*x])\s?10(?:\s?\^(?:\{[-−]?\d+\}|[-−]?\d+)|⁻?[⁰¹²³⁴-⁹]+))"
 _REPEATING = r"\d*\.\d*(?:\\(?:overline|bar)\s?(?:\{\d+\}|\d)|\(\d+\))"
 _EXPONENT = r"(?:\s?\^\s?(?:\{[-−]?\d+\}|[-−]?\d+)|⁻?[⁰¹²³⁴-⁹]+)"
 _NUMBER = re.compile(  # with its sign, currency, power and per cent; fractions, mixed numbers and ratios too
-    rf"(?<![\w.^])(?<![\^_][{{−-])(?<!\^\{{[−-])(?:(?<![%)\]}}°])[-−–](?=[\d.$€£\\]))?(?:\\?[$€£]\s?[-−]?)?"
+    rf"(?<![\w.^])(?<![\^_][{{−-])(?<!\^\{{[−-])(?:(?<![%)\]}}°])[-−–‐‑](?=[\d.$€£\\]))?(?:\\?[$€£]\s?[-−]?)?"
     rf"(?:\d+(?:\s?{_FRACTION}|\s\d+/\d+(?![\d/])|[¼-¾⅐-⅞])|{_FRACTION}|[¼-¾⅐-⅞]|\d+(?::\d+)+(?!\w)"
     rf"|{_REPEATING}|{_DECIMAL}(?:{_POWER}|{_EXPONENT})?(?:\s?/\s?{_DECIMAL}{_POWER}?)?)(?:\s?\\?%)?"
 )
 _SCALE = r"(?:hundred|thousand|million|billion|trillion|dozen|percent|per cent)s?\b"
 _SAYS = re.compile(
-    r"####|\banswers?\b[*_]*(?: (?:to|of) [^.:\n]{1,80}?)?(?: (?:is|are|was|were|would be)\b|\s?[:=])[*_]*\s?:?"
+    r"####|\banswers?\b[*_]*(?: (?:to|of) [^.:\n]{1,80}?)?(?: (?:is|are|was|were|would be)\b|\s?[:：=])[*_]*\s?[:：]?"
     r"|^[#*_ \t]{0,8}(?:the )?(?:final )?answers?[*_ \t]{0,4}$",
     re.I | re.M,
 )
@@ -104,7 +105,9 @@ _SENTENCE_END = re.compile(
 )
 _GOES_ON = re.compile(r"\d*\.\d*(\d+?)\1+\.\.\.\Z")  # 0.333...
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*[.!]?\s*\Z")
-_LISTING = re.compile(r"\A[\s*:_]*(?:(?<=\n)[-+•>]\s+)?[\s*:_]*")  # what stands in front of an answer on the next line
+_LISTING = re.compile(
+    r"\A[\s*:_]*(?:(?<=\n)[-=]{3,}\s*\n\s*)?(?:(?<=\n)[-+•>]\s+)?[\s*:_]*"
+)  # what stands in front of an answer on the next line
 _MARKS = re.compile(r"</?(?:step|answer|final)>")
 
 
@@ -244,6 +247,8 @@ def without_alignment(text: str) -> str:
 def _sentence_answer(sentence: str) -> str:
     """What a sentence gives as the answer."""
     if "=" in sentence:
+        if _NUMBER.fullmatch(reasoned := _REASON.split(sentence, maxsplit=1)[0]):  # 5, because 2 + 3 = 5
+            return reasoned
         side = sentence.rpartition("=")[2].strip()
         number = _NUMBER.match(side)
         rest = side[number.end() :] if number else side

@@ -32,7 +32,7 @@ from cotrain.core.types import ParseFailure, Span
 from cotrain.text.parsers import TAGS, _clip_score, without_thought
 from cotrain.text.patterns import pattern_of
 from cotrain.text.role_parsers import Review, write_review
-from cotrain.text.verdicts import Verdict
+from cotrain.text.verdicts import Verdict, _negates
 
 WORDS, BOXED, FIRST_WRONG = "words", "boxed", "first-wrong"
 FORMS = (TAGS, WORDS, BOXED, FIRST_WRONG)
@@ -55,7 +55,7 @@ _VERDICT = re.compile(
     rf"^{_OPEN}{{0,8}}(?:[-•][ \t])?(?:(?:my|the|your|final|overall)[ \t]{{1,3}}){{0,3}}"
     r"(?:verdict|judge?ment|assessment|conclusion|decision|evaluation)"
     r"(?:[ \t]{1,3}(?:on|of|about|for)[ \t]the(?:[ \t]final)?[ \t](?:answer|solution))?"
-    rf"[*_ \t]{{0,6}}(?:[:=–—-]|is\b|\n)[:*_`\"'\[({{$ \t\n]{{0,8}}"
+    rf"[*_ \t]{{0,6}}(?:[:：=–—-]|is\b|\n)[:*_`\"'\[({{$ \t\n]{{0,8}}"
     rf"(?:(?:the|this)(?:[ \t]final)?[ \t](?:solution|answer)[ \t]is[ \t])?{_OPEN}{{0,4}}"
     rf"{_BOX}{_NOT}(?P<word>{_ALL}){_ONE}",
     re.IGNORECASE | re.MULTILINE,
@@ -80,10 +80,22 @@ _TAIL = re.compile(
 )
 # a quotation may end there
 _FIRST = re.compile(rf"(?:^|<step>|[.!?][ \t]){_LEAD}(?P<word>{_ALL})\b", re.IGNORECASE | re.MULTILINE)
+_TAKEN_BACK = re.compile(  # behind "correct"
+    rf"{_CLOSE}{{0,8}}[,;:(]?[ \t]{{0,3}}(?:but|except|unless|only|apart|aside|if|when|although|though|however)\b"
+    rf"|{_CLOSE}{{0,8}}[,;=][ \t]{{0,3}}(?:(?:{_FEW})\b{_ENDS}|no\b)",
+    re.IGNORECASE,
+)
+_ADJECTIVE = re.compile(
+    r"[ \t-]{1,3}(?!(?:it|this|that|the|as|because|since|so)\b)[a-z]", re.IGNORECASE
+)  # no errors, right angle
+_DOUBTS = re.compile(
+    r"\b(?:not|never|cannot|doubt|hardly|wrong|whether|if|un(?:clear|sure|likely))\b|n['’]t\b", re.IGNORECASE
+)
+_CLAUSE = re.compile(r"[.!?:;,\n–—=>]")
 _PLAIN = re.compile(r"\b(?:in)?correct\b", re.IGNORECASE)
 _ANY = re.compile(_ALL, re.IGNORECASE)
 _MARK = re.compile(r"verdict|judge?ment|assessment|conclusion|decision|evaluation|step|solution|answer|reason", re.I)
-_BOXES = re.compile(r"\\boxed\{\s{0,8}(?:\\text\{)?\s{0,8}([^{}\n]{0,40}?)[\s.]{0,8}\}")
+_BOXES = re.compile(r"\\boxed\{\s{0,8}(?:\\(?:text(?:bf|rm|it)?|math(?:bf|rm))\{)?\s{0,8}([^{}\n]{0,40}?)[\s.]{0,8}\}")
 _BEGINS_A_BOX = re.compile(r"\\boxed\{")
 
 
@@ -197,6 +209,10 @@ def _step_verdict(text: str) -> bool | None:
     """The verdict at the head or at the tail of what was said of a step; None where there is none, or both differ."""
     head, tail = _HEAD.match(text), _TAIL.search(text[-REACH:])
     meanings = {_word_meaning(match) for match in (head, tail) if match is not None}
+    if tail is not None and _DOUBTS.search(
+        _CLAUSE.split(text[-REACH:][: tail.start("word") - len(tail["neg"] or "")])[-1]
+    ):
+        return None  # I can not say that it is correct
     return meanings.pop() if len(meanings) == 1 else None
 
 
@@ -207,14 +223,14 @@ def _read_boxed(text: str, boxes: Sequence[re.Match[str]], count: int | None) ->
     last, final = verdict_boxes[-1]
     if _has_more(text, last.end()):
         return _verdict_failure("text after verdict", 0)
-    if count is None:
-        return (
-            _answer_verdict(_group_span(last), final)
-            if len(verdict_boxes) == 1
-            else _verdict_failure("several verdicts")
-        )
-    if len(verdict_boxes) != count + 1:
+    if count is None and len(verdict_boxes) > 1:
+        return _verdict_failure("several verdicts")
+    if count is not None and len(verdict_boxes) != count + 1:
         return _verdict_failure("no steps" if len(verdict_boxes) == 1 else "step count")
+    if any(_negates(text[text.rfind("\n", 0, match.start()) + 1 : match.start()]) for match, _ in verdict_boxes):
+        return _verdict_failure("bad final verdict")  # not \boxed{Yes}
+    if count is None:
+        return _answer_verdict(_group_span(last), final)
     return _make_review([said for _, said in verdict_boxes[:-1]], final, _group_span(last))
 
 
@@ -223,7 +239,7 @@ def _wrong_step_of(text: str, boxes: Sequence[re.Match[str]], count: int | None)
         return _verdict_failure("no final verdict")
     if _has_more(text, boxes[-1].end()):
         return _verdict_failure("text after verdict", 0)
-    number = boxes[-1][1].strip()
+    number = boxes[-1][1].strip("$ \t").replace("−", "-").replace("–", "-")
     if not re.fullmatch(r"-1|\d{1,3}", number) or (count is not None and int(number) >= count):
         return _verdict_failure("bad final verdict")
     first = int(number)
@@ -237,9 +253,14 @@ def _has_more(text: str, at: int) -> bool:
 
 
 def _word_meaning(match: re.Match[str]) -> bool | None:
-    """What the word that a reader found says; None for "not wrong", and for one with a letter that is only like i."""
-    meaning = _SAYS.get(match["word"].casefold())
-    return meaning if not match["neg"] else (False if meaning else None)
+    """What the word that a reader found says; None for "not wrong", for one that is taken back ("correct, but") or
+    belongs to the next ("no errors"), and for one with a letter that is only like i."""
+    word, behind = match["word"].casefold(), match.end("word")
+    if word in ("no", "right") and _ADJECTIVE.match(match.string, behind):
+        return None
+    meaning = _SAYS.get(word)
+    meaning = meaning if not match["neg"] else (False if meaning else None)
+    return None if meaning and _TAKEN_BACK.match(match.string, behind) else meaning
 
 
 def _answer_verdict(span: Span, meaning: bool | None = None) -> Verdict:

@@ -3,8 +3,10 @@ leniently."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 from pathlib import Path
 
@@ -246,3 +248,20 @@ def test_files_that_are_none(tmp_path):
             ) as error:
                 read_rows(path, row_reader("question", "answer"), aside)
             assert str(error.value).startswith(str(path)) and len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (gzip.compress(GOOD), "packed by gzip"),
+        (bz2.compress(GOOD), "packed by bzip2"),
+        (lzma.compress(GOOD), "packed by xz"),
+        (b"\x28\xb5\x2f\xfd\x00\x00", "packed by zstd"),
+        (b"PK\x03\x04\x14\x00", "a ZIP archive"),
+        (b"PAR1\x15\x00", "ends in .parquet"),
+    ],
+)
+def test_a_file_that_is_no_text_is_told_by_its_beginning(tmp_path, content, told):
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=told):
+        read_rows(tmp_path / "rows.jsonl", row_reader("question", "answer"))

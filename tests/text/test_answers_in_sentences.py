@@ -45,6 +45,10 @@ NUMBERS = {
     "You have 3 apples, so the answer is 3.": "3",
     "The answer is 2^{10} = 1024": "1024",
     "The answer is yes, because 3 > 2.": "yes",
+    "The answer is 5, because 2 + 3 = 5.": "5",
+    "Answer：42": "42",
+    "The answer is：42": "42",
+    "Final Answer\n------------\n42": "42",
 }
 SEVERAL = {
     "The answer is the point (3, 4).": "(3, 4)",
@@ -114,6 +118,11 @@ def test_a_closing_sentence_alone_gives_none():
         ("so 2½ cups", "2½"),
         ("so 50\\% of it", "50\\%"),
         ("so 3:4 it is", "3:4"),
+        ("so \u20115 it is", "\u20115"),
+        ("It costs €1.234,56", "€1.234,56"),
+        ("so 1.234.567 people", "1.234.567"),
+        ("so 1'234'567 or 1_234_567 it is", "1_234_567"),
+        ("so 12,34,567 rupees", "12,34,567"),
         ("It is 72, altogether.", "72"),
         ("It is x_1 and 1,234.5.", "1,234.5"),
     ],

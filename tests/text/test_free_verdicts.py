@@ -228,3 +228,38 @@ def test_what_imitates_nothing_is_shown_as_it_was_written():
     assert (
         without_verdicts(text, "words") == without_verdicts(text, BRACKETS) == without_verdicts(text, "boxed") == text
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "final"),
+    [
+        ("Verdict: correct, except for step 2", "words", None),
+        ("Verdict: correct but step 2 is wrong", "words", None),
+        ("The answer is correct, but the reasoning is flawed.", "words", None),
+        ("The solution is correct only if x > 0.", "words", None),
+        ("Verdict: correct, incorrect", "words", None),
+        ("Verdict: yes, no", "words", None),
+        ("Verdict: No errors", "words", None),
+        ("The answer is right there", "words", None),
+        ("Verdict: No, it is wrong", "words", False),
+        ("Verdict: incorrect, but the answer is right", "words", False),
+        ("Verdict: correct, since 3 + 4 = 7", "words", True),
+        ("Verdict：correct", "words", True),
+        ("It is not \\boxed{Yes}", "boxed", None),
+        ("\\boxed{\\textbf{Yes}}", "boxed", True),
+        ("\\boxed{−1}", "first-wrong", True),
+        ("\\boxed{$-1$}", "first-wrong", True),
+    ],
+)
+def test_a_verdict_that_is_taken_back_is_none(text, form, final):
+    read = free_review(text, form, None)
+    assert (read.final if read.ok else None) is final
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["I can not say that it is correct.", "I doubt it is correct.", "Correct, but 3 + 4 is 8.", "Is it correct?"],
+)
+def test_a_step_that_is_doubted_has_no_verdict(said):
+    assert free_review(f"Step 1: {said}\nVerdict: correct", "words", 1).reason == "bad step verdict"
+    assert free_review("Step 1: 8 is not 7, so it is correct.\nVerdict: correct", "words", 1).steps == (True,)
