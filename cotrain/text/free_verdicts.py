@@ -32,7 +32,7 @@ from cotrain.core.types import ParseFailure, Span
 from cotrain.text.parsers import TAGS, _clip_score, without_thought
 from cotrain.text.patterns import pattern_of
 from cotrain.text.role_parsers import Review, write_review
-from cotrain.text.verdicts import Verdict, _negates
+from cotrain.text.verdicts import Verdict, is_negated
 
 WORDS, BOXED, FIRST_WRONG = "words", "boxed", "first-wrong"
 FORMS = (TAGS, WORDS, BOXED, FIRST_WRONG)
@@ -227,7 +227,7 @@ def _read_boxed(text: str, boxes: Sequence[re.Match[str]], count: int | None) ->
         return _verdict_failure("several verdicts")
     if count is not None and len(verdict_boxes) != count + 1:
         return _verdict_failure("no steps" if len(verdict_boxes) == 1 else "step count")
-    if any(_negates(text[text.rfind("\n", 0, match.start()) + 1 : match.start()]) for match, _ in verdict_boxes):
+    if any(is_negated(text[text.rfind("\n", 0, match.start()) + 1 : match.start()]) for match, _ in verdict_boxes):
         return _verdict_failure("bad final verdict")  # not \boxed{Yes}
     if count is None:
         return _answer_verdict(_group_span(last), final)

@@ -178,7 +178,7 @@ def closing_block(text: str, name: str) -> Span | ParseFailure:
     if spoken[block.end + len(f"</{name}>") :].strip():
         return scored_failure(f"text after {name}", stray=True)
     opening = block.start - len(f"<{name}>")
-    if _negates(spoken[spoken.rfind("\n", 0, opening) + 1 : opening]):
+    if is_negated(spoken[spoken.rfind("\n", 0, opening) + 1 : opening]):
         return scored_failure(f"{name} taken back", missing=1)
     return block
 
@@ -202,7 +202,7 @@ def unbox_span(span: Span) -> Span:
     return span
 
 
-def _negates(line: str) -> bool:
+def is_negated(line: str) -> bool:
     """Whether a line ends in "not", "isn't", "or" and the like, with no end of a sentence behind it."""
     words = line.rstrip("*_\"'([{ \t").rsplit(maxsplit=1)
     word = words[-1].lstrip("*_\"'([{").casefold() if words else ""
