@@ -38,14 +38,15 @@ def run(
     alarms; None: standard output, as the command has it. ``lag``: K plays step t + K beside the update of step t
     (docs/cluster-layouts.md)."""
     _refuse_other_than_recipe(recipe)
+    out = Path(out).expanduser()
     begin = partial(loop.start_run, recipe, out, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     try:
         with _observer_for(recipe, observer) as watch:
             outcome = begin(device=device, backend=backend, observer=watch)
     except Exception as error:
-        _report_stopped(Path(out), error)
+        _report_stopped(out, error)
         raise
-    write_report(Path(out))
+    write_report(out)
     return outcome
 
 
@@ -60,16 +61,17 @@ def resume(
     """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
     from cotrain.runs.changes import rebuild_recipe, refuse_lost
 
+    directory = Path(directory).expanduser()
     try:
         run_recipe = recipe or rebuild_recipe(directory)
         if not RunDirectory(directory).summary.exists():
             refuse_lost(run_recipe.policies, directory)
-        with _observer_for(run_recipe, observer, latest_costs(Path(directory))) as watch:
+        with _observer_for(run_recipe, observer, latest_costs(directory)) as watch:
             outcome = loop.resume_run(run_recipe, directory, device=device, backend=backend, observer=watch)
     except Exception as error:
-        _report_stopped(Path(directory), error)
+        _report_stopped(directory, error)
         raise
-    write_report(Path(directory))
+    write_report(directory)
     return outcome
 
 
@@ -128,10 +130,11 @@ def report(directory: Path | str) -> Path:
     from cotrain.pages.comparison_report import rewrite_page
     from cotrain.pages.stages_report import write_stages_page
 
-    together = rewrite_page(Path(directory))
+    directory = Path(directory).expanduser()
+    together = rewrite_page(directory)
     if together is not None:
         return together
-    if (page := write_stages_page(Path(directory))) is not None:
+    if (page := write_stages_page(directory)) is not None:
         return page
     folder = RunDirectory.open(directory)
     seal.verify_files(folder)

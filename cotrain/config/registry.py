@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +50,14 @@ def find_recipe(target: str) -> Callable[..., Recipe]:
     from cotrain.core.user_code import load_file
 
     module = load_file(path, f"recipe {target!r}")
-    recipes = [name for name, value in vars(module).items() if callable(value) and hasattr(value, "recipe")]
+    recipes = [name for name, value in vars(module).items() if hasattr(value, "recipe") and isfunction(value)]
     if unnamed:
         own = [name for name in recipes if vars(module)[name].__module__ == module.__name__]
         named = " or ".join(f"{path}:{name}" for name in own) or f"{path}:my_method"
         raise ConfigError(f"recipe {target!r}: name the function too, as in {named}")
+    if isfunction(undecorated := vars(module).get(function)) and function not in recipes:
+        line = undecorated.__code__.co_firstlineno
+        raise ConfigError(f"recipe {target!r}: {path}, line {line}: put @recipe above it, from cotrain import recipe")
     if function not in recipes:
         raise ConfigError(
             f"recipe {target!r}: {unknown_message('function', function, recipes)}; a recipe is a function decorated "

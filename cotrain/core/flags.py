@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
+import os
 import re
 import shutil
 import textwrap
@@ -80,7 +81,7 @@ class Parser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         """Parse all of ``words``; an unknown flag names the nearest known one, or what ``elsewhere`` says of it and its
         value, such as which command has it."""
-        values, unknown = self.parse_known_args(self.own_names(words))
+        values, unknown = self.parse_known_args(self.own_names([*map(expand_home, words)]))
         if unknown:
             flags = [flag[2:] for action in self._actions for flag in action.option_strings if flag[:2] == "--"]
             word = unknown[0].split("=")[0]
@@ -90,6 +91,12 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
         set_level(values.log_level)
         return values
+
+
+def expand_home(word: str) -> str:
+    """The word with the ~ of a path written out: a shell leaves one that is quoted, or stands behind a flag's =."""
+    flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{flag}{equals}{os.path.expanduser(value)}" if value == "~" or value.startswith("~/") else word
 
 
 class SwitchOrText(argparse.BooleanOptionalAction):

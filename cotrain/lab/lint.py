@@ -102,6 +102,11 @@ class LintReport:
                 "a run sees: question from {question!r}, answer from {answer!r}; {0}".format(splits, **self.seen)
             )
             out.append("    {first_question!r:.160} → {first_answer!r:.60}".format(**self.seen))
+            if empty := [split for split in ("train", "test") if not self.seen["splits"][split]]:
+                out.append(
+                    f"    by itself refused by a run, since no row falls to {' and '.join(empty)}: bring more rows, or "
+                    "a directory with train.jsonl and test.jsonl"
+                )
         if self.read:
             counts = "{texts} worked texts: {read} are read, {right} of them as the gold answer".format(**self.read)
             out.append(f"--answer {self.read['answer']}: {counts}")

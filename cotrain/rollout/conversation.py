@@ -37,7 +37,7 @@ from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
 from cotrain.text.chat_template import Message
 from cotrain.text.decoding import TokenSequence, sampled_after
 from cotrain.text.parsers import THOUGHT
-from cotrain.text.prompts import fill_template
+from cotrain.text.prompts import fields_of, fill_template
 from cotrain.text.render import Piece, Rendering
 
 Answer = Callable[..., Awaitable[Completion]]  # the executor's: what the policy says to a prompt
@@ -65,7 +65,14 @@ class Conversation:
         the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives."""
         self.role, self.address, self.group, self.parent, self.fields = role, address, group, parent, fields
         self.mark = mark
-        prompt = fill_template(role.prompt, **role.prompt_fields(fields))
+        shown = role.prompt_fields(fields)
+        if missing := fields_of(role.prompt) - shown.keys():
+            raise ConfigError(
+                f"role {address.role!r} is asked without {', '.join(sorted(missing))}, which its prompt has (given: "
+                f"{', '.join(sorted(fields)) or 'nothing'}); name it in the call, as in "
+                f"roles.{address.role}({min(missing)}=…), or change the role's prompt"
+            )
+        prompt = fill_template(role.prompt, **shown)
         self.messages = [] if role.system is None else [Message("system", role.system)]
         self.messages.append(Message("user", prompt))
         self.turns: list[Turn] = []  # of this conversation; those of its trunk are the trunk's

@@ -28,7 +28,7 @@ from cotrain.core.address import Address, make_nonce, seed_of
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.signals import DeclaredSignals, declared_by
-from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Completion, Episode, Grade, Task
+from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Completion, Episode, Grade, NoGrader, Task
 from cotrain.engine.contract import Engine, Request, SpeakerError
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.idle_loop import IdleLoop, Stopped, is_ended_by_play, pausing_engine, together
@@ -92,8 +92,13 @@ class Roles:
 
         A turn is graded as its role's reader reads it: by the answer that was read. Where none was, it is wrong, for
         the reader's reason. ``text``: the whole, of which the turn is the end or a part. A text alone is graded as it
-        stands.
+        stands. Raises ConfigError for a task of which no answer is right or wrong, such as a game.
         """
+        if isinstance(task.grader, NoGrader):
+            raise ConfigError(
+                f"problem {task.id} cannot be graded: {task.grader.reason}; the protocol asks whether an answer is "
+                "right, so take other problems (--tasks), or a recipe that is made for these"
+            )
         if isinstance(said, Turn):
             answer_text = said.text_to_grade(text, whole=task.whole or task.answer is None)
             if answer_text is None:

@@ -10,7 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from cotrain import api
 from cotrain.cli import main
+from cotrain.core.errors import CotrainError
 from cotrain.rollout.common_roles import FORMAT_MARK
 from tests.helpers import TINY
 
@@ -185,6 +187,17 @@ def test_what_is_no_run_is_told_alike_by_every_command_that_reads_one(place, cap
 
 
 @pytest.mark.whole
+def test_a_tilde_that_the_shell_left_is_the_home_directory_and_no_folder_of_that_name(place, monkeypatch):
+    (home := place / "home").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    Path("rows.jsonl").write_text(ROWS + '{"question": "What?"}\n')
+    assert main(["check", "data", "rows.jsonl", "--quarantine=~/aside.jsonl"]) == 1
+    assert (home / "aside.jsonl").exists() and not Path("~").exists()
+    for begun in (api.report, api.resume):
+        with pytest.raises(CotrainError, match=str(home / "run")):
+            begun("~/run")
+
+
 def test_a_step_without_a_checkpoint(place, finished, capsys):
     line = fails(capsys, "eval", finished, "--step", "9")
     assert "no whole checkpoint of step 9" in line and line.endswith("there are: 1")

@@ -158,6 +158,9 @@ def test_unknown_recipes_and_functions_suggest_the_nearest(tmp_path):
     for unnamed in (f"{mine}", f"{mine}:"):
         refuse(lambda unnamed=unnamed: find_recipe(unnamed), f"name the function too, as in {mine}:mine")
     refuse(lambda: find_recipe(f"{tmp_path}/no.py:mine"), "there is no file")
+    mine.write_text("from cotrain import Settings\n\ndef mine(run: Settings): ...\n")
+    refuse(lambda: find_recipe(f"{mine}:mine"), f"{mine}, line 3: put @recipe above it")
+    refuse(lambda: find_recipe(f"{mine}:Settings"), "unknown function 'Settings'")
     mine.write_text("def mine(:\n")
     refuse(lambda: find_recipe(f"{mine}:mine"), "line 1, column")
 

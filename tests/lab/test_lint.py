@@ -125,6 +125,15 @@ def test_the_command(tmp_path, capsys):
         assert message in line
 
 
+def test_a_file_with_too_few_rows_for_a_run_says_so(tmp_path, capsys):
+    few = write(tmp_path / "few.jsonl", *[{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in (0, 2)])
+    assert main(["check", "data", str(few)]) == 0
+    assert "by itself refused by a run, since no row falls to " in capsys.readouterr().out
+    enough = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(60)]
+    assert main(["check", "data", str(write(tmp_path / "enough.jsonl", *enough))]) == 0
+    assert "by itself" not in capsys.readouterr().out
+
+
 def test_long_questions_differ_by_their_operations_and_not_by_their_typesetting():
     words = "Find the sum over all positive integers of the following expression in lowest terms: "
     assert question_key(words + r"$\frac{2n - 1}{n}$") != question_key(words + r"$\frac{2n + 1}{n}$")

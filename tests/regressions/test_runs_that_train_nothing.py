@@ -22,6 +22,7 @@ from cotrain.methods.cooper import cooper
 from cotrain.methods.grpo import grpo
 from cotrain.methods.prime.implicit_prm import Prime
 from cotrain.methods.prime.recipe import prime
+from cotrain.methods.spiral.source import Games
 from cotrain.methods.tango import tango
 from cotrain.metrics.alarms import check_rows
 from cotrain.rollout.protocols import solve
@@ -237,3 +238,8 @@ def test_a_call_that_is_not_awaited_is_named_with_its_line():
     line = hasty.__code__.co_firstlineno + 3
     with pytest.raises(CotrainError, match=rf"test_runs_that_train_nothing.py, line {line}: .*is to be awaited"):
         rows_of(played(hasty, steps=1))
+
+
+def test_problems_without_a_right_answer_are_refused_where_they_would_be_graded():
+    with pytest.raises(ConfigError, match=r"problem games:kuhn/train/\d cannot be graded: a game has no answer"):
+        rows_of(replace(played(solve, steps=1), tasks=Games("kuhn")))

@@ -288,7 +288,7 @@ def test_who_may_not_speak_is_told(model):
         await first
         solver.user("!")
         await solver.say()
-        with pytest.raises(ConfigError, match="template"):
+        with pytest.raises(ConfigError, match="is asked without problem"):
             roles.solver.begin(question="x")
         long = roles.solver.begin(problem="x")
         long.user("y" * 200)

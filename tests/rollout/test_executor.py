@@ -245,7 +245,11 @@ def test_one_failing_call_of_many_ends_the_others(models):
     ("call", "error", "message"),
     [
         (lambda roles: roles.judge(problem="x"), UnknownName, "unknown role 'judge'"),
-        (lambda roles: roles.solver(question="x"), ConfigError, "has the fields"),
+        (
+            lambda roles: roles.solver(question="x"),
+            ConfigError,
+            r"role 'solver' is asked without problem, which its prompt has \(given: question\)",
+        ),
     ],
 )
 def test_errors_of_the_recipe_end_the_play(models, call, error, message):
