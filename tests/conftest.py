@@ -28,6 +28,12 @@ def pytest_collection_finish(session):
     gc.freeze()
 
 
+def pytest_make_parametrize_id(config, val, argname):
+    """Bytes name no test: a packed file contains the time at which it was packed, and processes that share the tests
+    must find the same ones."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Commands called within a test may set another number, and another level; the next test does not inherit them."""

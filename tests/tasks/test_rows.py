@@ -248,7 +248,7 @@ def test_a_text_without_its_answer_is_refused(text):
         ("a.csv", b"question;answer\na?;1\n", "save it with commas"),
         ("a.csv", b"question\tanswer\na?\t1\n", "save it with commas"),
         ("a.csv", b"question,answer\na\x00?,1\n", "a NUL at byte 17"),
-        ("a.jsonl", gzip.compress(b'{"question": "a?", "answer": "1"}\n', mtime=0), "ends in .gz"),
+        ("a.jsonl", gzip.compress(b'{"question": "a?", "answer": "1"}\n'), "ends in .gz"),
     ],
 )
 def test_files_of_another_format_are_told(tmp_path, name, content, told):
