@@ -239,12 +239,12 @@ class CoTrainer:
             step=step,
             group_size=phase.group_size or self.recipe.group_size,
         )
-        episodes = play(self.draw_tasks(phase, step))
-        if self.recipe.refill and self.recipe.leading_objective in phase.objectives:
-            from cotrain.train.refill import with_replacements
+        tasks = self.draw_tasks(phase, step)
+        if not self.recipe.refill or self.recipe.leading_objective not in phase.objectives:
+            return work.result_of(play(tasks))
+        from cotrain.train.refill import with_replacements
 
-            episodes = with_replacements(self.recipe, step, episodes, play)
-        return work.result_of(episodes)
+        return work.result_of(with_replacements(self.recipe, step, self.seed, tasks, play))
 
     def _update_policies(self, due: Sequence[str], episodes: Sequence[Episode], clock: StageClock) -> UpdateResult:
         """These objectives at once: annotate, credit and refer for all of them, then one update of each policy."""
