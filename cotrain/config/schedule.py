@@ -115,6 +115,13 @@ class Schedule:
         due = {p.name for p in self.phases if not set(objectives).isdisjoint(p.objectives)}
         return sum(self._name_at(s) in due for s in range(steps))
 
+    def planned_batches(self, objectives: Collection[str], steps: int) -> int:
+        """From how many batches a policy that these objectives train learns in the first ``steps`` steps: from one in
+        each step in which any is due, or from one for each that learns in turn."""
+        mine = set(objectives)
+        counts = {p.name: len(mine.intersection(p.in_turn)) or int(bool(mine & {*p.objectives})) for p in self.phases}
+        return sum(counts[self._name_at(s)] for s in range(steps))
+
 
 def rebind_options(protocol: Protocol, options: Mapping[str, Any]) -> Protocol:
     """The protocol with these options bound, and no others."""

@@ -5,6 +5,8 @@ import pytest
 from cotrain.config.schedule import LEADING, Phase, alternate, single
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.methods.grpo import grpo
+from cotrain.methods.prime import prime
+from cotrain.methods.ssp import ssp
 from cotrain.methods.stepwiser import stepwiser
 from cotrain.methods.tango import tango
 from cotrain.train.trainer import CoTrainer
@@ -73,7 +75,15 @@ def test_planned_updates_are_those_of_any_of_the_objectives():
     schedule = tango_like()
     assert schedule.planned_steps(["gen"], 13) == 7
     assert schedule.planned_steps(["ver"], 13) == 6
-    assert schedule.planned_steps(["gen", "ver"], 13) == 13
+    assert schedule.planned_steps(["gen", "ver"], 13) == schedule.planned_batches(["gen", "ver"], 13) == 13
+
+
+def test_objectives_that_learn_in_turn_are_an_update_each_of_their_policy():
+    phase = Phase(name="both", protocol=nothing, objectives=("gen", "ver"), in_turn=("ver", "gen"))
+    schedule = alternate(phase, ratio=(1,))
+    assert [schedule.planned_batches(due, 5) for due in (["gen", "ver"], ["gen"], ["other"])] == [10, 5, 0]
+    assert ssp(lr_decay="linear").planned_updates("generator", 5) == 10
+    assert prime(update="before").planned_updates("generator", 5) == 5
 
 
 def test_the_steps_of_the_leading_objective_draw_from_one_stream_in_every_recipe():
