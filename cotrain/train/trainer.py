@@ -200,12 +200,14 @@ class CoTrainer:
             clock.end_stage("play")
             updates = [self._update_policies(due, episodes, clock) for due in batches]
         clock.end_stage("play")
-        self._publish_versions(dict.fromkeys(policy for update in updates for policy in update.changed))
+        changed = dict.fromkeys(policy for update in updates for policy in update.changed)
+        self._publish_versions(changed)
         clock.end_stage("update")
         credited: dict[str, Sequence[Sample]] = {}
         for update in updates:
             row |= update.row
             credited |= update.credited
+        row |= {key: 0.0 for policy in changed if (key := f"{policy}/skipped") in row}  # one in turn had nothing
         for name, store in self.stores.items():
             self.stores[name] = store.with_episodes(episodes, step)
             row |= {f"{name}/{key}": value for key, value in self.stores[name].metrics().items()}
