@@ -25,7 +25,7 @@ from cotrain.core.types import UNLABELLED, Episode, State, Store, Task, Trace, t
 from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Batch, Given, LossTerm, Sample, sampled_only, with_context
 from cotrain.learn.losses import with_bounds
-from cotrain.learn.samples import TokenAdvantages, sample_of, token_advantages
+from cotrain.learn.samples import TokenAdvantages, sample_of, token_advantages, token_limit
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
 from cotrain.metrics.steps import MetricsRow, credit_keys, flops_of, learner_keys, reward_gap, role_metrics
 from cotrain.rollout.executor import Executor, grade_outside
@@ -333,10 +333,14 @@ class CoTrainer:
                 temperature=temperature,
                 values=v,
                 scores={p: of[i] for p, of in scores.items()},
-                max_tokens=self.recipe.roles[t.role].sampling.max_tokens,
+                limit=self._token_limit(trace),
             )
-            for i, ((t, g), v) in enumerate(zip(spoken_traces, values, strict=True))
+            for i, (trace, (t, g), v) in enumerate(zip(traces, spoken_traces, values, strict=True))
         )
+
+    def _token_limit(self, trace: Trace) -> int:
+        role = self.recipe.roles[trace.role]
+        return token_limit(trace, role.sampling.max_tokens, self.executor.renderers[role.policy].stop_ids)
 
     def _with_reference(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
         """The samples with the reference's log-probabilities where the loss wants them: none is scored in vain."""
