@@ -160,6 +160,6 @@ def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, lengt
             f"overlong_tokens is {overlong_tokens} and length_penalty {length_penalty}; expected at least 0 of both"
         )
     before: tuple[After, ...] = by.before
+    before += (LengthPenalty(signals[0], length_penalty),) if length_penalty else ()  # it asks for what was earned
     before += (OverlongPenalty(signals[0], overlong_tokens),) if overlong_tokens else ()
-    before += (LengthPenalty(signals[0], length_penalty),) if length_penalty else ()
     return replace(by, before=before, after=(*by.after, mask_truncated) if masked else by.after)

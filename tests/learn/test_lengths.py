@@ -85,9 +85,17 @@ def test_what_was_cut_is_compared_and_not_learned_from():
 
 def test_advantages_are_those_of_the_changed_rewards():
     by = with_length_options(PLAIN, False, 4, 0.5)
-    assert by.before == (OverlongPenalty(OUTCOME, 4), LengthPenalty(OUTCOME, 0.5)) and by.after == PLAIN.after
+    assert by.before == (LengthPenalty(OUTCOME, 0.5), OverlongPenalty(OUTCOME, 4)) and by.after == PLAIN.after
     first, second = credit(by, answers((4, 1.0), (8, 1.0))).samples  # 1 + 0.25 and 1 − 0.5 − 0.25
     assert torch.allclose(first.advantages, torch.tensor(0.5)) and torch.allclose(second.advantages, torch.tensor(-0.5))
+
+
+def test_a_right_answer_near_its_end_is_still_a_right_one():
+    by = with_length_options(PLAIN, False, 4, 0.5)
+    first, second = credit(by, answers((8, 1.0), (9, 1.0))).samples  # 1 + 0.25 − 0.5 and 1 − 0.25 − 0.75
+    assert torch.allclose(first.advantages, torch.tensor(0.375)) and torch.allclose(
+        -second.advantages, torch.tensor(0.375)
+    )
 
 
 def test_recipes_take_them_for_their_first_objective_alone():
