@@ -1,7 +1,7 @@
 """Which protocol is played at a step and which objectives learn from it: a pure function of the step.
 
 Resuming needs nothing but the step. Decays do not run on the global step but on each policy's own update count, which
-the schedule can also foretell (``planned_steps``), because Tango's α is defined over the generator's updates alone.
+the schedule can also foretell (``planned_batches``), because Tango's α is defined over the generator's updates alone.
 """
 
 from __future__ import annotations
@@ -110,16 +110,11 @@ class Schedule:
             stage_start += length
         return []
 
-    def planned_steps(self, objectives: Collection[str], steps: int) -> int:
-        """In how many of the first ``steps`` steps any of these objectives is due."""
-        due = {p.name for p in self.phases if not set(objectives).isdisjoint(p.objectives)}
-        return sum(self._name_at(s) in due for s in range(steps))
-
     def planned_batches(self, objectives: Collection[str], steps: int) -> int:
-        """From how many batches a policy that these objectives train learns in the first ``steps`` steps: from one in
-        each step in which any is due, or from one for each that learns in turn."""
+        """From how many batches a policy that these objectives train learns in the first ``steps`` steps: one of each
+        step in which any of them is due, or one for each that learns in turn."""
         mine = set(objectives)
-        counts = {p.name: len(mine.intersection(p.in_turn)) or int(bool(mine & {*p.objectives})) for p in self.phases}
+        counts = {p.name: len(mine & {*p.in_turn}) or int(not mine.isdisjoint(p.objectives)) for p in self.phases}
         return sum(counts[self._name_at(s)] for s in range(steps))
 
 

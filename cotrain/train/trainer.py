@@ -161,7 +161,7 @@ class CoTrainer:
     @property
     def leading_steps(self) -> int:
         """Steps so far at which the leading objective was due."""
-        return self.recipe.schedule.planned_steps([self.recipe.leading_objective], self.finished)
+        return self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished)
 
     def is_evaluation_due(self) -> bool:
         """Are validation problems to be measured now?"""
@@ -170,7 +170,7 @@ class CoTrainer:
             return bool(every)
         if self.recipe.updates is None:
             return self.finished % every == 0
-        before = self.recipe.schedule.planned_steps([self.recipe.leading_objective], self.finished - 1)
+        before = self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished - 1)
         return self.leading_steps > before and self.leading_steps % every == 0
 
     def step(self) -> StepResult:
@@ -319,6 +319,8 @@ class CoTrainer:
         objective = self.recipe.objectives[name]
         needs, sampling = objective.by.needs(), self.recipe.roles[objective.on].sampling
         temperature = needs.temperature or (1.0 if sampling.is_greedy else sampling.temperature)
+        stops = {name: renderer.stop_ids for name, renderer in self.executor.renderers.items()}
+        limits = [token_limit(t, self.recipe.roles[t.role].sampling.max_tokens, stops[t.policy]) for t in traces]
         spoken_traces = [sampled_only(trace) for trace in traces]
         pairs = [(t.prompt_ids, t.token_ids) for t, _ in spoken_traces]
         given_tokens = [between for _, between in spoken_traces]
@@ -333,14 +335,10 @@ class CoTrainer:
                 temperature=temperature,
                 values=v,
                 scores={p: of[i] for p, of in scores.items()},
-                limit=self._token_limit(trace),
+                limit=limits[i],
             )
-            for i, (trace, (t, g), v) in enumerate(zip(traces, spoken_traces, values, strict=True))
+            for i, ((t, g), v) in enumerate(zip(spoken_traces, values, strict=True))
         )
-
-    def _token_limit(self, trace: Trace) -> int:
-        role = self.recipe.roles[trace.role]
-        return token_limit(trace, role.sampling.max_tokens, self.executor.renderers[role.policy].stop_ids)
 
     def _with_reference(self, name: str, samples: Sequence[Sample]) -> tuple[Sample, ...]:
         """The samples with the reference's log-probabilities where the loss wants them: none is scored in vain."""
