@@ -105,7 +105,7 @@ class Recipe:
     def planned_updates(self, policy: str, steps: int) -> int:
         """The updates of a policy in the first ``steps`` steps."""
         due = [name for name, objective in self.objectives.items() if objective.policy == policy]
-        return self.schedule.planned_steps(due, steps) * self.updates_per_batch(policy)
+        return self.schedule.planned_batches(due, steps) * self.updates_per_batch(policy)
 
     def policies_to_reset(self, step: int) -> list[str]:
         """Policies that begin this step with a new optimiser, see ``Schedule.policies_to_reset``."""

@@ -1,7 +1,7 @@
 """Which protocol is played at a step and which objectives learn from it: a pure function of the step.
 
 Resuming needs nothing but the step. Decays do not run on the global step but on each policy's own update count, which
-the schedule can also foretell (``planned_steps``), because Tango's α is defined over the generator's updates alone.
+the schedule can also foretell (``planned_batches``), because Tango's α is defined over the generator's updates alone.
 """
 
 from __future__ import annotations
@@ -110,10 +110,12 @@ class Schedule:
             stage_start += length
         return []
 
-    def planned_steps(self, objectives: Collection[str], steps: int) -> int:
-        """In how many of the first ``steps`` steps any of these objectives is due."""
-        due = {p.name for p in self.phases if not set(objectives).isdisjoint(p.objectives)}
-        return sum(self._name_at(s) in due for s in range(steps))
+    def planned_batches(self, objectives: Collection[str], steps: int) -> int:
+        """From how many batches a policy that these objectives train learns in the first ``steps`` steps: one of each
+        step in which any of them is due, or one for each that learns in turn."""
+        mine = set(objectives)
+        counts = {p.name: len(mine & {*p.in_turn}) or int(not mine.isdisjoint(p.objectives)) for p in self.phases}
+        return sum(counts[self._name_at(s)] for s in range(steps))
 
 
 def rebind_options(protocol: Protocol, options: Mapping[str, Any]) -> Protocol:

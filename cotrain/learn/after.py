@@ -107,14 +107,14 @@ def mask_truncated(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, i
 @dataclass(frozen=True, slots=True)
 class OverlongPenalty:
     """Adds to ``signal`` 0 up to L − C tokens, then ((L − C) − tokens) / C, which is −1 at L, the most that the answer
-    could have (DAPO, arXiv 2503.14476, eq. 13). ``tokens``: C."""
+    could have, and never less (DAPO, arXiv 2503.14476, eq. 13). ``tokens``: C."""
 
     signal: Signal
     tokens: int
 
     def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
         def penalty_of(sample: Sample) -> float:
-            return min(0.0, (sample.limit - self.tokens - len(sample.token_ids)) / self.tokens)
+            return max(-1.0, min(0.0, (sample.limit - self.tokens - len(sample.token_ids)) / self.tokens))
 
         return [_with_added_reward(sample, self.signal, penalty_of(sample)) for sample in samples], {}
 
@@ -160,6 +160,6 @@ def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, lengt
             f"overlong_tokens is {overlong_tokens} and length_penalty {length_penalty}; expected at least 0 of both"
         )
     before: tuple[After, ...] = by.before
+    before += (LengthPenalty(signals[0], length_penalty),) if length_penalty else ()  # it asks for what was earned
     before += (OverlongPenalty(signals[0], overlong_tokens),) if overlong_tokens else ()
-    before += (LengthPenalty(signals[0], length_penalty),) if length_penalty else ()
     return replace(by, before=before, after=(*by.after, mask_truncated) if masked else by.after)

@@ -275,7 +275,7 @@ class PolicyGradient(PolicyLoss):
         # whom a reward is compared with: those of its group, or without an estimator of groups all of the batch
         compared, count = (pools, groups) if self.advantage else (torch.zeros_like(pools), min(groups, 1))
         flat = torch.ones(count, dtype=torch.bool)
-        for name, (channel, factor) in self._reward_channels(rewards, weights).items():
+        for name, (channel, factor) in self._reward_channels(samples, rewards, weights).items():
             tokens, baselines = self._channel_advantages(name, channel, samples, pools, baselines)
             metrics |= {f"advantage/{name}": _mean_size(tokens), f"mix/{name}": factor}
             if factor:
@@ -304,17 +304,18 @@ class PolicyGradient(PolicyLoss):
         return Credit(samples=rounded, metrics=metrics, dropped=dropped), memory
 
     def _reward_channels(
-        self, rewards: Mapping[Signal, PlacedRewards], weights: Mapping[Signal, float]
+        self, samples: Sequence[Sample], rewards: Mapping[Signal, PlacedRewards], weights: Mapping[Signal, float]
     ) -> dict[str, tuple[PlacedRewards, float]]:
         """All channels, per-answer ones first, with the factor by which their advantages enter the mixture."""
         outcome_share, answers = self._outcome_share(weights), self._signals_per("answer")
         channels = {signal.name: (rewards[signal], outcome_share * weights[signal]) for signal in answers}
         if self.merge:
-            first = rewards[answers[0]]
-            total = sum(
-                (weights[signal] * rewards[signal].values for signal in answers), torch.zeros_like(first.values)
-            )
-            channels = {MERGED: (first._replace(values=total), outcome_share)}
+            total = torch.zeros(len(samples), dtype=torch.float64)
+            for signal in answers:
+                total.index_add_(0, rewards[signal].owners, weights[signal] * rewards[signal].values)
+            ends = torch.tensor([len(sample.token_ids) - 1 for sample in samples], dtype=torch.int64)
+            merged = PlacedRewards(total, torch.ones_like(total), ends, torch.arange(len(samples)))
+            channels = {MERGED: (merged, outcome_share)}
         return channels | {signal.name: (rewards[signal], weights[signal]) for signal in self._signals_per("span")}
 
     def _channel_advantages(

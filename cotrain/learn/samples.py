@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
@@ -105,7 +106,7 @@ def sample_of(
     values: torch.Tensor | None = None,
     scores: Mapping[str, torch.Tensor] | None = None,
     given: Given = (),
-    max_tokens: int = 0,
+    limit: int = 0,
 ) -> Sample:
     """The sample that a trace becomes, before credit.
 
@@ -115,7 +116,7 @@ def sample_of(
         values: ``[T]`` float32 predictions before each token.
         scores: policy → ``[T]`` float32 log-probabilities.
         given: what stands between its tokens.
-        max_tokens: of one turn of its role.
+        limit: the most tokens that it could have had.
     """
     return Sample(
         key=str(trace.address),
@@ -132,8 +133,15 @@ def sample_of(
         scores=scores or {},
         given=given,
         truncated=trace.finish == "length",
-        limit=max_tokens * max(1, len(trace.turns)),
+        limit=limit,
     )
+
+
+def token_limit(trace: Trace, max_tokens: int, stop_ids: Collection[int]) -> int:
+    """The most tokens that a trace could have had whose role may sample ``max_tokens`` in an answer. Turns are one
+    answer as long as nothing ends its message, as between the calls of ``use_tools``."""
+    ends = (trace.token_ids[turn.end - 1 : after.start] for turn, after in pairwise(trace.turns))
+    return max_tokens * (1 + sum(not set(stop_ids).isdisjoint(end) for end in ends))
 
 
 def check_rewards(owner: str, rewards: RewardWeights) -> None:

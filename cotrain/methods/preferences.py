@@ -40,7 +40,7 @@ async def say_pair(task: Task, roles: Roles, *, most: int) -> None:
 @gives(LABEL.to("rater"))
 async def rate_pair(task: Task, roles: Roles) -> None:
     """A score of each reply, without a reference answer."""
-    rate = partial(roles.rater, problem=task.prompt, reference="", group=task.id)
+    rate = partial(roles.rater, problem=task.prompt, reference="", group=roles.rater.whole_group)
     for turn, wanted in zip(await together([rate(solution=s) for s in replies_of(task)]), (True, False), strict=True):
         turn.show(PROBLEM, task.prompt)
         turn.reward(LABEL, float(wanted))

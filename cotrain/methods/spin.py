@@ -43,11 +43,11 @@ async def against_the_solution(task: Task, roles: Roles, *, rival: str | None) -
     """The worked solution, and what the role ``rival`` writes in its place."""
     if isinstance(task, ChatTask):
         return await against_the_reply(task, roles, rival=rival)
-    solution = roles.teacher.format_solution(task.solution or "")
-    gold = await roles.teacher(problem=task.prompt, solution=solution, group=task.id)
+    solution, pair = roles.teacher.format_solution(task.solution or ""), roles.teacher.whole_group
+    gold = await roles.teacher(problem=task.prompt, solution=solution, group=pair)
     gold.reward(CHOSEN, 1.0)
     if rival is not None:
-        written = await getattr(roles, rival)(problem=task.prompt, group=task.id)
+        written = await getattr(roles, rival)(problem=task.prompt, group=pair)
         await examine(task, roles, written)
         if not written.failed:
             written.reward(CHOSEN, 0.0)
@@ -56,7 +56,8 @@ async def against_the_solution(task: Task, roles: Roles, *, rival: str | None) -
 async def against_the_reply(task: ChatTask, roles: Roles, *, rival: str | None) -> None:
     """The same where the task is a conversation, which is sent as it stands."""
     speakers = [roles.teacher, *([getattr(roles, rival)] if rival else [])]
-    turns = [await reply_to(task, speaker, task.solution) for speaker in speakers]
+    pair = roles.teacher.whole_group
+    turns = [await reply_to(task, speaker, task.solution, group=pair) for speaker in speakers]
     for turn, value in zip(turns, (1.0, 0.0), strict=False):
         turn.show(PROBLEM, task.prompt)
         turn.reward(CHOSEN, value)

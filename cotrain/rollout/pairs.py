@@ -34,10 +34,10 @@ def replies_of(task: Task) -> tuple[str, str]:
     return wanted, another_answer(wanted, task.answer or "", rng_of("unwanted", task.id))
 
 
-async def reply_to(task: Task, speaker: RoleHandle, solution: str | None = None) -> Turn:
+async def reply_to(task: Task, speaker: RoleHandle, solution: str | None = None, *, group: str | None = None) -> Turn:
     """What a role says after a conversation as it stands, or, where the task is none, after the role's own prompt.
-    ``solution``: what a program is to say."""
-    chat = speaker.begin(problem=task.prompt, solution=solution, group=task.id)
+    ``solution``: what a program is to say. ``group``: as of a call."""
+    chat = speaker.begin(problem=task.prompt, solution=solution, group=group)
     chat.messages = messages_of(task) or chat.messages
     return await chat.say()
 

@@ -13,34 +13,41 @@ that are kept for the next step where more had spread than a batch takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import train_task
-from cotrain.core.types import Episode
+from cotrain.core.types import UNLABELLED, Episode, Task
 
 ROUNDS = 2**20  # more than a step can have: places of a step's own in the stream
 
 
 def with_replacements(
-    recipe: Recipe, step: int, episodes: tuple[Episode, ...], play: Callable[..., tuple[Episode, ...]]
+    recipe: Recipe, step: int, seed: int, tasks: Sequence[Task], play: Callable[..., tuple[Episode, ...]]
 ) -> tuple[Episode, ...]:
-    """The episodes of a step and those of the problems that replace what has no spread. ``play``: tasks, and the place
-    of the ``first`` one, to episodes."""
-    objective, newest = recipe.objectives[recipe.leading_objective], episodes
-    place = 0
+    """The episodes of a step's ``tasks`` and those of the problems that replace what has no spread: one with a label
+    where that has one. ``play``: tasks, and the place of the ``first`` one, to episodes. ``seed``: of the draws."""
+    objective, share = recipe.objectives[recipe.leading_objective], recipe.share_at(step)
+    episodes = newest = play(tasks)
+    played = list(tasks)
     for _ in range(recipe.refill):
-        flat = count_flat_tasks(newest, objective)
+        flat = flat_places(newest, objective)
         if not flat:
             break
-        places, share = range(step * ROUNDS + place, step * ROUNDS + place + flat), recipe.share_at(step)
-        tasks = [train_task(recipe.tasks, recipe.seed, "refill", one, share=share) for one in places]
-        newest = play(tasks, first=1 + max(episode.task for episode in episodes))
-        episodes, place = (*episodes, *newest), place + flat
+        begin, first = step * ROUNDS + len(played) - len(tasks), len(played)
+        for place, old in enumerate((played[place] for place in flat), begin):
+            split = "train" if old.labelled else UNLABELLED
+            task = train_task(recipe.tasks, seed, "refill", place, split, share)
+            audited = old.labelled or recipe.audits is None
+            played.append(task if audited else replace(task, gradable=False))
+        newest = play(played[first:], first=first)
+        episodes = (*episodes, *newest)
     return episodes
 
 
-def count_flat_tasks(episodes: Sequence[Episode], objective: Objective) -> int:
-    """How many problems have no group in which two answers earned different rewards that the objective reads."""
+def flat_places(episodes: Sequence[Episode], objective: Objective) -> list[int]:
+    """Places of the problems that have no group in which two answers earned different rewards that the objective
+    reads."""
     read = {signal.name for signal in objective.by.needs().reads}
     spread: set[int] = set()
     first: dict[str, tuple[float, ...]] = {}  # what the first answer of each group earned
@@ -50,4 +57,4 @@ def count_flat_tasks(episodes: Sequence[Episode], objective: Objective) -> int:
                 earned = tuple(reward.value for reward in trace.signals if reward.name in read)
                 if first.setdefault(trace.group, earned) != earned:
                     spread.add(episode.task)
-    return len({episode.task for episode in episodes} - spread)
+    return sorted({episode.task for episode in episodes} - spread)

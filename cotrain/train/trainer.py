@@ -25,7 +25,7 @@ from cotrain.core.types import UNLABELLED, Episode, State, Store, Task, Trace, t
 from cotrain.engine.contract import Engine
 from cotrain.learn.contract import Batch, Given, LossTerm, Sample, sampled_only, with_context
 from cotrain.learn.losses import with_bounds
-from cotrain.learn.samples import TokenAdvantages, sample_of, token_advantages
+from cotrain.learn.samples import TokenAdvantages, sample_of, token_advantages, token_limit
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
 from cotrain.metrics.steps import MetricsRow, credit_keys, flops_of, learner_keys, reward_gap, role_metrics
 from cotrain.rollout.executor import Executor, grade_outside
@@ -161,7 +161,7 @@ class CoTrainer:
     @property
     def leading_steps(self) -> int:
         """Steps so far at which the leading objective was due."""
-        return self.recipe.schedule.planned_steps([self.recipe.leading_objective], self.finished)
+        return self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished)
 
     def is_evaluation_due(self) -> bool:
         """Are validation problems to be measured now?"""
@@ -170,7 +170,7 @@ class CoTrainer:
             return bool(every)
         if self.recipe.updates is None:
             return self.finished % every == 0
-        before = self.recipe.schedule.planned_steps([self.recipe.leading_objective], self.finished - 1)
+        before = self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished - 1)
         return self.leading_steps > before and self.leading_steps % every == 0
 
     def step(self) -> StepResult:
@@ -200,12 +200,14 @@ class CoTrainer:
             clock.end_stage("play")
             updates = [self._update_policies(due, episodes, clock) for due in batches]
         clock.end_stage("play")
-        self._publish_versions(dict.fromkeys(policy for update in updates for policy in update.changed))
+        changed = dict.fromkeys(policy for update in updates for policy in update.changed)
+        self._publish_versions(changed)
         clock.end_stage("update")
         credited: dict[str, Sequence[Sample]] = {}
         for update in updates:
             row |= update.row
             credited |= update.credited
+        row |= {key: 0.0 for policy in changed if (key := f"{policy}/skipped") in row}  # one in turn had nothing
         for name, store in self.stores.items():
             self.stores[name] = store.with_episodes(episodes, step)
             row |= {f"{name}/{key}": value for key, value in self.stores[name].metrics().items()}
@@ -239,12 +241,12 @@ class CoTrainer:
             step=step,
             group_size=phase.group_size or self.recipe.group_size,
         )
-        episodes = play(self.draw_tasks(phase, step))
-        if self.recipe.refill and self.recipe.leading_objective in phase.objectives:
-            from cotrain.train.refill import with_replacements
+        tasks = self.draw_tasks(phase, step)
+        if not self.recipe.refill or self.recipe.leading_objective not in phase.objectives:
+            return work.result_of(play(tasks))
+        from cotrain.train.refill import with_replacements
 
-            episodes = with_replacements(self.recipe, step, episodes, play)
-        return work.result_of(episodes)
+        return work.result_of(with_replacements(self.recipe, step, self.seed, tasks, play))
 
     def _update_policies(self, due: Sequence[str], episodes: Sequence[Episode], clock: StageClock) -> UpdateResult:
         """These objectives at once: annotate, credit and refer for all of them, then one update of each policy."""
@@ -317,6 +319,8 @@ class CoTrainer:
         objective = self.recipe.objectives[name]
         needs, sampling = objective.by.needs(), self.recipe.roles[objective.on].sampling
         temperature = needs.temperature or (1.0 if sampling.is_greedy else sampling.temperature)
+        stops = {name: renderer.stop_ids for name, renderer in self.executor.renderers.items()}
+        limits = [token_limit(t, self.recipe.roles[t.role].sampling.max_tokens, stops[t.policy]) for t in traces]
         spoken_traces = [sampled_only(trace) for trace in traces]
         pairs = [(t.prompt_ids, t.token_ids) for t, _ in spoken_traces]
         given_tokens = [between for _, between in spoken_traces]
@@ -331,7 +335,7 @@ class CoTrainer:
                 temperature=temperature,
                 values=v,
                 scores={p: of[i] for p, of in scores.items()},
-                max_tokens=self.recipe.roles[t.role].sampling.max_tokens,
+                limit=limits[i],
             )
             for i, ((t, g), v) in enumerate(zip(spoken_traces, values, strict=True))
         )

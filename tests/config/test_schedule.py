@@ -5,6 +5,8 @@ import pytest
 from cotrain.config.schedule import LEADING, Phase, alternate, single
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.methods.grpo import grpo
+from cotrain.methods.prime import prime
+from cotrain.methods.ssp import ssp
 from cotrain.methods.stepwiser import stepwiser
 from cotrain.methods.tango import tango
 from cotrain.train.trainer import CoTrainer
@@ -71,9 +73,17 @@ def test_who_goes_over_to_other_objectives_begins_anew_and_nobody_else():
 
 def test_planned_updates_are_those_of_any_of_the_objectives():
     schedule = tango_like()
-    assert schedule.planned_steps(["gen"], 13) == 7
-    assert schedule.planned_steps(["ver"], 13) == 6
-    assert schedule.planned_steps(["gen", "ver"], 13) == 13
+    assert schedule.planned_batches(["gen"], 13) == 7
+    assert schedule.planned_batches(["ver"], 13) == 6
+    assert schedule.planned_batches(["gen", "ver"], 13) == 13
+
+
+def test_objectives_that_learn_in_turn_are_an_update_each_of_their_policy():
+    phase = Phase(name="both", protocol=nothing, objectives=("gen", "ver"), in_turn=("ver", "gen"))
+    schedule = alternate(phase, ratio=(1,))
+    assert [schedule.planned_batches(due, 5) for due in (["gen", "ver"], ["gen"], ["other"])] == [10, 5, 0]
+    assert ssp(lr_decay="linear").planned_updates("generator", 5) == 10
+    assert prime(update="before").planned_updates("generator", 5) == 5
 
 
 def test_the_steps_of_the_leading_objective_draw_from_one_stream_in_every_recipe():
@@ -105,7 +115,7 @@ def test_a_judge_and_its_control_are_trained_on_the_problems_of_grpo(seed):
 def test_the_paper_makes_300_generator_and_140_verifier_updates_of_440():
     phases = tango_like().phases
     schedule = alternate(*phases, ratio=(3, 1), warmup={"verifier": 40})
-    assert (schedule.planned_steps(["gen"], 440), schedule.planned_steps(["ver"], 440)) == (300, 140)
+    assert (schedule.planned_batches(["gen"], 440), schedule.planned_batches(["ver"], 440)) == (300, 140)
 
 
 def test_a_ratio_without_a_number_for_each_phase_is_refused():

@@ -317,7 +317,7 @@ def test_every_objective_of_every_arm_learns_within_the_batches(path, prepared):
         for label, recipe in plan.make_recipes(plan.arms).items():
             played, cycle = phase_counts(plan, recipe), set(recipe.schedule.cycle)
             for name in recipe.objectives:
-                assert recipe.schedule.planned_steps([name], run_length(plan, recipe)), (label, name)
+                assert recipe.schedule.planned_batches([name], run_length(plan, recipe)), (label, name)
             assert cycle <= set(played), f"{label}: of {cycle} only {played} is played"
 
 

@@ -110,6 +110,17 @@ def test_merge_sums_rewards_and_separate_channels_sum_advantages():
     assert [a[0] for a in advantages(apart)] == pytest.approx(expected, abs=TOLERANCE)
 
 
+def test_merged_rewards_of_single_turns_are_summed_with_those_of_the_whole():
+    """Each answer has one sum on its last token, whatever turns its parts were given to."""
+    rewards = {OUTCOME: 1.0, FORMAT: 0.5}
+    traces = [
+        sampled(signals=[("outcome", 1.0), ("format", 1.0, (0, 2)), ("format", 0.0, (2, 4))]),  # 1.5
+        sampled(signals=[("outcome", 0.0, (0, 2)), ("outcome", 0.0, (2, 4)), ("format", 1.0)], call=1),  # 0.5
+    ]
+    merged = credit(dr_grpo(rewards=rewards, merge=True), traces)
+    assert advantages(merged) == [[0.5] * 4, [-0.5] * 4]
+
+
 def test_groups_are_compared_with_themselves_alone():
     traces = outcomes(0.0, 1.0, group="a") + outcomes(10.0, 11.0, group="b")
     values = [a[0] for a in advantages(credit(grpo(rewards={OUTCOME: 1.0}), traces))]

@@ -16,6 +16,7 @@ from cotrain.core.signals import OUTCOME
 from cotrain.core.types import Reward
 from cotrain.learn.algorithms import dr_grpo, grpo, reinforce_pp, rloo
 from cotrain.learn.contract import Batch, Sample
+from cotrain.learn.sft import Sft
 from cotrain.methods.grpo import grpo as plain
 from cotrain.methods.proposer_solver import proposer_solver
 from cotrain.methods.self_verify import self_verify
@@ -93,6 +94,20 @@ def test_a_role_that_learns_second_has_the_log_probabilities_it_was_sampled_with
     row = CoTrainer(made).step().row
     assert row["generator/generator/sampler_trainer_diff"] < 1e-4
     assert row["generator/again/sampler_trainer_diff"] > 10 * row["generator/generator/sampler_trainer_diff"]
+
+
+@pytest.mark.whole
+def test_a_policy_that_one_of_two_in_turn_has_updated_was_not_skipped():
+    made = plain(steps=1, kl=0.0, reward=lambda task, answer, correct: float(len(answer.text)), **SMALL)
+    phase, nothing = (
+        made.schedule.phases[0],
+        Objective(policy="generator", on="solver", by=Sft(where=OUTCOME, at_least=2.0)),
+    )
+    both = {"generator": made.objectives["generator"], "nothing": nothing}
+    phase = replace(phase, objectives=tuple(both), in_turn=tuple(both))
+    row = CoTrainer(replace(made, objectives=both, schedule=replace(made.schedule, phases=(phase,)))).step().row
+    assert row["generator/updates"] == 1 and row["nothing/credit/samples"] == 0
+    assert row["generator/skipped"] == 0
 
 
 @pytest.mark.whole

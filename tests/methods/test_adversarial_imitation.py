@@ -90,7 +90,7 @@ def test_a_scalar_discriminator_pays_its_score_and_learns_who_is_the_expert(grad
     expert, *rated = sorted(traces["discriminator"], key=lambda t: str(t.address))
     assert traces["expert"][0].text == TASK.solution and not traces["expert"][0].signals
     assert [signals(t) for t in (expert, *rated)] == [{"label": 1.0}, {"label": 0.0}, {"label": 0.0}]
-    assert {t.group for t in traces["discriminator"]} == {TASK.id}
+    assert {t.group for t in traces["discriminator"]} == {"0:discriminator"}
     right, wrong = traces["solver"]
     assert signals(right) == {"likeness": len(RIGHT) / 10} and signals(wrong) == {"likeness": len(long_and_wrong) / 10}
     assert [CORRECT.of(t) for t in (right, wrong)] == ([True, False] if gradable else [None, None])

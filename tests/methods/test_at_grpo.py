@@ -24,8 +24,8 @@ YES, NO = (f"<step>x {w}</step><final>{w}</final>" for w in ("CORRECT", "INCORRE
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 2}
 
 
-def played(solver=(), verifier=(), refiner=(), group_size=1, **options):
-    """The traces of all episodes, by role; each role says its texts in turn."""
+def played(solver=(), verifier=(), refiner=(), group_size=1, times=1, **options):
+    """The traces of all episodes, by role; each role says its texts in turn. ``times``: that the problem is drawn."""
     said = {"solver": iter(solver), "verifier": iter(verifier), "refiner": iter(refiner)}
     programs = {name: lambda fields, rng, texts=texts: next(texts) for name, texts in said.items()}
     prompts = {"solver": "{problem}", "verifier": "{problem} {solution}", "refiner": "{solution} {review}"}
@@ -39,7 +39,7 @@ def played(solver=(), verifier=(), refiner=(), group_size=1, **options):
         for name, prompt in prompts.items()
     }
     executor = Executor(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
-    episodes = executor.play(partial(take_turns, **options), [TASK], step=0, group_size=group_size)
+    episodes = executor.play(partial(take_turns, **options), [TASK] * times, step=0, group_size=group_size)
     assert all(e.failure is None for e in episodes), episodes
     return {name: [t for e in episodes for t in e.traces if t.role == name] for name in roles}
 
@@ -84,6 +84,12 @@ def test_whose_turns_are_compared(group, pools):
     keys = {name: {t.group for t in traces} for name, traces in found.items()}
     assert len(set.union(*keys.values())) == pools and all(len(one) == 1 for one in keys.values())
     assert (keys["solver"] == keys["refiner"]) == (group != "turn")
+
+
+def test_a_problem_that_is_drawn_twice_is_two():
+    found = played([WRONG] * 4, [NO] * 4, [WRONG] * 4, samples=2, times=2)
+    pools = [{t.group for t in found["verifier"] if t.parent == str(s.address)} for s in found["solver"][::2]]
+    assert [len(pool) for pool in pools] == [1, 1] and pools[0] != pools[1]
 
 
 def turns(role, group, *values):

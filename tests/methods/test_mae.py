@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import ParseFailure, Sampling
+from cotrain.core.types import Grade, ParseFailure, Sampling
 from cotrain.methods.mae.evolve import evolve, is_question, parse_score, write_score
 from cotrain.methods.mae.recipe import mae
 from cotrain.methods.spiral.source import Games
@@ -34,7 +34,9 @@ def held():
     )
 
 
-def played(said, answer, question_score, answer_score, *, pool=None, protocol=evolve, wrap=None, **changes):
+def played(
+    said, answer, question_score, answer_score, *, pool=None, protocol=evolve, wrap=None, grader=None, **changes
+):
     """One question ``said``; all answers are ``answer``; scores as texts, or drawn. Traces by role, episodes."""
     programs = {
         "p": lambda fields, rng: said,
@@ -50,7 +52,7 @@ def played(said, answer, question_score, answer_score, *, pool=None, protocol=ev
         for name, (policy, prompt, parse) in asked.items()
     }
     engine = wrap(spoken(programs)) if wrap else spoken(programs)
-    executor = Executor(engine, dict.fromkeys(programs, ByteRenderer()), roles, 0)
+    executor = Executor(engine, dict.fromkeys(programs, ByteRenderer()), roles, 0, grader=grader)
     options = {"pool": held() if pool is None else pool, "samples": 2} | changes
     episodes = executor.play(partial(protocol, **options), [TASK], step=3, group_size=1)
     assert all(e.failure is None for e in episodes), episodes
@@ -83,6 +85,17 @@ def test_a_good_question_earns_quality_difficulty_and_format():
     assert earned(traces, "solver") == [0.5 / 3 + 0.5] * 2  # half a score of 1/3, and half of the format
     after = held().with_episodes(episodes, step=3)
     assert [item.problem for item in after.items] == [OLD, GOOD] and after.items[1].solved == pytest.approx(1 / 3)
+
+
+async def broken(task, text):
+    return Grade(value=None, reason="timeout")
+
+
+def test_a_question_whose_answers_cannot_be_graded_is_not_a_hard_one():
+    traces, episodes = played(GOOD, 16, write_score(1.0), "<score>4</score>", grader=broken)
+    assert [(t.failure, t.signals) for t in traces["proposer"]] == [("ungraded", ())]
+    assert {t.failure for t in traces["trial"]} == {"timeout"}
+    assert [item.problem for item in held().with_episodes(episodes, step=3).items] == [OLD]
 
 
 class Slow:

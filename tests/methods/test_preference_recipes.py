@@ -49,6 +49,12 @@ def test_the_worked_solution_is_preferred_to_the_rivals():
     assert [t.role for t in played(against_the_solution, says, parse, rival=None)] == ["teacher"]
 
 
+@pytest.mark.whole
+def test_a_problem_that_is_drawn_twice_is_two_pairs():
+    row = CoTrainer(spin(labelled="1", steps=1, **SMALL)).step().row
+    assert row["generator/pairs"] == 2 and row["generator/credit/samples"] == 4
+
+
 def test_iterations_of_spin_mix_the_data_of_the_one_before():
     made = spin(iteration=3, steps=9, **SMALL)
     names = [made.schedule.phase_at(step).name for step in range(7)]

@@ -9,11 +9,13 @@ from cotrain import api
 from cotrain.config.override import override
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError
-from cotrain.core.types import Episode, Reward, Trace
+from cotrain.core.types import UNLABELLED, Episode, Reward, Trace
 from cotrain.disk.ledger import Ledger
 from cotrain.methods.grpo import grpo
+from cotrain.methods.semi_supervised import semi_supervised
 from cotrain.methods.spiral import spiral
-from cotrain.train.refill import count_flat_tasks, with_replacements
+from cotrain.methods.ttrl import ttrl
+from cotrain.train.refill import flat_places, with_replacements
 from tests.helpers import EASY, TINY
 
 QUICK = ["evaluation.group_size=1", "evaluation.greedy=false", "evaluation.splits=[]"]
@@ -36,30 +38,50 @@ def episodes_of(*earned: tuple[float, ...], first: int = 0) -> tuple[Episode, ..
 
 
 def test_a_problem_is_flat_when_no_two_of_its_answers_earned_different_rewards():
-    assert count_flat_tasks(episodes_of((1, 1), (0, 1), (0, 0)), OBJECTIVE) == 2
+    assert flat_places(episodes_of((1, 1), (0, 1), (0, 0)), OBJECTIVE) == [0, 2]
     failed = [replace(e, traces=tuple(replace(t, failure="lost") for t in e.traces)) for e in episodes_of((0, 1))]
-    assert count_flat_tasks(failed, OBJECTIVE) == 1
+    assert flat_places(failed, OBJECTIVE) == [0]
     other = [replace(e, traces=tuple(replace(t, role="verifier") for t in e.traces)) for e in episodes_of((0, 1))]
-    assert count_flat_tasks(other, OBJECTIVE) == 1
+    assert flat_places(other, OBJECTIVE) == [0]
 
 
 def test_rounds_go_on_until_all_have_spread_or_none_are_left():
-    answers = [((0, 0), (1, 1)), ((0, 1), (1, 1)), ((0, 1),)]  # each round's, from what the one before left
-    begun = episodes_of((0, 0), (1, 1), (0, 1))
+    answers = [((0, 0), (1, 1), (0, 1)), ((0, 0), (1, 1)), ((0, 1), (1, 1)), ((0, 1),)]  # each round's
+    begun = [EASY.get("train", i) for i in range(3)]
     asked = []
 
-    def play(tasks, first):
+    def play(tasks, first=0):
         asked.append(([task.id for task in tasks], first))
         return episodes_of(*answers[len(asked) - 1], first=first)
 
-    got = with_replacements(replace(RECIPE, refill=5), 3, begun, play)
-    assert [(len(ids), first) for ids, first in asked] == [(2, 3), (2, 5), (1, 7)]
-    assert len({e.task for e in got}) == 8 and got[: len(begun)] == begun
-    drawn = [task for ids, _ in asked for task in ids]
+    got = with_replacements(replace(RECIPE, refill=5), 3, RECIPE.seed, begun, play)
+    assert [(len(ids), first) for ids, first in asked] == [(3, 0), (2, 3), (2, 5), (1, 7)]
+    assert len({e.task for e in got}) == 8 and got[:6] == episodes_of(*answers[0])
+    drawn = [task for ids, _ in asked[1:] for task in ids]
     assert len(set(drawn)) == 5
     asked.clear()
-    with_replacements(replace(RECIPE, refill=1), 3, begun, play)
-    assert len(asked) == 1 and asked[0][0] == drawn[:2]
+    with_replacements(replace(RECIPE, refill=1), 3, RECIPE.seed, begun, play)
+    assert len(asked) == 2 and asked[1][0] == drawn[:2]
+    asked.clear()
+    with_replacements(replace(RECIPE, refill=1), 3, 1, begun, play)  # as after going back, with other draws
+    assert set(asked[1][0]).isdisjoint(drawn)
+
+
+def test_a_problem_without_a_label_is_replaced_by_one_without():
+    played = []
+
+    def play(tasks, first=0):
+        played.append(tasks)
+        return episodes_of(*[(0, 0)] * len(tasks), first=first)
+
+    made = semi_supervised(model=TINY, tasks=EASY, rest="vote", labelled="3", refill=2, audits=1)
+    tasks = [made.tasks.get(split, i) for split in ("train", UNLABELLED) for i in range(2)]
+    with_replacements(made, 0, 0, tasks, play)
+    assert [[task.labelled for task in of_round] for of_round in played] == [[True, True, False, False]] * 3
+    assert [task.gradable for task in played[1]] == [True, True, False, False]  # no more audits than were asked for
+    test_time = ttrl(model=TINY, tasks=EASY, labelled="test:3", refill=1)  # without any problem with a label
+    with_replacements(test_time, 0, 0, [test_time.tasks.get(UNLABELLED, i) for i in range(3)], play)
+    assert {task.id for task in played[-1]} == {f"words/test/{i}" for i in range(3)}
 
 
 @pytest.mark.whole

@@ -95,7 +95,8 @@ async def imitate(
 
 async def score_replies(task: Task, roles: Roles, expert: Turn, replies: Sequence[Turn]) -> list[float | None]:
     """D of each reply."""
-    rate = partial(roles.discriminator, problem=task.prompt, reference="", group=task.id)
+    group = roles.discriminator.whole_group
+    rate = partial(roles.discriminator, problem=task.prompt, reference="", group=group)
     rated = (expert, *replies)
     turns = await together([rate(parent=reply, solution=reply.tagged_text) for reply in rated])
     for reply, turn in zip(rated, turns, strict=True):

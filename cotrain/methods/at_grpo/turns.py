@@ -48,11 +48,11 @@ def check_turns(samples: int, rounds: int, pay: str) -> None:
         )
 
 
-def group_key(group: str, task: str, turn: int, agent: str) -> str:
+def group_key(group: str, problem: str, turn: int, agent: str) -> str:
     """Pool key of a turn. Raises UnknownName."""
     if group not in GROUPINGS:
         raise UnknownName("grouping of turns", group, GROUPINGS)
-    return task + {"turn": f"/{turn}/{agent}", "agent": f"/{agent}", "global": ""}[group]
+    return problem + {"turn": f"/{turn}/{agent}", "agent": f"/{agent}", "global": ""}[group]
 
 
 @gives(EARNED.to("solver"), EARNED.to("verifier"), EARNED.to("refiner"))
@@ -71,7 +71,8 @@ async def take_turns(
     team's game went on: ``team`` and ``turns``. Turns that cannot be graded fail."""
     check_turns(samples, rounds, pay)
     owed: list[tuple[Turn, float]] = []  # of all turns of a trajectory that is paid at its end: what is its own
-    asking = roles.solver.many(samples, group=group_key(group, task.id, 0, REASONER), problem=task.prompt)
+    place = roles.solver.whole_group  # a problem that is drawn twice is two
+    asking = roles.solver.many(samples, group=group_key(group, place, 0, REASONER), problem=task.prompt)
     solutions = [turn for turn in await asking if await examine(task, roles, turn) is not None]
     first, solution, turn = (solutions[0] if solutions else None), None, 0
     while solutions:
@@ -80,7 +81,7 @@ async def take_turns(
         if turn > 2 * rounds or not solution.parsed.ok:
             break
         team = float(CORRECT.require(solution))
-        reviews = await review(task, roles, solution, n=samples, group=group_key(group, task.id, turn, CHECKER))
+        reviews = await review(task, roles, solution, n=samples, group=group_key(group, place, turn, CHECKER))
         right = [float(r.parsed.ok and r.parsed.final == CORRECT.require(solution)) for r in reviews]
         best_review = _pay_or_owe(
             [(r, team, own) for r, own in zip(reviews, right, strict=True)], owed, pay, alpha, local
@@ -88,7 +89,7 @@ async def take_turns(
         turn += 1
         if best_review.parsed.ok and best_review.parsed.final:
             break
-        key = group_key(group, task.id, turn, REASONER)
+        key = group_key(group, place, turn, REASONER)
         refine_fields = {"problem": task.prompt, "solution": solution.tagged_text, "review": best_review.text}
         revisions = await roles.refiner.many(samples, group=key, parent=solution, **refine_fields)
         solutions = [r for r in revisions if await examine(task, roles, r) is not None]

@@ -203,7 +203,10 @@ async def _play_proposer(
         proposal.reward(EARNED, (question_score + 1.0) / 3)
         return
     scores = await _solve_and_score(scorer, "trial", text, known, samples, str(proposal.address))
-    share = sum(scores) / max(1, len(scores))
+    if not scores:
+        proposal.fail("ungraded")
+        return
+    share = sum(scores) / len(scores)
     if not reader.is_held_out(text):
         answer = str(known.answer) if known else ""
         proposal.show(MINTED, (text, answer, reader.signature_of(text), share))

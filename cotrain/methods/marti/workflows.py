@@ -155,10 +155,10 @@ class WorkflowGame:
         if not plays or not plays[0].turn.parsed.ok:
             return plays, [play.turn for play in plays]
         solution = plays[0].turn
-        [said] = await review(self.task, self.roles, solution, role="agent1", group=f"{self.task.id}/agent1")
+        [said] = await review(self.task, self.roles, solution, role="agent1", group=self.roles.agent1.whole_group)
         right = float(said.parsed.ok and said.parsed.final == CORRECT.require(solution))
         fields = {"problem": self.task.prompt, "solution": solution.tagged_text, "review": said.text}
-        asked = self.roles.agent2(group=f"{self.task.id}/agent2", parent=solution, **fields)
+        asked = self.roles.agent2(group=self.roles.agent2.whole_group, parent=solution, **fields)
         revised = await self._examine_turns([asked], [2], 2)
         return [*plays, WorkflowTurn(turn=said, agent=1, round=1, right=right), *revised], [p.turn for p in revised]
 
@@ -168,9 +168,9 @@ class WorkflowGame:
         asked = []
         for i in speakers:
             name = f"agent{i}" if heard is None else f"agent{i}_hears"
-            role, key = getattr(self.roles, name), f"{self.task.id}/{name}/{number}"
+            role = getattr(self.roles, name)
             fields = {} if heard is None else answers_for(self.task, self.roles, role, heard, f"{name}/{number}")
-            asked.append(role(group=key, problem=self.task.prompt, **fields))
+            asked.append(role(group=f"{role.whole_group}/{number}", problem=self.task.prompt, **fields))
         return await self._examine_turns(asked, speakers, number)
 
     async def _examine_turns(self, asked: Sequence[Any], speakers: Sequence[int], number: int) -> list[WorkflowTurn]:

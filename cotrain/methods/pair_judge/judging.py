@@ -117,7 +117,7 @@ def verdict_reward(turn: Turn, truth: bool, pay: str) -> float:
 
 async def rate_replies(task: Task, roles: Roles, replies: Sequence[Turn]) -> None:
     """The scalar judge's score of each reply."""
-    rate = partial(roles.judge, problem=task.prompt, reference="", group=task.id)
+    rate = partial(roles.judge, problem=task.prompt, reference="", group=roles.judge.whole_group)
     for reply, turn in zip(replies, await together([rate(parent=r, solution=r.text) for r in replies]), strict=True):
         turn.note(CORRECT, CORRECT.require(reply))
         turn.show(SCORE, probability_of(turn.score))
