@@ -155,7 +155,7 @@ class Conversation:
 
 
 def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:
-    """The lines to show for one problem."""
+    """The lines to show for one problem. Raises UserError where nothing was answered, as to one that is too long."""
     task = Task(
         id=f"chat/{turn}", prompt=problem, answer=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader()
     )
@@ -164,7 +164,7 @@ def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: in
     solution = next((t for t in episode.traces if t.role == "solver"), None)
     if solution is None:
         why = executor.set_aside.get(task.id) or episode.failure or "the solver was not asked"
-        return [f"(no answer: {visible(why)})"]
+        raise UserError(f"no answer: {visible(why)}")
     reviews = [t for t in episode.traces if t.parent == str(solution.address)]
     steps = STEPS.of(solution)
     if not steps:

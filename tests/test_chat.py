@@ -9,7 +9,7 @@ import torch
 
 from cotrain import chat
 from cotrain.cli import main
-from cotrain.core.errors import TooLong
+from cotrain.core.errors import TooLong, UserError
 from cotrain.methods.tango import tango
 from cotrain.models.load import load_tokenizer
 from cotrain.preflight.formats import AnswerFormat
@@ -135,5 +135,8 @@ def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer
 
     recipe = replace(trainer.recipe, evaluation=replace(trainer.recipe.evaluation, protocol=refuses))
     executor = trainer.make_executor(recipe.seed)
-    (line,) = chat.problem_lines(SimpleNamespace(recipe=recipe), executor, "?", 10)
-    assert "no answer: test_chat.py, line " in line and ": RuntimeError: nobody" in line and "\x1b" not in line
+    with pytest.raises(UserError, match=r"no answer: test_chat.py, line .*: RuntimeError: nobody") as refused:
+        chat.problem_lines(SimpleNamespace(recipe=recipe), executor, "?", 10)
+    assert "\x1b" not in str(refused.value)
+    assert main(["chat", "anywhere", "--once", "word " * 900]) == 2
+    assert "exceed the context" in capsys.readouterr().err
