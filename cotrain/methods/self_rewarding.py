@@ -2,9 +2,10 @@
 
 Yuan et al. 2024 (arXiv 2401.10020). Of each problem ``group_size`` solutions are drawn at temperature 0.7. The same
 weights, under the prompt of a verifier, judge each of them ``votes`` times at that temperature; its score is the share
-of verdicts CORRECT. Of a problem the solutions with the highest and the lowest score are a pair, if they differ, and
-DPO (β = 0.1) learns it, with the model at the start of the iteration as reference. Nobody is told what is right: truths
-are noted alone, and ``verifier/balanced_accuracy`` and ``gap`` show how far the judge drifts while the scores rise.
+CORRECT of the verdicts that can be read. Of a problem the solutions with the highest and the lowest score are a pair,
+if they differ, and DPO (β = 0.1) learns it, with the model at the start of the iteration as reference. Nobody is told
+what is right: truths are noted alone, and ``verifier/balanced_accuracy`` and ``gap`` show how far the judge drifts
+while the scores rise.
 
 Where only some problems have an answer (``--labelled answers``), it learns from the others. Controls:
 ``judge="frozen"`` judges with the start's weights, "oracle" scores by the truth, the ceiling.
@@ -21,6 +22,7 @@ from typing import Literal
 from cotrain import CORRECT, ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Weight, Task
 from cotrain import attempts, frozen, gives, judged_by, common_roles, recipe, review_all, single, snapshot
 from cotrain.learn.preference import CHOSEN, Preference
+from cotrain.rollout.reviews import mean_verdict
 
 CHOSEN_RIGHT = Note[bool]("chosen_right", bool, "of a pair of a right and a wrong solution: is the right one preferred")
 
@@ -29,21 +31,22 @@ CHOSEN_RIGHT = Note[bool]("chosen_right", bool, "of a pair of a right and a wron
 async def judge_oneself(
     task: Task, roles: Roles, *, samples: Positive = 1, votes: Positive = 3, oracle: bool = False
 ) -> None:
-    """Solutions and their scores; one that cannot be read has the score 0."""
+    """Solutions and their scores: 0 for one that cannot be read, none where no review can be."""
     solutions = await attempts(task, roles, samples)
     readable = [s for s in solutions if s.parsed.ok]
     review_turns = [] if oracle else await review_all(task, roles, readable, n=votes)
-    scores = {s.id: 0.0 for s in solutions}
-    for solution, review_turn in zip(readable, review_turns, strict=False):
-        scores[solution.id] = sum(v.parsed.ok and v.parsed.final for v in review_turn) / len(review_turn)
-    if oracle:
-        scores = {s.id: float(CORRECT.require(s)) for s in solutions}
+    means = {s.id: mean_verdict(turns) for s, turns in zip(readable, review_turns, strict=not oracle)}
+    scores: dict[str, float] = {}
     for solution in solutions:
-        solution.reward(CHOSEN, scores[solution.id])
-    if not solutions:
+        score = float(CORRECT.require(solution)) if oracle else means.get(solution.id, 0.0)
+        if score is not None:
+            solution.reward(CHOSEN, score)
+            scores[solution.id] = score
+    scored = [s for s in solutions if s.id in scores]
+    if not scored:
         return
-    best = max(solutions, key=lambda s: scores[s.id])  # of equals the first, as it is learned
-    worst = min(solutions, key=lambda s: scores[s.id])
+    best = max(scored, key=lambda s: scores[s.id])  # of equals the first, as it is learned
+    worst = min(scored, key=lambda s: scores[s.id])
     right = CORRECT.of(best)
     if scores[worst.id] < scores[best.id] and right is not None and right != CORRECT.of(worst):
         best.note(CHOSEN_RIGHT, right)

@@ -113,6 +113,13 @@ def test_an_answer_is_worth_the_share_of_votes_and_the_truth_pays_in_the_control
     assert [t.signals[0].value for t in traces] == [1.0, 0.0]  # no critic is asked
 
 
+def test_votes_that_cannot_be_read_do_not_count():
+    votes = iter([YES, "hm", "hm", "hm"])
+    solutions = [TASK.solution, write_solution(["x"], "1")]
+    traces = played(prefer, solutions, lambda f, rng: next(votes), by_words, samples=2, votes=2)
+    assert [[one.value for one in t.signals] for t in traces if t.role == "solver"] == [[1.0], []]
+
+
 def test_all_answers_of_a_problem_are_seen_under_one_principle_and_all_principles_are_drawn():
     traces = played(prefer, [TASK.solution] * 3, lambda f, rng: YES, by_words, samples=3, votes=1)
     shown = {ByteRenderer().decode(t.prompt_ids).split("</answer>")[1] for t in traces if t.role == "critic"}

@@ -94,6 +94,21 @@ def test_a_solution_is_worth_the_share_of_its_own_verdicts():
     assert not any(t.signals for t in traces if t.role == "verifier")
 
 
+def test_verdicts_that_cannot_be_read_do_not_count_and_a_solution_without_one_is_left_out():
+    texts = iter([TASK.solution, "<step>x</step><answer>1</answer>", "<step>y</step><answer>2</answer>"])
+    said = iter([True, None, None, None, False, False])
+
+    def judge(fields, rng):
+        verdict = next(said)
+        return "hm" if verdict is None else write_review(["s"] * fields["count"], [True] * fields["count"], verdict)
+
+    says = {"solver": lambda f, rng: next(texts), "verifier": judge}
+    traces = played(judge_oneself, says, {"solver": parse_solution, "verifier": parse_review}, samples=3, votes=2)
+    solvers = [t for t in traces if t.role == "solver"]
+    assert [[one.value for one in t.signals] for t in solvers] == [[1.0], [], [0.0]]
+    assert [t.truth.get("chosen_right") for t in solvers] == [True, None, None]
+
+
 def test_the_pair_that_is_noted_is_the_one_that_is_learned():
     """Of equals DPO takes the first: the best are right and wrong, the worst wrong and right."""
     texts = iter([TASK.solution, "<step>x</step><answer>1</answer>", "<step>y</step><answer>2</answer>", TASK.solution])

@@ -29,30 +29,30 @@ from cotrain.learn.preference import CHOSEN, Preference
 from cotrain.methods.constitutional.principles import KEPT, MENDED, WRITERS, principle_critic, ask_critic, principle_of
 from cotrain.methods.constitutional.principles import keeps_principle, note_kept
 from cotrain.methods.constitutional.principles import principle_reviser, revise_oneself, say, solve_and_criticise
+from cotrain.rollout.reviews import mean_verdict
 
 
 @gives(CHOSEN.to("solver"))
 async def prefer(
     task: Task, roles: Roles, *, samples: Positive = 2, votes: Positive = 4, checked: bool = False
 ) -> None:
-    """``samples`` solutions under one drawn principle; each is worth the share of the critic's ``votes`` that say it is
-    kept, or with ``checked`` whether it is. One that cannot be read is worth 0."""
+    """``samples`` solutions under one drawn principle; each is worth the share of the critic's readable ``votes`` that
+    say it is kept, or with ``checked`` whether it is. One that cannot be read is worth 0; one of which no vote can be
+    read is left out."""
     solutions = await attempts(task, roles, samples)
     if not solutions:
         return
     name = principle_of(solutions[0])
     readable = [s for s in solutions if s.parsed.ok]
     verdicts = [] if checked else await together([ask_critic(task, roles, s, name, n=votes) for s in readable])
-    worth = {s.id: 0.0 for s in solutions}
+    worth: dict[str, float | None] = {s.id: 0.0 for s in solutions}
     for i, solution in enumerate(readable):
-        worth[solution.id] = (
-            float(keeps_principle(name, task.prompt, solution.tagged_text))
-            if checked
-            else sum(v.parsed.ok and v.parsed.final for v in verdicts[i]) / len(verdicts[i])
-        )
+        kept = float(keeps_principle(name, task.prompt, solution.tagged_text)) if checked else mean_verdict(verdicts[i])
+        worth[solution.id] = kept
     for solution in solutions:
         note_kept(task, solution)
-        solution.reward(CHOSEN, worth[solution.id])
+        if (value := worth[solution.id]) is not None:
+            solution.reward(CHOSEN, value)
 
 
 @recipe(model="embedded-games", group_size=4, steps=120, without=("kl",))
