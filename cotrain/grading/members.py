@@ -110,7 +110,7 @@ def write_both_signs(tex: str) -> str:
     parts = _split_list(inside)
     if any(part.count("\\pm") > 1 or not _is_value(part) for part in parts):
         return tex
-    values = [_signed(part, signs) for part in parts for signs in (("+-", "-+") if "\\pm" in part else ("+-",))]
+    values = [_choose_signs(part, signs) for part in parts for signs in (("+-", "-+") if "\\pm" in part else ("+-",))]
     return ", ".join(values) if inside is tex else "\\{" + ", ".join(values) + "\\}"
 
 
@@ -119,7 +119,7 @@ def _is_value(part: str) -> bool:
     return not re.search(r"[=<>]|\\(?:[lgn]eq?|approx)(?![a-zA-Z])", re.sub(r"^\s*[a-zA-Z]\s*=", "", part))
 
 
-def _signed(part: str, signs: str) -> str:
+def _choose_signs(part: str, signs: str) -> str:
     r"""A part with these two for ``\pm`` and ``\mp``."""
     for command, sign in zip(("pm", "mp"), signs, strict=True):
         part = re.sub(rf"\\{command}(?![a-zA-Z])", sign, part)
