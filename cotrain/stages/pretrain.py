@@ -31,7 +31,7 @@ from cotrain.stages.documents import all_documents, document_reader, refuse_over
 from cotrain.stages.packing import Document
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.stages.trainer import SETTINGS, TrainingOutcome, TrainingPlan, begin_time, read_result, train
-from cotrain.text.render import Renderer
+from cotrain.text.render import Renderer, generation_config_of
 
 Parts = Sequence[tuple[Corpus, int]]  # corpora with integer weights
 SAMPLE_BEGINS, SAMPLE_TOKENS = 8, 96  # of the text that is shown at the end
@@ -162,7 +162,7 @@ def train_and_save(
             refuse_overlong(corpus, tokenizer, plan.length)
     about: dict[str, Any] = {"start": start, "held_out": validation, "replies_only": replies_only}
     begun = None
-    if Renderer(tokenizer).asks_time:  # a training that goes on tells it the same
+    if Renderer(tokenizer, generation_config_of(network)).asks_time:  # a training that goes on tells it the same
         about["begun"] = begin_time(out) or datetime.now().isoformat(timespec="seconds")
         begun = datetime.fromisoformat(about["begun"])
     divided = [(*split_corpus(corpus, validation, plan.seed), weight) for corpus, weight in parts]
