@@ -407,8 +407,12 @@ def _read_tokenizer(
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=trust_remote_code
         )
-        tokenizer("a")  # settings that only its use looks at
-        return tokenizer
+        known = str(tokenizer.decode(tokenizer("There are 12 apples.").input_ids, skip_special_tokens=True))
+    if not any(map(str.isalnum, known)):  # a library makes an empty one where it finds no file
+        raise ModelError(
+            f"{where}: its tokenizer knows no letter and no digit; copy tokenizer.json or tokenizer.model too"
+        )
+    return tokenizer
 
 
 def first_line(error: BaseException) -> str:

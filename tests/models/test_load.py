@@ -117,6 +117,14 @@ def test_every_damage_is_one_line(directory, damage, words):
     assert not (directory / "ran").exists()
 
 
+@pytest.mark.parametrize("kind", ["LlamaTokenizer", "Qwen2Tokenizer", "BertTokenizer", "T5Tokenizer"])
+def test_a_tokenizer_without_its_vocabulary_is_refused(directory, kind):
+    (directory / "tokenizer.json").unlink()
+    change("tokenizer_config.json", tokenizer_class=kind)(directory)  # of which transformers makes an empty one
+    with pytest.raises(ModelError, match="its tokenizer knows no letter and no digit; copy tokenizer"):
+        load_model(directory)
+
+
 def test_names_and_paths(tmp_path, monkeypatch, directory):
     monkeypatch.chdir(tmp_path)
     assert resolve_model("organisation/name") == "organisation/name" and resolve_model("name") == "name"
