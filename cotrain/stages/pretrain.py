@@ -151,15 +151,16 @@ def train_and_save(
 ) -> TrainingOutcome:
     """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
     into ``result.json`` beside the figures."""
-    context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
-    if context is not None and plan.length > context:
-        raise ConfigError(
-            f"length {plan.length}: longer than the context of the model, {context} tokens; lower --length"
-        )
     longest = plan.length if replies_only else 0
-    if replies_only:
+    resumed = (Path(out) / SETTINGS).is_file()
+    if not resumed:
+        context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+        if context is not None and plan.length > context:
+            raise ConfigError(
+                f"length {plan.length}: longer than the context of the model, {context} tokens; lower --length"
+            )
         for corpus, _ in parts:
-            refuse_overlong(corpus, tokenizer, plan.length)
+            refuse_overlong(corpus, tokenizer, longest, plan.rows * plan.length)
     about: dict[str, Any] = {"start": start, "held_out": validation, "replies_only": replies_only}
     begun = None
     if Renderer(tokenizer, generation_config_of(network)).asks_time:  # a training that goes on tells it the same
@@ -172,7 +173,6 @@ def train_and_save(
         for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)
         if validation
     }
-    resumed = (Path(out) / SETTINGS).is_file()
     outcome = train(
         network,
         document_reader(mixed, tokenizer, plan.seed, replies_only, longest, begun),

@@ -324,7 +324,8 @@ def check_causal(model: nn.Module) -> None:
 def _embedding_count(model: nn.Module) -> int:
     """How many tokens it knows."""
     assert isinstance(model, PreTrainedModel)
-    return int(model.get_input_embeddings().weight.shape[0])
+    embeddings: Any = model.get_input_embeddings()
+    return int(embeddings.weight.shape[0])
 
 
 def _check_ids(batch: PackedBatch, known: int) -> None:
