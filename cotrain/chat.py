@@ -96,13 +96,13 @@ def hold_chat(
 ) -> None:
     """Print ``answer_lines(text, turn)`` of each line that is read; ``once``: of this text alone."""
     if once is not None:
-        print("\n".join(answer_lines(once.strip(), 0)))
+        print("\n".join(answer_lines(_without_surrogates(once.strip()), 0)))
         return
     print(heading)
     turn = 0
     while True:
         try:
-            text = read_line("\n> ").strip()
+            text = _without_surrogates(read_line("\n> ").strip())
         except (EOFError, KeyboardInterrupt):
             print()
             return
@@ -115,6 +115,11 @@ def hold_chat(
             print(f"({error})")
         sys.stdout.flush()
         turn += 1
+
+
+def _without_surrogates(text: str) -> str:
+    """What was typed, with U+FFFD for bytes that are no UTF-8, which Python reads as surrogates no tokenizer takes."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class Conversation:

@@ -48,6 +48,19 @@ def test_a_chat_model_holds_a_conversation_in_its_own_template(monkeypatch, caps
     assert len(talk.messages) == 4
 
 
+def test_bytes_that_are_no_text_are_asked_as_replacement_characters(capsys):
+    asked = []
+
+    def answer_lines(text, turn):
+        return asked.append(text) or []
+
+    lines = iter(["half \udcff\udcfe done"])
+    with pytest.raises(StopIteration):
+        chat.hold_chat(answer_lines, "heading", lambda prompt: next(lines), None)
+    chat.hold_chat(answer_lines, "heading", input, "\udce2 rtl \u202e")
+    assert [text.replace("\ufffd", "?") for text in asked] == ["half ?? done", "? rtl \u202e"]
+
+
 def test_who_converses_and_who_solves(monkeypatch, tmp_path):
     """A model converses; one that was taught to solve is asked as it was taught; a flag, or a run, solves too."""
     asked, model = [], tmp_path / "model"

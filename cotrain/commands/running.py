@@ -228,6 +228,25 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
     return parser, names
 
 
+class SaysFirst:
+    """An observer that is told a line before the first thing that the run says: one that is refused says nothing."""
+
+    def __init__(self, line: str, observer: Any) -> None:
+        self._lines, self._observer = [line], observer
+
+    def message(self, text: str) -> None:
+        self._say_first()
+        self._observer.message(text)
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        self._say_first()
+        self._observer.update(row)
+
+    def _say_first(self) -> None:
+        while self._lines:
+            self._observer.message(self._lines.pop())
+
+
 def run_watched(
     recipe: Any,
     work: Callable[[Any], Any],
@@ -257,9 +276,9 @@ def run_watched(
                 from cotrain.pages.command import serve_beside
 
                 address = stack.enter_context(serve_beside(Path(out)))
-            for note in (*notes, address):
+            for note in notes:
                 live.message(note)
-            outcome = work(watch)
+            outcome = work(SaysFirst(address, watch))
     except Interrupted as stopped:
         return 128 + (stopped.signal or signal.SIGINT)
     except Diverged as error:

@@ -373,18 +373,34 @@ def cap_path(name: str, objective: Objective) -> str:
     return f"objectives.{name}.by.{within}.cap"
 
 
+def _learns_before(recipe: Recipe, name: str) -> tuple[str, str] | None:
+    """A phase, and the objective whose update of the same policy comes before this one's there; None without."""
+    for phase in recipe.schedule.phases:
+        for first in phase.in_turn[: phase.in_turn.index(name)] if name in phase.in_turn else ():
+            if recipe.objectives[first].policy == recipe.objectives[name].policy:
+                return phase.name, first
+    return None
+
+
 def check_due(recipe: Recipe) -> None:
     """Raise ConfigError for an objective that its policy could not learn from: it is due at none of the steps planned,
     it would compare one answer with itself, or take what was sampled some updates ago for the present policy's."""
     schedule = recipe.schedule
     for name, objective in recipe.objectives.items():
         policy, needs = objective.policy, objective.by.needs()
-        if recipe.updates_per_batch(policy) > 1 and not needs.ratio:
-            otherwise = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
-            raise ConfigError(
-                f"objective {name!r} has a loss without a ratio, which holds for one update of a batch, found "
-                f"{recipe.updates_per_batch(policy)}; give --set policies.{policy}.updates_per_batch=1{otherwise}"
-            )
+        if needs.ratio:
+            continue
+        if (count := recipe.updates_per_batch(policy)) > 1:
+            found, instead = str(count), f"--set policies.{policy}.updates_per_batch=1"
+        elif needs.on_policy and (earlier := _learns_before(recipe, name)):
+            found, instead = f"that of {earlier[1]!r} before it", f"phase {earlier[0]!r} no in_turn"
+        else:
+            continue
+        otherwise = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
+        raise ConfigError(
+            f"objective {name!r} has a loss without a ratio, which holds for one update of a batch, found {found}; "
+            f"give {instead}{otherwise}"
+        )
     for phase in schedule.phases:
         declared, size = declared_by(phase.protocol), phase.group_size or recipe.group_size
         if declared is None:

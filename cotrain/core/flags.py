@@ -89,8 +89,23 @@ class Parser(argparse.ArgumentParser):
             value = unknown[0].partition("=")[2] or "".join(unknown[1:2])
             hint = elsewhere(word, value) or (f"did you mean --{near}?" if near else "")
             self.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
+        self._refuse_unusable(values)
         set_level(values.log_level)
         return values
+
+    def _refuse_unusable(self, values: argparse.Namespace) -> None:
+        """Nothing in the place of a path, a name or a number, as of a variable of the shell that is not set: "" would
+        be this folder; and an --out that is a link to nothing."""
+        for action in self._actions:
+            value = getattr(values, action.dest, None)
+            given = value if isinstance(value, list) else [value]
+            if "" in given and value != action.default and action.metavar not in (None, "TEXT"):
+                name = "/".join(action.option_strings) or str(action.metavar)
+                self.error(f"argument {name}: expected a value, found ''")
+        if getattr(values, "out", None):
+            from cotrain.core.input_files import refuse_dangling
+
+            refuse_dangling(values.out)
 
 
 def expand_home(word: str) -> str:

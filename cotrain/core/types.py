@@ -189,6 +189,7 @@ class TurnRange:
     start: int  # [start, end) in token_ids
     end: int
     finish: str  # "stop" or "length"
+    goes_on: bool = False  # in a new message, with the tokens that the turn before left of its answer's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -382,7 +382,7 @@ def trace_to_json(trace: Trace) -> State:
         "prompt_ids": trace.prompt_ids,
         "token_ids": trace.token_ids,
         "logprobs": encode_floats(trace.logprobs),
-        "turns": [[turn.start, turn.end, turn.finish] for turn in trace.turns],
+        "turns": [[turn.start, turn.end, turn.finish, *([True] if turn.goes_on else [])] for turn in trace.turns],
         **entropies,
     }
 
@@ -400,7 +400,7 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
     return Trace(
         address=Address(**dict(zip(_ADDRESS, address[:5], strict=True)), path=tuple(address[5:])),
         prompt_ids=tuple(prompt_ids),
-        turns=tuple(TurnRange(start=start, end=end, finish=finish) for start, end, finish in turns),
+        turns=tuple(TurnRange(start=t[0], end=t[1], finish=t[2], goes_on=len(t) > 3) for t in turns),
         token_ids=tuple(token_ids),
         logprobs=decode_floats(logprobs),
         entropies=from_text(entropies),

@@ -74,7 +74,7 @@ bytes: byte 1
 degree: degree deg 1; arcmin arcminute 1/60; arcsec arcsecond 1/3600
 """
 _OWN = """ton acre euro=€=eur yen=¥=jpy rupee=₹=rs=inr=re yuan=rmb=cny peso franc radian=rad celsius=C
-fahrenheit=F kelvin=K tesla atm rpm dozen knot"""  # measures that convert into no other
+fahrenheit=F kelvin=K tesla atm rpm knot"""  # measures that convert into no other
 _COMPOUND = {  # name: how many of which
     name: measure
     for names, measure in (
@@ -122,8 +122,10 @@ thousandth millionth billionth mille repeating recurring squared cubed doubled t
 negative inverse reciprocal choose percent than mod modulo or not but maybe perhaps could else sin cos tan log exp sqrt
 root factorial plus minus over divided multiplied is are if for when where to pi answer least most wrong incorrect
 unless twenty thirty forty fifty sixty seventy eighty ninety"""
-_SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
-_SCALES |= {"quadrillion": 15, "quintillion": 18}
+# Multipliers. A pair is none: "8 pairs" answers how many pairs there are.
+_SCALES = {"hundred": 10**2, "thousand": 10**3, "lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9}
+_SCALES |= {"trillion": 10**12, "quadrillion": 10**15, "quintillion": 10**18, "sextillion": 10**21}
+_SCALES |= {"dozen": 12, "score": 20, "gross": 144}
 _DIGIT_WORDS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen"""
 _BASES = {word: str(base) for base, word in enumerate(_DIGIT_WORDS.split())}
@@ -425,7 +427,7 @@ def _scaled_quantity(body: str, unit_text: str, tex: str) -> Quantity:
     value, unit_text = _plain_number(body), unit_text.strip()
     by = 1
     while scale := _SCALE.match(unit_text):
-        unit_text, by = unit_text[scale.end() :].strip(), by * 10 ** _SCALES[scale[1].casefold()]
+        unit_text, by = unit_text[scale.end() :].strip(), by * _SCALES[scale[1].casefold()]
     if by > 1 and value is not None:
         value *= by
         body = f"{value:f}" if isinstance(value, Decimal) else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"

@@ -15,6 +15,7 @@ import torch
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
+from cotrain.learn.algorithms import over_success
 from cotrain.learn.contract import Algorithm, Given, Sample
 from cotrain.learn.policy_gradient import After, PolicyGradient
 
@@ -148,7 +149,7 @@ def _with_added_reward(sample: Sample, signal: Signal, value: float) -> Sample:
 
 def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, length_penalty: float) -> PolicyGradient:
     """The algorithm with ``mask_truncated``, ``OverlongPenalty`` and ``LengthPenalty`` where they are asked for. Raises
-    ConfigError for one that compares no rewards of whole answers."""
+    ConfigError for one that compares no rewards of whole answers, or none below 0."""
     signals = [signal for signal in by.rewards if signal.per == "answer"] if isinstance(by, PolicyGradient) else []
     if not isinstance(by, PolicyGradient) or not signals:
         raise ConfigError(
@@ -158,6 +159,11 @@ def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, lengt
     if overlong_tokens < 0 or length_penalty < 0.0:
         raise ConfigError(
             f"overlong_tokens is {overlong_tokens} and length_penalty {length_penalty}; expected at least 0 of both"
+        )
+    if by.advantage is over_success and (overlong_tokens or length_penalty):
+        raise ConfigError(
+            "estimator='maxrl' divides by a rate of success, which overlong_tokens and length_penalty push below 0; "
+            "leave them out, or take another estimator"
         )
     before: tuple[After, ...] = by.before
     before += (LengthPenalty(signals[0], length_penalty),) if length_penalty else ()  # it asks for what was earned

@@ -139,8 +139,9 @@ def sample_of(
 
 def token_limit(trace: Trace, max_tokens: int, stop_ids: Collection[int]) -> int:
     """The most tokens that a trace could have had whose role may sample ``max_tokens`` in an answer. Turns are one
-    answer as long as nothing ends its message, as between the calls of ``use_tools``."""
-    ends = (trace.token_ids[turn.end - 1 : after.start] for turn, after in pairwise(trace.turns))
+    answer as long as nothing ends its message, or the next one ``goes_on``, as between the calls of ``use_tools``."""
+    pairs = (pair for pair in pairwise(trace.turns) if not pair[1].goes_on)
+    ends = (trace.token_ids[turn.end - 1 : after.start] for turn, after in pairs)
     return max_tokens * (1 + sum(not set(stop_ids).isdisjoint(end) for end in ends))
 
 

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from cotrain import CORRECT, MATCH, OUTCOME
+from cotrain import CORRECT, MATCH, OUTCOME, ConfigError
 from cotrain import Clipped, Finding, Objective, Positive, Recipe, Roles, Settings, Share, Task
 from cotrain import at_least, attempts, common_roles, frozen, gives, grpo
 from cotrain import measure_solver_and_judge, recipe, review_all, rng_of, single, solve_then_verify
@@ -81,7 +81,10 @@ async def judge_steps(
             turn.reward(MATCH, share_right(review_verdicts(turn), right, counted) if turn.parsed.ok else 0.0)
 
 
-@recipe(group_size=4)
+KL = 0.001  # with generator="trained"
+
+
+@recipe(group_size=4, kl=KL)
 def stepwiser(
     run: Settings,
     *,
@@ -99,6 +102,8 @@ def stepwiser(
     at_least(2, "stepwiser", group_size=run.group_size, reviews=reviews)
     at_least(1, "stepwiser", rollouts=rollouts)
     judge, trained = verifier_model or run.model, generator == "trained"
+    if not trained and run.kl not in (0.0, KL):
+        raise ConfigError(f"stepwiser: kl is {run.kl}, and pulls a generator that learns; add generator=trained")
     by = grpo(rewards={MATCH: 1.0}, loss=Clipped(*clip))
     objectives = {"verifier": Objective(policy="verifier", on="verifier", by=by)}
     policies = {"generator": frozen(run.model), "verifier": run.learner(judge, lr=verifier_lr)}

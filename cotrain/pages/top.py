@@ -45,13 +45,14 @@ def top(words: Sequence[str]) -> int:
         return 0
     console = Console(highlight=False)
     if args.once or not console.is_terminal:
-        console.print(draw_screen(snapshot(run)))
+        console.print(draw_screen(snapshot(run), console.width))
         return 0
     try:
-        with Live(draw_screen(snapshot(run)), console=console, screen=True, auto_refresh=False) as display:
+        screen = draw_screen(snapshot(run), console.width)
+        with Live(screen, console=console, screen=True, auto_refresh=False) as display:
             while True:
                 time.sleep(PAUSE)
-                display.update(draw_screen(snapshot(run)), refresh=True)
+                display.update(draw_screen(snapshot(run), console.width), refresh=True)
     except KeyboardInterrupt:
         return 0
 
@@ -102,8 +103,9 @@ def _role_row(
     }
 
 
-def draw_screen(shown: Mapping[str, Any]) -> Group:
-    """At most 24 lines of 80 columns."""
+def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
+    """At most 24 lines of 80 columns; in fewer, down to 40, the figures alone, and lines that are wrapped."""
+    width, wide = min(width, COLUMNS), width >= COLUMNS
     state = (
         "ended"
         if shown["ended"]
@@ -119,9 +121,10 @@ def draw_screen(shown: Mapping[str, Any]) -> Group:
     facts = [f"{number_text(shown['tokens'], share=False)} tokens" if shown["tokens"] else ""]
     facts.append(f"{shown['seconds_a_step']:.1f} s a step" if shown["seconds_a_step"] else "")
     facts.append(f"called right minus right {shown['gap']:+.2f}" if shown["gap"] is not None else "")
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=COLUMNS)
-    for title, side in (("role", "left"), ("what", "left"), ("now", "right"), (f"last {TREND}", "left"), ("", "left")):
-        table.add_column(title, justify="right" if side == "right" else "left", no_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=COLUMNS if wide else None)
+    titles = ("role", "what", "now", f"last {TREND}", "")[: None if wide else 3]
+    for title in titles:
+        table.add_column(title, justify="right" if title == "now" else "left", no_wrap=True)
     for role in shown["roles"][:ROLES]:
         speed = f"{role['tokens_per_second']:.0f} tokens/s" if role["tokens_per_second"] else ""
         length = f"{role['length']:.0f} tokens a turn" if role["length"] else ""
@@ -131,15 +134,16 @@ def draw_screen(shown: Mapping[str, Any]) -> Group:
             now = f"{values[-1]:.3f}" if values else "–"
             beside = (length, speed, "")[place]
             cells = (role["role"] if not place else "", name, now, spark_line(tuple(values)), beside)
-            table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells))
+            table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells[: len(titles)]))
     alarms = [
         Text(f"! {escape_terminal(a['band'])} since step {a['step'] + 1}: {escape_terminal(a['advice'])}")
         for a in shown["alarms"]
     ]
     for line in alarms:
-        line.truncate(COLUMNS)
+        line.truncate(width)
         line.stylize("bold red")
     alarm_lines = alarms[-ALARMS:] or [Text("no alarm", style="green")]
-    return Group(
-        Text(head[:COLUMNS], style="bold"), Text(" · ".join(f for f in facts if f)[:COLUMNS]), table, *alarm_lines
-    )
+    heads = [Text(head, style="bold"), Text(" · ".join(f for f in facts if f))]
+    for line in heads if wide else ():
+        line.truncate(width)
+    return Group(*heads, table, *alarm_lines)

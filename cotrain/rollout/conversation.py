@@ -275,6 +275,8 @@ class Conversation:
             chat=self,
             first=self.turns[-1].first if extends and self.turns else None,
         )
+        most, left = role.sampling.max_tokens, self._last.left if self._answer and self._last else None
+        turn.left, turn.goes_on = most - turn.tokens, not self._open and most == left
         self.turns.append(turn)
         if completion.failure is not None:
             turn.fail(completion.failure)
@@ -324,7 +326,8 @@ class Conversation:
             if last.id in at and signal.tokens is not None:
                 start, end = signal.tokens
                 more.append(replace(signal, tokens=(at[first.id] + start if first.id in at else 0, at[last.id] + end)))
-        return replace(trace, signals=(*trace.signals, *more)) if more else trace
+        parts = tuple(replace(part, goes_on=turn.goes_on) for part, turn in zip(trace.turns, turns, strict=False))
+        return replace(trace, signals=(*trace.signals, *more), turns=parts) if more or parts else trace
 
 
 def _fail_turns(turns: Sequence[Turn], signal: Signal) -> None:

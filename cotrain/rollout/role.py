@@ -153,6 +153,7 @@ class Turn:
         found = stop_in(text, stop)
         self.text = text if found is None else text[: found[1]]  # what else its last token held is not said
         self.first = first or self
+        self.left, self.goes_on = 0, False  # tokens that its answer has left; see ``TurnRange``
         self.parsed: Any = None  # what the role's parser returned
         self.truth: dict[str, Any] = {}  # what ``note`` said
         self._renderer, self._chat = renderer, chat

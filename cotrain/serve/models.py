@@ -158,6 +158,8 @@ class ServedRun:
             raise BadRequest(_cannot_chat_text(model), "model")
         renderer = self.renderer_of(model)
         if not isinstance(prompt, str):
+            if (beyond := max(prompt)) >= renderer.vocabulary or (beyond := min(prompt)) < 0:
+                raise BadRequest(f"token {beyond} is outside of the vocabulary of {renderer.vocabulary}", "prompt")
             return prompt
         self.check_length(model, [prompt], "prompt")
         bos = renderer.tokenizer.bos_token_id

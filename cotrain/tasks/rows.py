@@ -327,7 +327,8 @@ def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) ->
     hint = f"; did you mean {near[0]!r}?" if near else ""
     guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
     more = f"; name the column, as in --{guessed}-column {(near or ['NAME'])[0]!r}" if guessed and row else ""
-    more += ", or where there are no answers: --labelled answers" if more and not near and guessed == "answer" else ""
+    if more and not near and guessed == "answer":
+        more += ", or where there are no answers: `cotrain run … --labelled answers`"
     raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, row)) or 'none'}){more}")
 
 

@@ -29,6 +29,7 @@ from cotrain.core.types import ParseFailure
 from cotrain.text.parsers import (
     MAX_CHARS,
     TAGS,
+    THOUGHT_TAGS,
     Solution,
     _last_block,
     behind_thoughts,
@@ -125,7 +126,7 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
             return _failure_with_answer(ParseFailure(reason="several answers"), blocks[-1].text)
         raw_answer, body = (blocks[0].text, spoken[: blocks[0].start - len("<answer>")]) if blocks else (None, "")
         if not body.strip():  # all but the answer is a thought
-            body = text[: len(body)].replace("<think>", " " * 7).replace("</think>", " " * 8)
+            body = THOUGHT_TAGS.sub(lambda tag: " " * len(tag[0]), text[: len(body)])
     else:
         raw_answer, body = answer_reader(answer)(spoken), spoken
     said = _without_marks(raw_answer or "")

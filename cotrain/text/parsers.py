@@ -33,6 +33,8 @@ UNFINISHED = "unclosed think"  # reason of a text that ends inside of a thought
 TAGS = "tags"  # the form of solutions and reviews that is read here
 VERDICT_WORDS = ("CORRECT", "INCORRECT")
 THOUGHT, THOUGHT_ENDS = "<think>", "</think>"
+THOUGHT_TAGS = re.compile(r"</?(?:think(?:ing)?|reasoning|seed:think)>|<\|(?:begin|end)_of_thought\|>|\[/?THINK\]")
+_OTHER_ENDS = re.compile(r"</(?:thinking|reasoning|seed:think)>|<\|end_of_thought\|>|\[/THINK\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +140,15 @@ def _last_block(text: str, name: str) -> str | None:
 
 
 def behind_thoughts(text: str) -> str | None:
-    """What is said behind the last thought, all of a text without one; None for a text that ends inside of one."""
+    """What is said behind the last thought, all of a text without one; None for a text that ends inside of one. Of
+    other tags than ``<think>`` only a thought that is closed counts."""
     spoken = text[text.rfind(THOUGHT_ENDS) + len(THOUGHT_ENDS) :] if THOUGHT_ENDS in text else text
-    return None if THOUGHT in spoken else spoken
+    return None if THOUGHT in spoken else spoken[_end_of_others(spoken) :]
+
+
+def _end_of_others(text: str) -> int:
+    """Where the last thought in other tags than ``<think>`` ends; 0 without one."""
+    return max((match.end() for match in _OTHER_ENDS.finditer(text)), default=0)
 
 
 def without_thought(text: str) -> str | ParseFailure:
@@ -151,15 +159,17 @@ def without_thought(text: str) -> str | ParseFailure:
     """
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    end = text.find(THOUGHT_ENDS)
+    end, others = text.find(THOUGHT_ENDS), _end_of_others(text)
+    if end < 0 and THOUGHT in text:
+        return scored_failure(UNFINISHED, missing=1)
     if end < 0:
-        return scored_failure(UNFINISHED, missing=1) if THOUGHT in text else text
+        return " " * (others - 1) + "\n" * bool(others) + text[others:]
     thought_start = text.find(THOUGHT)
     if text.count(THOUGHT_ENDS) > 1 or text.count(THOUGHT) > 1 or thought_start > end:
         return scored_failure("several thoughts", missing=1)
     if thought_start > 0 and not text[:thought_start].isspace():
         return scored_failure("text before thought", stray=True)
-    end += len(THOUGHT_ENDS)
+    end = max(end + len(THOUGHT_ENDS), others)
     return " " * (end - 1) + "\n" + text[end:]
 
 

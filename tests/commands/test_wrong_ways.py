@@ -221,6 +221,30 @@ def test_a_negative_seed(place, capsys, command):
     assert "--seed: '-1' is too small, expected at least 0" in fails(capsys, *command.split(), "--seed", "-1")
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["compare grpo --rates= --out out", "compare grpo --out=", "run grpo --out=", "export a --out= --role b"],
+)
+def test_nothing_in_the_place_of_a_value(place, capsys, words):
+    assert "expected a value, found ''; see `cotrain" in fails(capsys, *words.split())
+    assert "argument DIR: expected a value" in fails(capsys, "view", "")
+
+
+@pytest.mark.parametrize("out", ["link", "link/below"])
+@pytest.mark.parametrize("command", ["run grpo --smoke", "compare grpo", "export finished --role solver", "demo"])
+def test_a_link_to_nothing_to_write_to(place, capsys, command, out):
+    Path("link").symlink_to("gone")
+    assert "link is a symbolic link to gone, which is not there" in fails(capsys, *command.split(), "--out", out)
+    assert not capsys.readouterr().out
+
+
+def test_a_run_that_is_refused_names_no_page(place, capsys):
+    adapter = ["--lora", "4", "--set", "policies.generator.lora.targets=['nothing']"]
+    assert main(["run", "grpo", "--model", TINY, "--data", "data.jsonl", "--out", "out", *SMALL, *adapter]) == 2
+    said = capsys.readouterr()
+    assert "adapter of policy" in said.err and "watch it" not in said.out
+
+
 def test_a_comparison_that_cannot_begin_names_no_page(place, capsys):
     assert main(["compare", "grpo", "grpo:bogus=1", "--out", "out"]) == 2
     said = capsys.readouterr()

@@ -50,6 +50,7 @@ SAME = {  # gold: answers that are right
     "0.\\overline{36}": ["\\frac{4}{11}"],
     # wrapping
     "18": ["**18**", "`18`", "18,", "$18$ dollars", "USD 18", "18 dollars per day", "\\approx 18", "= 18", "'18'"],
+    "60": ["5 dozen", "5\\text{ dozen}", "5 dozen eggs", "5 dozens", "3 score"],
     "5000000": ["5 million", "$5 million", "5\\text{ million}", "5 million people"],
     "y''+y=0": ["y'' + y = 0", "y^{\\prime\\prime}+y=0"],
     "17": ["The answer is 17", "Answer: $17$.", "\\underline{17}", "\\mathbf{17}", "{17}", "\\textcolor{red}{17}"],
@@ -192,7 +193,7 @@ OTHER = {  # gold: answers that are wrong
     "12": ["5 7", "5\\,7", "5\n7", "12 12", "12_3", "3 4"],
     "6": ["1 2 3", "6 x", "6t", "6m", "2 6/2", "\\frac12 12"],
     "357": ["12 345"],
-    "5": ["(2)(3)", "2 (3)", "６", "5 squared", "5 more than x", "5 million"],
+    "5": ["(2)(3)", "2 (3)", "６", "5 squared", "5 more than x", "5 million", "5 dozen", "5 gross"],
     "13": ["3\\binom{5}{2}"],
     "2": ["\\sqrt12", "2 thirds", "½", "2mg"],
     "\\sqrt{2}": ["√3", "sqrt(3)"],

@@ -105,5 +105,9 @@ def test_recipes_take_them_for_their_first_objective_alone():
     assert grpo_recipe().objectives["generator"].by == grpo_recipe(length_penalty=0.0).objectives["generator"].by
     with pytest.raises(ConfigError, match="overlong_tokens is -1"):
         grpo_recipe(overlong_tokens=-1)
+    for lengths in ({"overlong_tokens": 8}, {"length_penalty": 0.1}):  # which give rewards below 0
+        with pytest.raises(ConfigError, match=r"maxrl.*take another estimator"):
+            grpo_recipe(estimator="maxrl", **lengths)
+    assert grpo_recipe(estimator="maxrl", mask_truncated=True).objectives["generator"].by.after[-1] is mask_truncated
     with pytest.raises(ConfigError, match="learns from none; leave them out"):
         with_length_options(Sft(), True, 0, 0.0)

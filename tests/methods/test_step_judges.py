@@ -222,3 +222,10 @@ def test_gar_refuses_tasks_without_worked_solutions():
     with pytest.raises(ConfigError, match="no worked solution"):
         gar(tasks=Unworked())
     assert gar(tasks=Unworked(), critic="frozen").name == "gar-frozen"
+
+
+def test_a_frozen_generator_has_no_pull():
+    with pytest.raises(ConfigError, match=r"kl is 0\.2.*generator=trained"):
+        stepwiser(kl=0.2)
+    assert stepwiser(kl=0.2, generator="trained").objectives["generator"].by.kl.coefficient == 0.2
+    assert "start" not in stepwiser().policies and stepwiser(kl=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,14 @@ from cotrain.pages.why import why
 POISON = ["\x1b]52;c;aGk=\x07\x1b[2J\u202etxet"] * 300
 
 
-def test_top_fits_a_small_terminal(tmp_path: Path) -> None:
-    console = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
-    console.print(draw_screen(snapshot(RunView(write_fake_run(tmp_path / "run", steps=40, episodes=1)))))
+@pytest.mark.parametrize("width", [80, 40])
+def test_top_fits_a_small_terminal(tmp_path: Path, width: int) -> None:
+    console = Console(width=width, record=True, file=(tmp_path / "out").open("w"))
+    console.print(draw_screen(snapshot(RunView(write_fake_run(tmp_path / "run", steps=40, episodes=1))), width))
     lines = console.export_text().splitlines()
-    assert len(lines) <= 24 and all(len(line) <= 80 for line in lines)
+    assert len(lines) <= 24 and all(len(line) <= width for line in lines)
+    assert all(len(line.split()) > 1 for line in lines), "a line was broken"
+    assert any(re.search(r"truth: accuracy\s+\d\.\d{3}", line) for line in lines)
     assert "tango  step 40, 100% done  ended" in lines[0] and any("truth: accuracy" in line for line in lines)
 
 

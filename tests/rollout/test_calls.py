@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cotrain.core.notes import ANSWER, FAILURE
-from cotrain.core.types import ParseFailure, Sampling
+from cotrain.core.types import Completion, ParseFailure, Sampling
+from cotrain.disk.ledger import trace_from_json, trace_to_json
+from cotrain.learn.samples import token_limit
 from cotrain.rollout import calls
 from cotrain.rollout.calls import CALLS, HERMES, ToolError, use_tools
 from cotrain.rollout.executor import Executor
@@ -15,6 +17,7 @@ from cotrain.rollout.idle_loop import pausing_engine
 from cotrain.rollout.role import Role
 from tests.helpers import CharRenderer, letter_tasks
 from tests.rollout.scripted import Scripted
+from tests.text.chat_templates import end_of, renderer_of
 
 
 async def calculator(expression):
@@ -94,6 +97,31 @@ def test_calls_as_json_are_answered_by_a_tool_message():
         assert trace.parsed["calls"] == ["bad call"] and "(bad call)" in prompts[0], bad
     wrong = '<tool_call>{"name": "calculator", "arguments": {"x": 1}}</tool_call>'
     assert called([wrong, "."], {"calculator": calculator}, form=HERMES)[0].parsed["calls"] == ["TypeError"]
+
+
+def test_tokens_of_an_answer_with_tool_messages_are_those_of_one_answer():
+    """Its messages end at each call, and the next turn has what the one before left; a new question has all again."""
+    renderer = renderer_of("qwen-2.5")
+    texts = ['<tool_call>{"name": "calculator", "arguments": {"expression": "6 * 7"}}</tool_call>', "So 42."] * 2
+
+    class Qwen(Scripted):
+        async def sample(self, request):
+            text = texts.pop(0)
+            ids = (*renderer.encode(text), *(() if "call" in text else (end_of("qwen-2.5", renderer),)))
+            return Completion(token_ids=ids, logprobs=(-0.1,) * len(ids), finish="stop", policy="s", version=0)
+
+    async def protocol(task, roles):
+        chat = roles.solver.begin(problem="p")
+        await use_tools(chat, {"calculator": calculator}, form=HERMES)
+        chat.user("And again?")
+        await use_tools(chat, {"calculator": calculator}, form=HERMES)
+
+    roles = {"solver": Role(policy="s", prompt="{problem}", sampling=Sampling(max_tokens=200))}
+    play = Executor(Qwen(None), {"s": renderer}, roles, seed=0).play
+    (trace,) = play(protocol, letter_tasks(1), step=0, group_size=1)[0].traces
+    assert [turn.goes_on for turn in trace.turns] == [False, True, False, True]
+    assert token_limit(trace, 200, renderer.stop_ids) == 400
+    assert token_limit(trace_from_json(trace_to_json(trace)), 200, renderer.stop_ids) == 400
 
 
 def test_a_closing_tag_alone_calls_nothing():

@@ -57,6 +57,31 @@ def test_a_format_that_does_not_exist_and_a_pattern_that_cannot_be_used_are_told
         answer_reader("(a")
 
 
+@pytest.mark.parametrize(
+    ("opens", "closes"),
+    [
+        ("<think>", "</think>"),
+        ("<thinking>", "</thinking>"),
+        ("<reasoning>", "</reasoning>"),
+        ("<seed:think>", "</seed:think>"),
+        ("<|begin_of_thought|>", "<|end_of_thought|>"),
+        ("[THINK]", "[/THINK]"),
+    ],
+)
+def test_a_thought_in_the_tags_of_any_model_holds_no_answer(opens, closes):
+    thought = f"{opens}Is it \\boxed{{7}} or <answer>7</answer>?{closes}"
+    assert final_answer(f"{thought} I do not know.") is None
+    assert final_answer(f"{thought} It is \\boxed{{8}}.") == "8"
+    assert free_solution(f"{thought} I do not know.", "boxed") == ParseFailure(reason="no answer")
+    found = free_solution(f"{thought}\nIt is \\boxed{{8}}.", "boxed")
+    assert found.answer == "8" and [step.text for step in found.steps] == ["It is \\boxed{8}."]
+    assert free_solution(f"{thought}<answer>8</answer>", "tags").answer == "8"
+    (step,) = free_solution(f"{opens}Four and four.{closes}<answer>8</answer>", "tags").steps
+    assert step.text == "Four and four."
+    if opens != "<think>":  # one that is not closed may be any text
+        assert final_answer(f"{opens} It is \\boxed{{8}}.") == "8"
+
+
 def test_lines_are_steps_where_they_stand():
     text = "  Two and two.\n\n 2 + 2 = 4 \nThe answer is 4."
     solution = free_solution(text, "phrase")

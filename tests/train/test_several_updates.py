@@ -1,6 +1,7 @@
 """Several updates from one batch: the same samples, each update with the ratio to the policy that sampled them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from cotrain import api
 from cotrain.config.override import override
 from cotrain.config.recipe import check_due
 from cotrain.core.errors import ConfigError
+from cotrain.learn.losses import ScoreFunction
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.methods.critique import critique
 from cotrain.methods.grpo import grpo
@@ -95,6 +97,19 @@ def test_a_loss_without_a_ratio_is_refused():
         check_due(made)
     check_due(override(made, [f"objectives.{name}.by.loss.cap=2" for name in made.objectives]))
     check_due(magrpo())
+
+
+def test_a_loss_without_a_ratio_that_learns_second_in_turn_is_refused():
+    made = grpo(kl=0.0)
+    first, phase = made.objectives["generator"], made.schedule.phases[0]
+    both = {"generator": first, "again": replace(first, by=replace(first.by, loss=ScoreFunction()))}
+    phase = replace(phase, objectives=tuple(both), in_turn=tuple(both))
+    made = replace(made, objectives=both, schedule=replace(made.schedule, phases=(phase,)))
+    with pytest.raises(ConfigError, match=r"'again' has a loss without.*that of 'generator' before.*loss\.cap=2"):
+        check_due(made)
+    check_due(override(made, ["objectives.again.by.loss.cap=2"]))
+    phase = replace(phase, in_turn=("again", "generator"))  # the one with a ratio comes second
+    check_due(replace(made, schedule=replace(made.schedule, phases=(phase,))))
 
 
 def test_the_setting_that_is_advised_is_one():
