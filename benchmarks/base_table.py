@@ -26,7 +26,7 @@ from cotrain.config.evaluation import held_out
 from cotrain.core.address import seed_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Task
-from cotrain.metrics.heldout import solving, verifying
+from cotrain.metrics.heldout import measure_judge, measure_solver
 from cotrain.rollout.common_roles import solver, verifier
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.reviews import solve_then_verify
@@ -66,7 +66,7 @@ def measure(model: str, tasks: Sequence[Task], seed: int) -> dict[str, Estimate]
             played = player.play(
                 partial(solve_then_verify, step_rewards="none"), tasks, step=-1, split="test", group_size=1
             )
-            figures = verifying("verifier")(played)
+            figures = measure_judge("verifier")(played)
             found[f"{name}/answer{how}"] = figures["verifier/balanced_accuracy"]
             found[f"{name}/steps{how}"] = figures["verifier/step_balanced_accuracy"]
             if not how:
@@ -75,14 +75,14 @@ def measure(model: str, tasks: Sequence[Task], seed: int) -> dict[str, Estimate]
                     figures["verifier/parsed"],
                 )
                 if name == "own":
-                    solved = solving("solver", 1)(played)
+                    solved = measure_solver("solver", 1)(played)
                     found |= {key: solved[key] for key in ("solver/pass@1", "solver/parsed", "solver/step_accuracy")}
     roles = {"solver": solver("model", model, temperature=0.0)}
     player = Executor(backend.engine, cast.renderers, roles, seed_of("base table", seed))
     alone = player.play(
         partial(solve_then_verify, step_rewards="none", reviews=0), tasks, step=-1, split="test", group_size=1
     )
-    found["solver/greedy"] = solving("solver", 1)(alone)["solver/pass@1"]
+    found["solver/greedy"] = measure_solver("solver", 1)(alone)["solver/pass@1"]
     return found
 
 

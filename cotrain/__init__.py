@@ -39,7 +39,7 @@ NAMES = {  # module → the names that it has here
     "config.schedule": "Phase alternate single",
     "config.settings": "Settings recipe",
     "opening": "evaluate",
-    "metrics.heldout": "judged_by noting selecting solving verifying",
+    "metrics.heldout": "measure_judge measure_note measure_selection measure_solver measure_solver_and_judge",
     "rollout": "common_roles judges",
     "rollout.executor": "Roles",
     "rollout.idle_loop": "together",

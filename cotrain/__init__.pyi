@@ -77,11 +77,11 @@ from cotrain.config.schedule import alternate as alternate
 from cotrain.config.schedule import single as single
 from cotrain.config.settings import Settings as Settings
 from cotrain.config.settings import recipe as recipe
-from cotrain.metrics.heldout import judged_by as judged_by
-from cotrain.metrics.heldout import noting as noting
-from cotrain.metrics.heldout import selecting as selecting
-from cotrain.metrics.heldout import solving as solving
-from cotrain.metrics.heldout import verifying as verifying
+from cotrain.metrics.heldout import measure_judge as measure_judge
+from cotrain.metrics.heldout import measure_note as measure_note
+from cotrain.metrics.heldout import measure_selection as measure_selection
+from cotrain.metrics.heldout import measure_solver as measure_solver
+from cotrain.metrics.heldout import measure_solver_and_judge as measure_solver_and_judge
 from cotrain.opening import evaluate as evaluate
 from cotrain.rollout import common_roles as common_roles
 from cotrain.rollout import judges as judges

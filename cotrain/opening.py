@@ -12,7 +12,7 @@ from cotrain.backend.local import LocalBackend
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import RunDirectoryError, UnknownName
-from cotrain.metrics.heldout import passing
+from cotrain.metrics.heldout import measure_pass_at_k
 from cotrain.metrics.table import table_rank
 from cotrain.models.load import EMBEDDED_RATER
 from cotrain.preflight.fitting import with_packing
@@ -122,7 +122,7 @@ def evaluate(
         answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))
         if solver not in answering:
             raise UnknownName("role that answers problems", solver, answering)
-        figures, name = figures | passing(solver, samples)(played), f"{name}-{samples}-samples"
+        figures, name = figures | measure_pass_at_k(solver, samples)(played), f"{name}-{samples}-samples"
         figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
     result = {"split": split, "step": trainer.finished, "figures": estimates_json(figures)}
     folder.write(f"{name}.json", result)

@@ -194,7 +194,8 @@ def pretrain(argv: Sequence[str]) -> int:
                 arguments.vocab_size,
             )
         )
-        config = stage.config_for(chosen, depth=arguments.depth, width=arguments.width, kind=arguments.kind)
+        sizes = {"depth": arguments.depth, "width": arguments.width, "kind": arguments.kind}
+        config = stage.config_for(chosen, context=max(stage.CONTEXT, arguments.length), **sizes)
     with _report_to(arguments, "pretrain") as report:
         outcome = stage.pretrain(
             arguments.out,

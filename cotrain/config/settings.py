@@ -32,7 +32,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.registry import METHODS, joined_places
 from cotrain.core.types import Store, TaskSource
 from cotrain.learn.losses import Kl, pull_to
-from cotrain.metrics.heldout import Measure, solving
+from cotrain.metrics.heldout import Measure, measure_solver
 from cotrain.rollout.role import Role
 from cotrain.tasks.words.source import study_problems
 
@@ -132,7 +132,7 @@ class Settings:
         objectives: Mapping[str, Objective],
         schedule: Schedule,
         evaluate: Protocol,
-        measures: tuple[Measure, ...] = (solving("solver", 8),),
+        measures: tuple[Measure, ...] = (measure_solver("solver", 8),),
         fixed: Mapping[str, str] | None = None,
         implied: tuple[Implied, ...] = (),
         stores: Mapping[str, Store] | None = None,

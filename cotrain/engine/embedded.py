@@ -105,7 +105,7 @@ class EmbeddedEngine:
                 schedulers[name] = ScoringScheduler(name, model, autocast=kind, activate=select)
             if residence is not None:
                 schedulers[name].takes_turns = True
-                residence.when_resting(model, schedulers[name].release)
+                residence.on_rest(model, schedulers[name].release)
         self._schedulers = dict(sorted(schedulers.items()))
         self._first = {name: scheduler.at_once for name, scheduler in schedulers.items()}
 

@@ -242,8 +242,8 @@ class Rows:
         for i in broken:
             self.items[i].broken = True
         if finished:
-            drawn = self._state[done_rows, DRAWN], self._tokens[done_rows], self._logprobs[done_rows]
-            columns = (x.tolist() for x in (*drawn, self._entropy_levels(done_rows)))
+            sampled = self._state[done_rows, DRAWN], self._tokens[done_rows], self._logprobs[done_rows]
+            columns = (x.tolist() for x in (*sampled, self._entropy_levels(done_rows)))
             for i, count, *values in zip(finished, *columns, strict=True):
                 self._store_tokens(i, stopped.get(i, count), *values)
         return sorted({*finished, *broken})

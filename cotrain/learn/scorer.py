@@ -90,7 +90,7 @@ class Scorer:
         """
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             if self.head != "lm":
-                with self._recomputing(self.model):
+                with self._recompute_activations(self.model):
                     values = self.model(input_ids=rows.input_ids)
                 flat, flat_entropy = _at_least_float32(values[rows.row, rows.column]), None
             else:
@@ -167,7 +167,7 @@ class Scorer:
 
     # -- the forward pass
 
-    def _recomputing(self, module: torch.nn.Module) -> AbstractContextManager[None]:
+    def _recompute_activations(self, module: torch.nn.Module) -> AbstractContextManager[None]:
         if not self.recompute:
             return nullcontext()
         from cotrain.models.recompute import recompute_layers
@@ -177,9 +177,9 @@ class Scorer:
     def _hidden_states(self, rows: ForwardInput) -> torch.Tensor:
         """``[B, L, H]``, or ``[1, L, H]`` of the shared layout."""
         if rows.branches is None:
-            with self._recomputing(self._body):
+            with self._recompute_activations(self._body):
                 return self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state
-        with use_branches(self._body), self._recomputing(self._body):
+        with use_branches(self._body), self._recompute_activations(self._body):
             output = self._body(
                 input_ids=rows.input_ids, position_ids=rows.branches.positions, branches=rows.branches, use_cache=False
             )

@@ -29,9 +29,8 @@ from typing import Any, Literal
 from cotrain import CORRECT, FINAL, LABEL, SCORE
 from cotrain import Objective, Phase, Positive, Recipe, Role, Roles, Sampling, Settings, Weight, Share, Signal, Task
 from cotrain import Turn
-from cotrain import alternate, attempts, frozen, gives, grpo, judged_by, common_roles, program, recipe, reward_model
-from cotrain import rng_of
-from cotrain import together
+from cotrain import alternate, attempts, common_roles, frozen, gives, grpo
+from cotrain import measure_solver_and_judge, program, recipe, reward_model, rng_of, together
 from cotrain.learn.reward_model import Pairwise, Pointwise
 from cotrain.tasks.words.corrupt import another_answer
 
@@ -161,5 +160,5 @@ def cooper(
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"rm_start": alone} if alone else {}),
         evaluate=partial(solve_and_rate, reference=reference),
-        measures=judged_by("rater"),
+        measures=measure_solver_and_judge("rater"),
     )

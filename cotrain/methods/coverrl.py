@@ -29,8 +29,8 @@ from typing import Any, Literal
 
 from cotrain import AGREEMENT, ANSWER, CORRECT, FAILURE, FORMAT, LABEL_RIGHT, Positive, REWARD_RIGHT
 from cotrain import Clipped, ConfigError, Finding, Note, Objective, ParseFailure, Recipe, Roles, Settings, Task, Turn
-from cotrain import attempts, include_closing_tag, common_roles, gives, grpo, judged_by, recipe, review, single
-from cotrain import solve_then_verify, together
+from cotrain import attempts, common_roles, gives, grpo, include_closing_tag
+from cotrain import measure_solver_and_judge, recipe, review, single, solve_then_verify, together
 from cotrain.rollout.protocols import continue_from
 from cotrain.rollout.votes import agrees_with, elected_turn, rarest_turn
 from cotrain.text.parsers import parse_solution
@@ -205,6 +205,6 @@ def coverrl(
         objectives={name: Objective(policy="generator", on=role, by=by) for name, role in learners.items()},
         schedule=single(play, *learners, name="both", group_size=1, unlabelled=run.unlabelled_share()),
         evaluate=solve_then_verify,
-        measures=judged_by("verifier"),
+        measures=measure_solver_and_judge("verifier"),
         fixed=run.fixed_roles(),
     )

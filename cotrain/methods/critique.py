@@ -25,8 +25,8 @@ from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, FORMAT, NotNegative, OUTCOME, Positive, REVIEWED, STEP_OK
 from cotrain import ConfigError, Note, Objective, Recipe, Roles, Settings, Weight, Task, TrainWithPromptOf, Turn
-from cotrain import attempts, dr_grpo, drop_flat_groups, examine, frozen, gives, grpo, common_roles, recipe, review
-from cotrain import reward_review, single, solving, together, verifying
+from cotrain import attempts, common_roles, dr_grpo, drop_flat_groups, examine, frozen, gives, grpo
+from cotrain import measure_judge, measure_solver, recipe, review, reward_review, single, together
 from cotrain.learn.losses import ScoreFunction, Shaped
 from cotrain.text.role_parsers import corrected_review
 
@@ -113,11 +113,11 @@ def critique(
     also = ("refiner",) if revises else ()
     objectives = {"generator": Objective(policy="generator", on="solver", also=also, by=learn)}
     policies = {"generator": run.learner(), **run.start()}
-    roles, measures = {"solver": solver}, [solving("solver", 8)]
+    roles, measures = {"solver": solver}, [measure_solver("solver", 8)]
     if revises:
         roles["refiner"] = common_roles.refiner("generator", run.model)
         roles["verifier"] = common_roles.verifier("generator" if critic == "self" else "critic", judge)
-        measures += [solving("refiner", 1), verifying("verifier")]
+        measures += [measure_solver("refiner", 1), measure_judge("verifier")]
     if critic == "trained":
         criticise = grpo(rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True)
         objectives["critic"] = Objective(policy="critic", on="verifier", by=criticise)

@@ -30,8 +30,8 @@ from typing import Any, Literal
 
 from cotrain import CORRECT, NotNegative, Positive, STEP_OK, TRUTH
 from cotrain import ClassBalance, Note, Objective, Phase, Recipe, Roles, Settings, Signal, Task, Turn
-from cotrain import alternate, examine, frozen, gives, grpo, judged_by, common_roles, recipe, review, together
-from cotrain import verifying
+from cotrain import alternate, common_roles, examine, frozen, gives, grpo, measure_judge
+from cotrain import measure_solver_and_judge, recipe, review, together
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.reviews import show_verdict
 
@@ -182,6 +182,6 @@ def dsm(
         objectives=learn,
         schedule=alternate(*phases, ratio=ratio[:both], warmup={"verifier": warmup} if trained else {}),
         evaluate=partial(play, votes=1),
-        measures=(*((verifying("meta", gap="meta/gap"),) if meta else ()), *judged_by("verifier")),
+        measures=(*((measure_judge("meta", gap="meta/gap"),) if meta else ()), *measure_solver_and_judge("verifier")),
         fixed=run.fixed_roles(),
     )

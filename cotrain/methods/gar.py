@@ -32,8 +32,8 @@ from typing import Any, Literal
 
 from cotrain import AGREEMENT, CORRECT, NotNegative, Positive
 from cotrain import ConfigError, Note, Objective, Recipe, Role, Roles, Sampling, Settings, Weight, Signal, Task, Turn
-from cotrain import at_least, attempts, examine, frozen, gives, grpo, judged_by, common_roles, program, recipe, review
-from cotrain import review_all, single, solve_then_verify
+from cotrain import at_least, attempts, common_roles, examine, frozen, gives, grpo
+from cotrain import measure_solver_and_judge, program, recipe, review, review_all, single, solve_then_verify
 from cotrain.rollout.monte_carlo import share_right, review_verdicts
 
 MATCH = Signal("match", meaning="1 for a right answer, else 0")
@@ -153,6 +153,6 @@ def gar(
         objectives=objectives,
         schedule=single(play, *objectives, name="both", group_size=1),
         evaluate=solve_then_verify,
-        measures=judged_by("verifier"),
+        measures=measure_solver_and_judge("verifier"),
         fixed=run.fixed_roles(),
     )

@@ -23,8 +23,8 @@ from typing import Any, Literal
 
 from cotrain import AGREEMENT, FORMAT, OUTCOME, STEP, ClassBalance, ConfigError, Objective, Policy, Ppo, Recipe
 from cotrain import Settings, Weight, Sft, ValueRegression
-from cotrain import common_roles, frozen, grpo, judged_by, recipe, single, solve_then_verify
-from cotrain import critic as value_model
+from cotrain import common_roles, critic as value_model, frozen, grpo
+from cotrain import measure_solver_and_judge, recipe, single, solve_then_verify
 from cotrain.learn.contract import Algorithm
 from cotrain.learn.preference import Preference
 
@@ -90,6 +90,6 @@ def generator_verifier_critic(
             name="all",
         ),
         evaluate=solve_then_verify,
-        measures=judged_by("verifier"),
+        measures=measure_solver_and_judge("verifier"),
         fixed=run.fixed_roles(),
     )

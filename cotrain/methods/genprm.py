@@ -25,9 +25,8 @@ from typing import Literal
 
 from cotrain import CORRECT, MATCH
 from cotrain import ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Share, Sft, Signal, Task
-from cotrain import at_least, attempts, frozen, gives, judged_by, judges, common_roles, recipe, review_all, rng_of
-from cotrain import single
-from cotrain import solve_then_verify
+from cotrain import at_least, attempts, common_roles, frozen, gives, judges
+from cotrain import measure_solver_and_judge, recipe, review_all, rng_of, single, solve_then_verify
 from cotrain.rollout.monte_carlo import GAMMA, Labels, balanced_places, completer_role, majority_contradicts
 from cotrain.rollout.monte_carlo import share_right, step_labels, review_verdicts
 from cotrain.rollout.reviews import Tool
@@ -121,5 +120,5 @@ def genprm(
         objectives={"verifier": Objective(policy="verifier", on="verifier", by=Sft(where=KEPT, at_least=1.0))},
         schedule=single(play, "verifier", name="verifier", group_size=1),
         evaluate=partial(solve_then_verify, tool=tool),
-        measures=judged_by("verifier"),
+        measures=measure_solver_and_judge("verifier"),
     )

@@ -29,9 +29,8 @@ from typing import Any, Literal
 
 from cotrain import CORRECT
 from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Role, Roles, Settings, Sft, Signal, Task, Turn
-from cotrain import alternate, attempts, dr_grpo, frozen, gives, common_roles, program, recipe, rng_of, solving
-from cotrain import together
-from cotrain import verifying
+from cotrain import alternate, attempts, common_roles, dr_grpo, frozen, gives
+from cotrain import measure_judge, measure_solver, program, recipe, rng_of, together
 from cotrain.functional.aggregate import pairwise_advantages, skew_matrix
 from cotrain.learn.contract import Algorithm
 from cotrain.config.schedule import Protocol
@@ -169,5 +168,5 @@ def gram(
             warmup={"pairs": unlabelled, "judge": warmup} if learns else None,
         ),
         evaluate=compete,
-        measures=(solving("solver", 8), verifying("judge")),
+        measures=(measure_solver("solver", 8), measure_judge("judge")),
     )

@@ -17,8 +17,8 @@ from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, FORMAT, OUTCOME, TRUTH
 from cotrain import ClassBalance, ConfigError, Objective, Phase, Positive, Recipe, Roles, Settings, Weight, Signal, Task
-from cotrain import alternate, common_roles, frozen, gives, grpo, judged_by, judges, recipe, review, reward_review
-from cotrain import solve, solve_then_verify
+from cotrain import alternate, common_roles, frozen, gives, grpo, judges
+from cotrain import measure_solver_and_judge, recipe, review, reward_review, solve, solve_then_verify
 from cotrain.rollout.reviews import mean_verdict
 
 BELIEVED = Signal("believed", meaning="share of the readable reviews that call the solution right")
@@ -93,5 +93,5 @@ def judged(
         objectives=objectives,
         schedule=alternate(*phases, ratio=shares, warmup={"verifier": warmup} if warmup else {}),
         evaluate=solve_then_verify,
-        measures=judged_by("verifier"),
+        measures=measure_solver_and_judge("verifier"),
     )

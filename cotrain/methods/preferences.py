@@ -24,7 +24,7 @@ from cotrain.core.notes import PROBLEM
 from cotrain.config.evaluation import Implied
 from cotrain.learn.preference import CHOSEN, PairLoss, Preference
 from cotrain.learn.reward_model import Pairwise
-from cotrain.rollout.pairs import check_pairs, ordering, replies_of, say_replies, say_reply
+from cotrain.rollout.pairs import check_pairs, measure_pair_order, replies_of, say_replies, say_reply
 from cotrain.text.prompts import SOLVE
 from cotrain.text.role_prompts import SOLVE_BARE
 
@@ -96,6 +96,6 @@ def reward(
         objectives={"rm": Objective(policy="rm", on="rater", by=Pairwise(anchor=anchor))},
         schedule=single(rate_pair, "rm", name="rm", group_size=1),
         evaluate=rate_pair,
-        measures=(ordering("rater", "rm"),),
+        measures=(measure_pair_order("rater", "rm"),),
     )
     return once(made)

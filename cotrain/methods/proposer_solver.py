@@ -25,7 +25,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import OUTCOME, ConfigError, Objective, Phase, Positive, Recipe, Settings, Share
-from cotrain import alternate, frozen, grpo, common_roles, program, recipe, reinforce_pp, solve, solving
+from cotrain import alternate, common_roles, frozen, grpo, measure_solver, program, recipe, reinforce_pp, solve
 from cotrain.rollout.proposals import LEARNABLE, Pay, Shown, of_length, propose_and_solve, proposer_role, write_problem
 from cotrain.rollout.readers import Check, reader_of
 from cotrain.rollout.stores import TaskPool
@@ -134,6 +134,6 @@ def proposer_solver(
         objectives=objectives,
         schedule=alternate(*phases, ratio=steps),
         evaluate=solve,
-        measures=(solving("solver", 8),),
+        measures=(measure_solver("solver", 8),),
         stores={"pool": TaskPool(cap=cap)},
     )

@@ -34,8 +34,8 @@ from typing import Any, Literal
 from cotrain import AGREEMENT, CORRECT, REVIEWED
 from cotrain import ClassBalance, ConfigError, Note, Objective, Phase, Positive, Recipe, Role, Roles, Settings, Sft
 from cotrain import Signal, Task, Turn
-from cotrain import alternate, attempts, common_roles, frozen, gives, grpo, judged_by, noting, program, recipe
-from cotrain import review_all, reward_review, rng_of, solving
+from cotrain import alternate, attempts, common_roles, frozen, gives, grpo, measure_note, measure_solver
+from cotrain import measure_solver_and_judge, program, recipe, review_all, reward_review, rng_of
 from cotrain.text.injections import injection_corpus, insert_injection
 from cotrain.text.parsers import parse_solution
 from cotrain.text.prompts import IN_TAGS
@@ -164,9 +164,9 @@ def prover_verifier(
         schedule=alternate(*phases, ratio=(1, *[0] * (len(phases) - 1)), warmup=first),
         evaluate=partial(convince_verifier, reviews=1, sneaky=attacks),
         measures=(
-            *judged_by("verifier"),
-            noting("solver", FOOLED),
-            *((solving("sneaky", 8), noting("sneaky", FOOLED)) if attacks else ()),
+            *measure_solver_and_judge("verifier"),
+            measure_note("solver", FOOLED),
+            *((measure_solver("sneaky", 8), measure_note("sneaky", FOOLED)) if attacks else ()),
         ),
         fixed=run.fixed_roles(),
     )

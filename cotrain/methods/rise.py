@@ -20,7 +20,8 @@ from functools import partial
 
 from cotrain import JUDGED
 from cotrain import Clipped, ConfigError, Objective, Recipe, Roles, Settings, Signal, Task
-from cotrain import critic, examine, frozen, gives, judged_by, common_roles, recipe, review, rng_of, single
+from cotrain import common_roles, critic, examine, frozen, gives
+from cotrain import measure_solver_and_judge, recipe, review, rng_of, single
 from cotrain.learn.ppo import Ppo, ValueRegression
 
 SCORE = Signal("score", meaning="1, -0.5 or -1, see ``score_of``")
@@ -77,6 +78,6 @@ def rise(
         objectives=objectives,
         schedule=single(play, *objectives, name="both" if verify_share else "generator"),
         evaluate=solve_and_check,
-        measures=judged_by("verifier"),
+        measures=measure_solver_and_judge("verifier"),
         fixed={"solver": "start"},
     )

@@ -29,10 +29,10 @@ from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, FORMAT, JUDGED, SOLVED
 from cotrain import OUTCOME, Clipped, ConfigError, Objective, Positive, Recipe, Roles, Settings, Task, Turn, Weight
-from cotrain import attempts, common_roles, dr_grpo, frozen, gives, judges, recipe, rng_of, single, solve, solving
-from cotrain import together, verifying
+from cotrain import attempts, common_roles, dr_grpo, frozen, gives, judges, measure_judge
+from cotrain import measure_solver, recipe, rng_of, single, solve, together
 from cotrain.rollout.judges import Comparison
-from cotrain.rollout.tournament import ROUNDS, choosing, compare_both_ways, hold_tournament
+from cotrain.rollout.tournament import ROUNDS, measure_tournament, compare_both_ways, hold_tournament
 from cotrain.text.preferences import BEST, Ratings
 
 NEAR = 0.2  # how far points may be from the truth
@@ -123,6 +123,10 @@ def self_compare(
         if learns
         else single(solve, "generator", name="generator"),
         evaluate=partial(choose_own, samples=candidates, rounds=rounds),
-        measures=(solving("solver", candidates), verifying("comparer"), choosing("solver", candidates)),
+        measures=(
+            measure_solver("solver", candidates),
+            measure_judge("comparer"),
+            measure_tournament("solver", candidates),
+        ),
     )
     return replace(made, evaluation=replace(made.evaluation, group_size=1))

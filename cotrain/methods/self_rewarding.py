@@ -20,7 +20,8 @@ from functools import partial
 from typing import Literal
 
 from cotrain import CORRECT, ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Weight, Task
-from cotrain import attempts, frozen, gives, judged_by, common_roles, recipe, review_all, single, snapshot
+from cotrain import attempts, common_roles, frozen, gives
+from cotrain import measure_solver_and_judge, recipe, review_all, single, snapshot
 from cotrain.learn.preference import CHOSEN, Preference
 from cotrain.rollout.reviews import mean_verdict
 
@@ -86,5 +87,5 @@ def self_rewarding(
             unlabelled=0.0 if judge == "oracle" else run.unlabelled_share(),
         ),
         evaluate=partial(judge_oneself, votes=1),
-        measures=judged_by("verifier"),
+        measures=measure_solver_and_judge("verifier"),
     )

@@ -25,9 +25,8 @@ from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, JUDGED, OUTCOME, REVIEWED, SOLVED
 from cotrain import Clipped, ConfigError, Note, Objective, Phase, Positive, Recipe, Roles, Settings, Signal, Task
-from cotrain import alternate, frozen, gives, grpo, judged_by, common_roles, recipe, review_all, reward_review, rng_of
-from cotrain import solve
-from cotrain import solve_then_verify, together
+from cotrain import alternate, common_roles, frozen, gives, grpo, measure_solver_and_judge, recipe
+from cotrain import review_all, reward_review, rng_of, solve, solve_then_verify, together
 
 MIXED = Note[bool]("mixed", bool, "has the problem right and wrong solutions")
 
@@ -116,6 +115,6 @@ def self_verify(
         objectives={name: objective for name, objective in objectives.items() if name in due},
         schedule=alternate(*(p for p, _ in played), ratio=tuple(r for _, r in played), warmup={"verifier": warmup}),
         evaluate=partial(solve_then_verify, step_rewards="none"),
-        measures=judged_by("verifier"),
+        measures=measure_solver_and_judge("verifier"),
         fixed={"solver": "start"},
     )

@@ -26,8 +26,8 @@ from typing import Literal
 
 from cotrain import AGREEMENT, CORRECT, FORMAT, NotNegative, Positive, TRUTH
 from cotrain import ClassBalance, ConfigError, Objective, Phase, Policy, Recipe, Roles, Settings, Signal, Task, Turn
-from cotrain import alternate, attempts, common_roles, frozen, gives, grpo, judged_by, judges, recipe
-from cotrain import review_all, reward_review, solve, solve_then_verify, solving
+from cotrain import alternate, attempts, common_roles, frozen, gives, grpo, judges, measure_solver
+from cotrain import measure_solver_and_judge, recipe, review_all, reward_review, solve, solve_then_verify
 from cotrain.rollout.reviews import mean_verdict
 from cotrain.rollout.votes import agrees_with, elected_turn
 from cotrain.tasks.labelled import check_truth_is_known
@@ -138,5 +138,5 @@ def semi_supervised(
         objectives=objectives,
         schedule=schedule,
         evaluate=solve_then_verify if judging else solve,
-        measures=judged_by("verifier") if judging else (solving("solver", 8),),
+        measures=measure_solver_and_judge("verifier") if judging else (measure_solver("solver", 8),),
     )

@@ -26,7 +26,7 @@ from random import Random
 from typing import Any, Literal
 
 from cotrain import CORRECT, ConfigError, Objective, Phase, Recipe, Role, Roles, Sampling, Settings, Sft, Task
-from cotrain import alternate, examine, gives, common_roles, program, recipe, snapshot, solve, solving
+from cotrain import alternate, common_roles, examine, gives, measure_solver, program, recipe, snapshot, solve
 from cotrain.core.notes import PROBLEM
 from cotrain.config.evaluation import Implied
 from cotrain.config.settings import Restart
@@ -118,7 +118,7 @@ def spin(
         objectives=objectives,
         schedule=schedule,
         evaluate=partial(against_the_solution, rival=None) if chats else solve,
-        measures=() if chats else (solving("solver", 8),),
+        measures=() if chats else (measure_solver("solver", 8),),
         implied=(Implied(policy="generator", role="teacher", replies=True),) if chats else (),
     )
     if chats:  # measured in one play: nothing is drawn

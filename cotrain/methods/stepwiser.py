@@ -25,8 +25,8 @@ from typing import Literal
 
 from cotrain import CORRECT, MATCH, OUTCOME, ConfigError
 from cotrain import Clipped, Finding, Objective, Positive, Recipe, Roles, Settings, Share, Task
-from cotrain import at_least, attempts, frozen, gives, grpo, judged_by, common_roles, recipe, review_all, rng_of, single
-from cotrain import solve_then_verify
+from cotrain import at_least, attempts, common_roles, frozen, gives, grpo
+from cotrain import measure_solver_and_judge, recipe, review_all, rng_of, single, solve_then_verify
 from cotrain.rollout.monte_carlo import ALPHA, GAMMA, balanced_places, completer_role, share_right, step_labels
 from cotrain.rollout.monte_carlo import review_verdicts
 
@@ -133,6 +133,6 @@ def stepwiser(
         objectives=objectives,
         schedule=single(play, *objectives, name="verifier", group_size=1),
         evaluate=solve_then_verify,
-        measures=judged_by("verifier"),
+        measures=measure_solver_and_judge("verifier"),
         fixed=run.fixed_roles() if trained else None,
     )

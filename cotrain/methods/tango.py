@@ -23,8 +23,8 @@ from typing import Literal
 
 from cotrain import AGREEMENT, BY_NAME, FORMAT, OUTCOME, STEP
 from cotrain import ClassBalance, Clipped, ConfigError, Objective, Phase, Recipe, Settings, Weight
-from cotrain import alternate, decay, frozen, judged_by, judges, common_roles, pull_to, recipe, single
-from cotrain import solve_then_verify
+from cotrain import alternate, common_roles, decay, frozen, judges
+from cotrain import measure_solver_and_judge, pull_to, recipe, single, solve_then_verify
 from cotrain.functional.aggregate import Combine
 from cotrain.learn.samples import StepScale
 from cotrain.rollout.protocols import StepRewards, check_step_rewards
@@ -118,6 +118,6 @@ def tango(
         objectives=objectives,
         schedule=schedule,
         evaluate=partial(solve_then_verify, reviews=votes),
-        measures=judged_by("verifier"),
+        measures=measure_solver_and_judge("verifier"),
         fixed=run.fixed_roles(),
     )

@@ -23,7 +23,7 @@ from typing import Literal
 
 from cotrain import ANSWER, CORRECT, FAILURE, OUTCOME
 from cotrain import ConfigError, Note, Objective, Policy, Positive, Recipe, Roles, Settings, Weight, Sft, Task, Turn
-from cotrain import common_roles, frozen, gives, grpo, noting, recipe, single, solving, together
+from cotrain import common_roles, frozen, gives, grpo, measure_note, measure_solver, recipe, single, together
 from cotrain.core.notes import GOLD, PROBLEM
 from cotrain.learn.contract import Algorithm
 from cotrain.learn.preference import Preference
@@ -142,5 +142,5 @@ def two_agents_split(
             partial(play, samples=run.group_size, finishes=finishes), *objectives, name="both", group_size=1
         ),
         evaluate=play,
-        measures=(solving("solver", 8), noting("starter", WHOLE)),
+        measures=(measure_solver("solver", 8), measure_note("starter", WHOLE)),
     )

@@ -60,7 +60,7 @@ def _about(measure: Measure, *roles: str) -> Measure:
     return measure
 
 
-def solving(role: str, k: int) -> Measure:
+def measure_solver(role: str, k: int) -> Measure:
     """``pass@1``, ``pass@k``, ``majority@k`` and ``step_accuracy`` of a solver at its own temperature."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
@@ -82,7 +82,7 @@ def solving(role: str, k: int) -> Measure:
     return _about(measure, role)
 
 
-def passing(role: str, most: int) -> Measure:
+def measure_pass_at_k(role: str, most: int) -> Measure:
     """``pass@k`` of a solver for k = 1, 2, 4, … and ``most``, each unbiased from all samples of a task."""
     ks = sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)})
 
@@ -118,7 +118,7 @@ def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
     }
 
 
-def selecting(role: str, judge: str, k: int) -> Measure:
+def measure_selection(role: str, judge: str, k: int) -> Measure:
     """``best@k`` (the solution the judge scores highest) and ``weighted@k`` (answers weighed by the judge's scores)."""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
@@ -140,7 +140,7 @@ def selecting(role: str, judge: str, k: int) -> Measure:
     return _about(measure, role, judge)
 
 
-def verifying(judge: str, gap: str = "gap") -> Measure:
+def measure_judge(judge: str, gap: str = "gap") -> Measure:
     """Quality of a judge against ground truth, on whatever solutions it was shown, at answer and at step level; and how
     much more often it says CORRECT than is true, over readable reviews, under the name ``gap``: of two judges the
     second one needs another."""
@@ -159,7 +159,7 @@ def verifying(judge: str, gap: str = "gap") -> Measure:
     return _about(measure, judge)
 
 
-def noting(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -> Measure:
+def measure_note(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -> Measure:
     """``truth/{note}``: the mean of a note over a role's turns that have it; values lie in [``low``, ``high``]."""
     statistic = mean_of_values(low, high)
 
@@ -174,9 +174,9 @@ def noting(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -
     return _about(measure, role)
 
 
-def judged_by(judge: str, k: int = 8) -> tuple[Measure, ...]:
+def measure_solver_and_judge(judge: str, k: int = 8) -> tuple[Measure, ...]:
     """The three of them, for a solver whose solutions this role judges."""
-    return solving("solver", k), verifying(judge), selecting("solver", judge, k)
+    return measure_solver("solver", k), measure_judge(judge), measure_selection("solver", judge, k)
 
 
 def _observation_count(statistic: Statistic, name: str, total: Mapping[str, float]) -> float:

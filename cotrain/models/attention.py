@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from cotrain.models.load import ATTENTION
 from cotrain.models.shared_prefix import is_plain
 
 IMPLEMENTATION = "documents"
@@ -32,6 +33,12 @@ def can_isolate(model: nn.Module) -> bool:
     if not isinstance(model, PreTrainedModel) or model.device.type != "cpu":
         return False
     return is_plain(model)
+
+
+def takes_mask(model: nn.Module) -> bool:
+    """Does a block mask isolate documents for this model? Windows, recurrent layers and biases would not heed it, and
+    attention that adds its mask would take True for a number."""
+    return isinstance(model, PreTrainedModel) and is_plain(model) and model.config._attn_implementation == ATTENTION
 
 
 @contextmanager

@@ -50,31 +50,17 @@ from cotrain.models.files import (
     weight_files,
 )
 from cotrain.models.memory import out_of_memory
+from cotrain.text.render import Renderer, generation_config_of
 
 EMBEDDED_BASE = "embedded"
 EMBEDDED_CHECKER = "embedded-checker"
 EMBEDDED_HABITS = "embedded-habits"
-EMBEDDED_PROPOSER = "embedded-proposer"
 EMBEDDED_GAMES = "embedded-games"
-EMBEDDED_SEARCH = "embedded-search"
-EMBEDDED_FORMAT = "embedded-format"
-EMBEDDED_ROLES = "embedded-roles"
-EMBEDDED_DIGEST = "embedded-digest"
-ATTENTION = "sdpa"  # where nothing else is asked for
 EMBEDDED_RATER = "embedded-rater"
+ATTENTION = "sdpa"  # where nothing else is asked for
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
-_EMBEDDED = {
-    EMBEDDED_BASE: _ASSETS / "base",
-    EMBEDDED_CHECKER: _ASSETS / "base-checker",
-    EMBEDDED_HABITS: _ASSETS / "base-habits",
-    EMBEDDED_PROPOSER: _ASSETS / "base-proposer",
-    EMBEDDED_GAMES: _ASSETS / "base-games",
-    EMBEDDED_SEARCH: _ASSETS / "base-search",
-    EMBEDDED_FORMAT: _ASSETS / "base-format",
-    EMBEDDED_ROLES: _ASSETS / "base-roles",
-    EMBEDDED_DIGEST: _ASSETS / "base-digest",
-    EMBEDDED_RATER: _ASSETS / "base-rater",
-}
+_KINDS = ("", "-checker", "-habits", "-proposer", "-games", "-search", "-format", "-roles", "-digest", "-rater")
+_EMBEDDED = {f"{EMBEDDED_BASE}{kind}": _ASSETS / f"base{kind}" for kind in _KINDS}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -276,7 +262,8 @@ def save_model(
     path: str | os.PathLike[str],
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Write a plain model directory (config, safetensors, tokenizer); ``dtype`` converts a copy of the weights."""
+    """Write a plain model directory (config, safetensors, tokenizer); ``dtype`` converts a copy of the weights. Whoever
+    generates with it stops where replies end here."""
     directory = Path(path)
     directory.mkdir(parents=True, exist_ok=True)
     stored: nn.Module = model
@@ -286,6 +273,11 @@ def save_model(
     with _quiet_logging():
         stored.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    if (settings := copy.deepcopy(getattr(stored, "generation_config", None))) is not None:  # of one that speaks
+        stops, written = list(Renderer(tokenizer, generation_config_of(stored)).stop_ids), settings.eos_token_id
+        if stops != sorted(written if isinstance(written, list) else [written]):
+            settings.eos_token_id, settings._from_model_config = stops, False
+            settings.save_pretrained(directory)
 
 
 def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -415,8 +407,12 @@ def _read_tokenizer(
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=trust_remote_code
         )
-        tokenizer("a")  # settings that only its use looks at
-        return tokenizer
+        known = str(tokenizer.decode(tokenizer("There are 12 apples.").input_ids, skip_special_tokens=True))
+    if not any(map(str.isalnum, known)):  # a library makes an empty one where it finds no file
+        raise ModelError(
+            f"{where}: its tokenizer knows no letter and no digit; copy tokenizer.json or tokenizer.model too"
+        )
+    return tokenizer
 
 
 def first_line(error: BaseException) -> str:

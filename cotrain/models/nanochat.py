@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import NanoChatConfig, NanoChatForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    NanoChatConfig,
+    NanoChatForCausalLM,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from cotrain.core.errors import DataError, ModelError, RunDirectoryError
 from cotrain.core.flags import Parser, add_count
@@ -91,9 +97,10 @@ def convert(
     with torch.device("meta"):
         model = NanoChatForCausalLM(config)
     model.load_state_dict(weights, strict=True, assign=True)
-    if model.generation_config is not None and loaded_tokenizer.bos_token_id is not None:
-        ends = [i for i in (loaded_tokenizer.eos_token_id, loaded_tokenizer.bos_token_id) if i is not None]
-        model.generation_config.eos_token_id = ends  # a document ends where the next one begins
+    begin, end = loaded_tokenizer.bos_token_id, loaded_tokenizer.eos_token_id
+    model.generation_config = GenerationConfig(  # a document ends where the next one begins
+        bos_token_id=begin, eos_token_id=sorted({begin, end}), pad_token_id=loaded_tokenizer.pad_token_id
+    )
     with filled_directory(Path(target)):
         save_model(model, loaded_tokenizer, target)
     return target

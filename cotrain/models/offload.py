@@ -57,7 +57,7 @@ class Residence:
             self._staying |= parts
         return partial(self._wake, policy, parts, select or _select_nothing)
 
-    def when_resting(self, model: nn.Module, release: Callable[[], None]) -> None:
+    def on_rest(self, model: nn.Module, release: Callable[[], None]) -> None:
         """``release`` is called whenever the model leaves the device: what was made of it there goes too."""
         self._releases[id(model)].append(release)
 

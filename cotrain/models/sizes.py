@@ -67,8 +67,9 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     with report_model_errors(label, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
     parameters, matrices = sum(math.prod(shape) for shape, _ in shapes), matrices_of(shapes)
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    queries = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
+    heads = queries and (getattr(config, "num_key_value_heads", None) or queries)
+    width = getattr(config, "head_dim", None) or config.hidden_size // max(1, queries)
     tokenizer: Any = load_tokenizer(where, trust_remote_code=trust_remote_code)
     Renderer(tokenizer, None if model is None else generation_config_of(model))  # whoever speaks will need one
     return ModelSize(

@@ -160,9 +160,10 @@ class RunEstimate:
         less, most = (bytes_text(one.total_memory) for one in (asked, self.with_offload(False)))
         who = f"{', '.join(resting)} rest while others compute" if resting else "nobody rests; --offload lets them"
         where = "nothing rests on a CPU; on a GPU " if self.device == "cpu" else ""
-        return f"offload: {where}{who}: at most {less}, without it {most}, and {bytes_text(asked.resting())} beside it"
+        beside = bytes_text(asked.resting_bytes())
+        return f"offload: {where}{who}: at most {less}, without it {most}, and {beside} beside it"
 
-    def resting(self) -> float:
+    def resting_bytes(self) -> float:
         """Bytes of what may lie in the machine's own memory: weights, moments, pools of policies with ``offload``."""
         sizes: dict[tuple[Any, ...], float] = {}
         for name, spec in self.recipe.policies.items():

@@ -403,8 +403,8 @@ def _probe_reviews(
     if answer_reading is None and solver is not None and asks_plainly(solver):
         problems = probe_tasks(recipe)
         episodes = player({"solver": solver}).play(ask_solver, problems, step=STEP, group_size=1)
-        drawn = [SampledText(task=problems[e.task], text=t.text, finish="stop") for e in episodes for t in e.traces]
-        answer_reading = read_texts(solver, drawn)
+        texts = [SampledText(task=problems[e.task], text=t.text, finish="stop") for e in episodes for t in e.traces]
+        answer_reading = read_texts(solver, texts)
     pairs = zip(answer_reading.said, answer_reading.parsed, strict=True) if answer_reading else ()
     solved = [(one.task, solution) for one, solution in pairs if isinstance(solution, Solution)]
     if not solved:

@@ -41,8 +41,8 @@ def judge_fields(sample: FixedSolution, *, guarded: bool) -> dict[str, Any]:
     """The fields of a judge's prompt on this solution. ``guarded``: its template wants the solution between markers."""
     answer = final_answer(sample.steps[-1])
     text = "".join(f"<step>{step}</step>" for step in sample.steps) + (f"<answer>{answer}</answer>" if answer else "")
-    told = guarded_fields(make_nonce(0, sample.id), solution=text) if guarded else {"solution": text}
-    return {"problem": sample.problem, "count": len(sample.steps), **told}
+    fields = guarded_fields(make_nonce(0, sample.id), solution=text) if guarded else {"solution": text}
+    return {"problem": sample.problem, "count": len(sample.steps), **fields}
 
 
 async def judge_steps(task: Task, roles: Roles, *, given: dict[str, FixedSolution], verifier: str, n: int) -> None:

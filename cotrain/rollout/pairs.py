@@ -61,7 +61,7 @@ def say_reply(fields: Mapping[str, Any], rng: Random) -> str:
     return str(fields["solution"])
 
 
-def ordering(judge: str, name: str) -> Measure:
+def measure_pair_order(judge: str, name: str) -> Measure:
     """``{name}/pair_accuracy``: of a wanted and an unwanted reply to one prompt, how often the role ``judge`` gives the
     wanted one the higher score; equal ones count half."""
 

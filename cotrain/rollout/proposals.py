@@ -224,9 +224,9 @@ def write_problem(fields: Mapping[str, Any], rng: Random) -> str:
 
 def of_length(source: WordProblems, operations: int) -> Callable[[Mapping[str, Any], Random], str]:
     """A program that writes training problems like those of ``source``, all with so many operations."""
-    drawn = replace(source, operations=(operations, operations))
+    one_length = replace(source, operations=(operations, operations))
 
     def write_one_length(fields: Mapping[str, Any], rng: Random) -> str:
-        return drawn.get("train", rng.randrange(2**31)).prompt
+        return one_length.get("train", rng.randrange(2**31)).prompt
 
     return write_one_length

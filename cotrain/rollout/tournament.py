@@ -127,7 +127,7 @@ def pair_neighbours(ratings: Sequence[float], met: Mapping[Pair, float | None]) 
     return sorted(pairs)
 
 
-def choosing(role: str, k: int) -> Measure:
+def measure_tournament(role: str, k: int) -> Measure:
     """``tournament@k``: of the first k solutions, is the one with the highest rating right?"""
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:

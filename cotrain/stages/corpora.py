@@ -27,6 +27,9 @@ Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "conten
 Item = str | Sequence[Message]  # running text, or one conversation
 ROWS = (".jsonl", ".parquet", ".csv", ".json")  # and all of them with .gz
 ROLES = ("system", "user", "assistant")
+UNLEARNED = (  # fields of a reply that would change what is learned of it, where they are neither empty nor 1
+    "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "weight", "train", "loss", "trainable",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +177,12 @@ def _read_paragraphs(path: Path) -> Iterator[str]:
 
 
 def _parse_item(fields: dict[str, Any], place: str) -> Item:
-    if "text" in fields:
+    text, conversation = (fields.get(column) is not None for column in ("text", "messages"))
+    if text and conversation:
+        raise DataError(f"{place}: both 'text' and 'messages'; leave out the column that is not to be learned")
+    if fields.get("tools"):
+        raise DataError(f"{place}, column 'tools': conversations with tools are not learned; leave out such rows")
+    if "text" in fields and not conversation:
         if not isinstance(fields["text"], str) or not fields["text"]:
             raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
         return whole_text(fields["text"], f"{place}, column 'text'")
@@ -194,7 +202,15 @@ def _parse_item(fields: dict[str, Any], place: str) -> Item:
             raise DataError(f"{where}.role': expected one of {', '.join(ROLES)}, found {message.get('role')!r:.40}")
         if not isinstance(message.get("content"), str):
             raise DataError(f"{where}.content': expected a string, found {message.get('content')!r:.40}")
+        for name in UNLEARNED if message["role"] == "assistant" else ():
+            if message.get(name) not in (None, "", 1) and message[name] != []:
+                raise DataError(
+                    f"{where}.{name}': {message[name]!r:.40} would be lost; every assistant message is learned, as its "
+                    "'content' says it; write it there, or part the row"
+                )
         whole_text(message["content"], f"{where}.content'")
+    if messages[0]["role"] == "assistant":
+        raise DataError(f"{place}, column 'messages': the first message is the assistant's; expected what it answers")
     if messages[-1]["role"] != "assistant":
         raise DataError(f"{place}, column 'messages': the last message must be the assistant's, it is what is learned")
     return [{"role": message["role"], "content": message["content"]} for message in messages]

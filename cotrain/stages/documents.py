@@ -60,16 +60,21 @@ def all_documents(
     return tokenize([corpus.get(index) for index in range(corpus.size)], renderer, replies_only, longest)
 
 
-def refuse_overlong(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, length: int) -> None:
-    """Raise DataError when more than a tenth of the first conversations are longer than ``length`` tokens."""
+def refuse_overlong(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, length: int, batch: int) -> None:
+    """Raise DataError when more than a tenth of the first documents would lose their ends: conversations that are
+    longer than ``length`` tokens (0: than a batch), and texts longer than the ``batch``, which has as many tokens."""
     count = PROBE if corpus.size is None else min(PROBE, corpus.size)
-    items = [item for item in map(corpus.get, range(count)) if not isinstance(item, str)]
-    sizes = [len(document.ids) for document in tokenize(items, Renderer(tokenizer))]
-    over = sum(size > length for size in sizes)
-    if over > len(items) / 10:
+    items = list(map(corpus.get, range(count)))
+    limits = [
+        (length, "--length") if length and not isinstance(item, str) else (batch, "--batch-tokens") for item in items
+    ]
+    documents = tokenize(items, Renderer(tokenizer))
+    over = [(len(one.ids), *limit) for one, limit in zip(documents, limits, strict=True) if len(one.ids) > limit[0]]
+    if len(over) > len(items) / 10:
+        size, limit, flag = max(over)
         raise DataError(
-            f"{corpus.name}: {over} of the first {len(items)} conversations are longer than {length} tokens "
-            f"(the longest {max(sizes)}) and would lose their ends; raise --length"
+            f"{corpus.name}: {len(over)} of the first {len(items)} documents are longer than {limit} tokens (the "
+            f"longest {size}) and would lose their ends; raise {flag}"
         )
 
 

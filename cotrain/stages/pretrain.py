@@ -31,10 +31,11 @@ from cotrain.stages.documents import all_documents, document_reader, refuse_over
 from cotrain.stages.packing import Document
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.stages.trainer import SETTINGS, TrainingOutcome, TrainingPlan, begin_time, read_result, train
-from cotrain.text.render import Renderer
+from cotrain.text.render import Renderer, generation_config_of
 
 Parts = Sequence[tuple[Corpus, int]]  # corpora with integer weights
 SAMPLE_BEGINS, SAMPLE_TOKENS = 8, 96  # of the text that is shown at the end
+CONTEXT = 1024  # tokens that a new model is made for, where its rows are not longer
 TOKENIZER_SAMPLE = 5_000  # items that a new tokenizer learns from
 
 
@@ -68,7 +69,7 @@ def pretrain(
     Args:
         corpus: text, or several corpora with integer weights: ``[(corpus, 3), (other, 1)]``.
         model: go on from this directory or Hub name. Without it a new one is made from ``config``
-            (default: ``config_for(tokenizer)``) and ``seed``.
+            (default: ``config_for(tokenizer)`` with a context of ``length`` or more) and ``seed``.
         tokenizer: of a new model; without it one of ``vocab_size`` is learned from the corpus.
         batch_tokens, length: tokens of one optimiser step, and of one row of it.
         validation: items of each corpus held out of training.
@@ -86,7 +87,7 @@ def pretrain(
         network, tokenizer = load_model(model)
     else:
         tokenizer = tokenizer or train_tokenizer(sample_texts(parts), vocab_size)
-        network = new_model(config or config_for(tokenizer), seed)
+        network = new_model(config or config_for(tokenizer, context=max(CONTEXT, length)), seed)
     move_to_device(network, device)
     full = make_plan(
         tokens, batch_tokens, plan, length=length, lr=lr, seed=seed, optimizer=optimizer, weight_decay=weight_decay,
@@ -151,12 +152,18 @@ def train_and_save(
     """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
     into ``result.json`` beside the figures."""
     longest = plan.length if replies_only else 0
-    if replies_only:
+    resumed = (Path(out) / SETTINGS).is_file()
+    if not resumed:
+        context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+        if context is not None and plan.length > context:
+            raise ConfigError(
+                f"length {plan.length}: longer than the context of the model, {context} tokens; lower --length"
+            )
         for corpus, _ in parts:
-            refuse_overlong(corpus, tokenizer, plan.length)
+            refuse_overlong(corpus, tokenizer, longest, plan.rows * plan.length)
     about: dict[str, Any] = {"start": start, "held_out": validation, "replies_only": replies_only}
     begun = None
-    if Renderer(tokenizer).asks_time:  # a training that goes on tells it the same
+    if Renderer(tokenizer, generation_config_of(network)).asks_time:  # a training that goes on tells it the same
         about["begun"] = begin_time(out) or datetime.now().isoformat(timespec="seconds")
         begun = datetime.fromisoformat(about["begun"])
     divided = [(*split_corpus(corpus, validation, plan.seed), weight) for corpus, weight in parts]
@@ -166,13 +173,12 @@ def train_and_save(
         for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)
         if validation
     }
-    resumed = (Path(out) / SETTINGS).is_file()
     outcome = train(
         network,
         document_reader(mixed, tokenizer, plan.seed, replies_only, longest, begun),
         out,
         plan,
-        pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
+        pad_id=0,  # any that the model knows
         validation=held_out,
         about={**about, "corpus": mixed.name},
         resume=resume,

@@ -96,7 +96,7 @@ def own_solutions(
     ``messages``. Raises DataError where none is."""
     kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
-    drawn, lost = 0, Counter[str]()
+    lost = Counter[str]()
     with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=aside) as (tasks, player):
         pace = Pace(samples * len(tasks), "{} answers drawn", say)
         player.watch = lambda total: pace.add
@@ -113,10 +113,10 @@ def own_solutions(
             done = min(start + CHUNK, len(tasks))
             progress = f"{len(kept)} right solutions of {len(solved)} problems"
             say(f"{done} of {len(tasks)} problems answered: {progress}{lost_suffix(lost)}")
-        drawn = samples * len(tasks)
+        count = samples * len(tasks)
     if len(kept) < 2:
         raise DataError(
-            f"{path}: of {drawn} solutions of {model} {len(kept)} are right and can be read{lost_suffix(lost)}; bring "
+            f"{path}: of {count} solutions of {model} {len(kept)} are right and can be read{lost_suffix(lost)}; bring "
             "easier problems, raise --samples, or leave out --from-samples"
         )
     items = list(kept.values())

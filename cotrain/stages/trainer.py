@@ -29,7 +29,15 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from cotrain.core.address import seed_of
-from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, StateError, UnknownName
+from cotrain.core.errors import (
+    ConfigError,
+    CotrainError,
+    ModelError,
+    RunDirectoryError,
+    StateError,
+    UnknownName,
+    first_line,
+)
 from cotrain.core.types import take_fields
 from cotrain.core.verbosity import PACE_SECONDS
 from cotrain.disk import transaction
@@ -37,7 +45,8 @@ from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, truncate_after, try_read_object
 from cotrain.disk.lock import RunLock
 from cotrain.disk.run_files import RESULT
-from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolate_documents
+from cotrain.models.attention import IMPLEMENTATION, can_isolate, isolate_documents, takes_mask
+from cotrain.models.memory import out_of_memory
 from cotrain.models.muon import muon
 from cotrain.models.optim import (
     Optimizer,
@@ -51,6 +60,7 @@ from cotrain.stages.batches import Documents, batches_ahead, pack_all
 from cotrain.stages.packing import PADDING, Document, PackedBatch, block_mask, segment_lengths
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
+FAR = 1e-3  # share of the logits' spread that is rounding
 METRICS, SETTINGS, CHECKPOINTS = "metrics.jsonl", "training.json", "checkpoints"  # in the run's directory
 CHANGEABLE_FIELDS = {"log_every", "save_every", "keep"}  # fields of a plan that may differ when a run is resumed
 
@@ -122,7 +132,8 @@ def train(
             five seconds after the last one that was told.
 
     SIGINT and SIGTERM save a checkpoint after the running step and return with ``finished=False``.
-    Raises RunDirectoryError when ``out`` holds something else or is not to be resumed, NonFiniteLoss, DataError.
+    Raises RunDirectoryError when ``out`` holds something else or is not to be resumed, NonFiniteLoss, DataError, and
+    ModelError for a model that cannot learn to predict these tokens.
     """
     device = next(model.parameters()).device
     if plan.autocast is None:
@@ -133,10 +144,14 @@ def train(
     _claim_directory(out, settings, resume)
     if (out / SETTINGS).is_file() and not (out / CHECKPOINTS).is_dir():
         return TrainingOutcome(step=plan.steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
+    check_causal(model)
     optimizer = OPTIMIZERS[plan.optimizer](model, plan.lr, betas=plan.betas, weight_decay=plan.weight_decay)
     packed_validation = {
         name: pack_all(items, plan.rows, plan.length, pad_id, device) for name, items in (validation or {}).items()
     }
+    known = _embedding_count(model)
+    for batch in (one for packed in packed_validation.values() for one in packed):
+        _check_ids(batch, known)
     began, loss, losses = time.perf_counter(), math.nan, dict[str, float]()
     with RunLock(out / CHECKPOINTS):
         replace_file(out / SETTINGS, json.dumps(settings, indent=2).encode())
@@ -154,6 +169,7 @@ def train(
             while step < plan.steps and not interrupted.is_set():
                 rate = lr_multiplier(step, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
                 cursor, batch = next(batches)
+                _check_ids(batch, known)
                 loss, norm = update(model, optimizer, batch, plan, rate, step)
                 step, tokens = step + 1, tokens + batch.ids.numel()
                 line: dict[str, Any] = {}
@@ -204,7 +220,8 @@ def update(
             part = batch.select_rows(start, start + micro)
             losses = token_losses(model, part, plan.isolate, bool(plan.autocast))
             loss = (losses * part.learn[:, 1:]).sum() / learned
-            loss.backward()
+            if loss.requires_grad:  # not where no document of these rows has two tokens
+                loss.backward()
             total += loss.detach()
     norm = nn.utils.clip_grad_norm_(list(optimizer.parameters()), plan.clip)
     if not (math.isfinite(total.item()) and math.isfinite(norm.item())):
@@ -219,19 +236,50 @@ def update(
 
 
 def token_losses(model: nn.Module, batch: PackedBatch, isolate: bool = True, autocast: bool = False) -> torch.Tensor:
-    """Negative log-likelihoods ``[B, L−1]`` in float32: place t is the loss of predicting token t+1, unmasked."""
+    """Negative log-likelihoods ``[B, L−1]`` in float32: place t is the loss of predicting token t+1, unmasked; 0 where
+    no document goes on, for models whose documents do not run in one row."""
     rows, length = batch.ids.shape
     places: dict[str, Any] = {"position_ids": batch.positions}
     if not isolate:
         places = {"position_ids": torch.arange(length, device=batch.ids.device).expand(rows, length)}
     elif isinstance(model, PreTrainedModel) and model.config._attn_implementation == IMPLEMENTATION:
         places["document_lengths"] = segment_lengths(batch.segments)
-    else:
+    elif takes_mask(model):
         places["attention_mask"] = block_mask(batch.segments)
-    with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=autocast):
-        logits = model(input_ids=batch.ids, use_cache=False, **places).logits
-    losses = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), batch.ids[:, 1:].flatten(), reduction="none")
-    return losses.view(rows, length - 1)
+    else:
+        return _losses_of_documents(model, batch, autocast)
+    return _row_losses(model, batch.ids, autocast, **places)
+
+
+def _row_losses(model: nn.Module, ids: torch.Tensor, autocast: bool, **places: Any) -> torch.Tensor:
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=autocast):
+        logits = model(input_ids=ids, use_cache=False, **places).logits
+    losses = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    return losses.view(ids.shape[0], -1)
+
+
+def _losses_of_documents(model: nn.Module, batch: PackedBatch, autocast: bool) -> torch.Tensor:
+    """As ``token_losses``, each document from the first place of a row on, together with those of about its length.
+
+    No mask of ours knows windows, recurrent layers and biases; of a causal model, whatever follows a document changes
+    nothing in it.
+    """
+    ids, segments = batch.ids.flatten(), batch.segments.flatten().tolist()
+    alike: dict[int, list[tuple[int, int]]] = {}  # (first place, tokens) of documents, at most twice as long as another
+    start = 0
+    for size in segment_lengths(batch.segments):
+        if size > 1 and segments[start] != PADDING:
+            alike.setdefault((size - 1).bit_length(), []).append((start, size))
+        start += size
+    losses = torch.zeros(ids.shape, device=ids.device)
+    for spans in alike.values():
+        starts, sizes = torch.tensor(spans, device=ids.device).T[..., None]
+        offsets = torch.arange(int(sizes.max()), device=ids.device)
+        places = starts + offsets
+        own = (offsets < sizes)[:, 1:]
+        found = _row_losses(model, ids[places.clamp(max=len(ids) - 1)], autocast)
+        losses = losses.index_put((places[:, 1:][own],), found[own])
+    return losses.view(batch.ids.shape)[:, 1:]
 
 
 @torch.no_grad()
@@ -248,6 +296,45 @@ def evaluate(model: nn.Module, batches: Sequence[PackedBatch], plan: TrainingPla
             learned += int(part.learn[:, 1:].sum())
     model.train(training)
     return total / learned if learned else math.nan
+
+
+@torch.no_grad()
+def check_causal(model: nn.Module) -> None:
+    """Raise ModelError for a model that sees the tokens that it is to predict, as encoders do, or that cannot be asked
+    with tokens alone: the last of a few tokens must change nothing before it."""
+    name, training = type(model).__name__, model.training
+    first = next(model.parameters())
+    ids = torch.tensor([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7]], device=first.device) % _embedding_count(model)
+    model.eval()
+    try:
+        one, other = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError, RuntimeError) as error:
+        if out_of_memory(error):
+            raise
+        raise ModelError(f"{name} cannot be trained on text alone ({first_line(error)}); use another model") from error
+    finally:
+        model.train(training)
+    if bool((one - other).norm() > FAR * (one - one.mean(-1, keepdim=True)).norm()):
+        raise ModelError(
+            f"{name} sees the tokens that it is to predict; expected a causal language model (of a decoder among "
+            'encoders config.json says "is_decoder": true)'
+        )
+
+
+def _embedding_count(model: nn.Module) -> int:
+    """How many tokens it knows."""
+    assert isinstance(model, PreTrainedModel)
+    embeddings: Any = model.get_input_embeddings()
+    return int(embeddings.weight.shape[0])
+
+
+def _check_ids(batch: PackedBatch, known: int) -> None:
+    """Raise ModelError for a token that the model has no embedding for."""
+    if (largest := int(batch.ids.max())) >= known:
+        raise ModelError(
+            f"the tokenizer gives a text the token {largest}, but the model knows {known} tokens, 0 to {known - 1}; "
+            "save it with as many embeddings (`resize_token_embeddings`), or take the tokenizer that belongs to it"
+        )
 
 
 def _is_due(step: int, every: int, last: int) -> bool:

@@ -45,22 +45,22 @@ class Decoder:
         """
         plain = [i for i in ids if i not in self._control]
         text, ends = self.raw_text(plain), []
-        context = settled = 0  # plain[context:settled] is decoded before each window plain[settled:t + 1]
-        length = before = 0  # characters of the settled text; of the context
+        context = start = 0  # plain[context:start] is decoded before each window plain[start:t + 1]
+        length = before = 0  # characters of the text before the window; of the context
         for t, token in enumerate(plain):
             width = self._char_width(token)
-            if settled == t and width is not None:
-                length, before, context, settled = length + width, width, t, t + 1
+            if start == t and width is not None:
+                length, before, context, start = length + width, width, t, t + 1
                 ends.append(length)
                 continue
             piece = self.raw_text(plain[context : t + 1])[before:]
             shared = _common_prefix(piece, text, length)
             ends.append(length + shared)
             if shared == len(piece) and not piece.endswith(_BROKEN):
-                context, settled, length = settled, t + 1, length + shared
-                before = len(self.raw_text(plain[context:settled]))
-            elif shared == len(piece) and t - settled >= _WINDOW and self._can_cut(plain, t + 1, text, length + shared):
-                context = settled = t + 1
+                context, start, length = start, t + 1, length + shared
+                before = len(self.raw_text(plain[context:start]))
+            elif shared == len(piece) and t - start >= _WINDOW and self._can_cut(plain, t + 1, text, length + shared):
+                context = start = t + 1
                 length, before = length + shared, 0
         if ends and ends[-1] != len(text):  # a decoder that looks further back than the window
             ends = [_common_prefix(self.raw_text(plain[: t + 1]), text, 0) for t in range(len(plain))]

@@ -61,7 +61,7 @@ def measure_protocol(
         for key in figures.keys() & found.keys():
             one, other = found[key].value, figures[key].value
             if not math.isclose(one, other, abs_tol=1e-9):
-                hint = "leave one out, or give it another name, as in verifying('second', gap='second/gap')"
+                hint = "leave one out, or give it another name, as in measure_judge('second', gap='second/gap')"
                 raise ConfigError(f"evaluation: two measures give {key!r}, {one:.3f} and {other:.3f}; {hint}")
         found |= figures
     refuse_unmarked_answers(f"held-out problems of {split}", played, found)

@@ -122,7 +122,7 @@ class PlayPipeline:
         return self.ready[0]
 
     @contextmanager
-    def learning_from(self, step: int, *, until: int) -> Iterator[None]:
+    def play_while_learning(self, step: int, *, until: int) -> Iterator[None]:
         """Around the update of ``step``: with a lag, play the step that is due so much later, of the run's ``until``,
         while the block runs; both are over when it ends. Raises what either raises, the block first; Interrupted before
         anything has begun."""

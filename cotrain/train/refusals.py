@@ -78,9 +78,9 @@ def refuse_unmarked_answers(where: str, episodes: Sequence[Episode], figures: It
         answers = [trace for e in episodes for trace in e.traces if trace.role == role and not trace.failure]
         if answers and all(CORRECT.of(trace) is None for trace in answers):
             raise ConfigError(
-                f"{where}: solving({role!r}) counts right answers, but the protocol notes of none of {len(answers)} "
-                f"whether it is right; let it call `await examine(task, roles, turn)`, or give `evaluate` a protocol "
-                "that does, such as cotrain.solve"
+                f"{where}: measure_solver({role!r}) counts right answers, but the protocol notes of none of "
+                f"{len(answers)} whether it is right; let it call `await examine(task, roles, turn)`, or give "
+                "`evaluate` a protocol that does, such as cotrain.solve"
             )
 
 

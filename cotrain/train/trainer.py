@@ -196,7 +196,7 @@ class CoTrainer:
             row["audited"] = sum(CORRECT.of(answer) is not None for answer in answers)
         row |= played.outside
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
-        with self.plays.learning_from(step, until=self.recipe.steps):
+        with self.plays.play_while_learning(step, until=self.recipe.steps):
             clock.end_stage("play")
             updates = [self._update_policies(due, episodes, clock) for due in batches]
         clock.end_stage("play")

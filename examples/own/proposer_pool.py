@@ -19,11 +19,11 @@ from cotrain import (
     examine,
     gives,
     grpo,
+    measure_solver,
     recipe,
     rng_of,
     single,
     solve,
-    solving,
     together,
 )
 from cotrain.rollout.readers import is_held_out
@@ -97,6 +97,6 @@ def proposer_pool(
         },
         schedule=single(protocol, "generator", "proposer", stores=("pool",)),
         evaluate=solve,
-        measures=(solving("solver", 4),),
+        measures=(measure_solver("solver", 4),),
         stores={"pool": TaskPool(cap=cap)},
     )

@@ -16,12 +16,12 @@ from cotrain import (
     examine,
     gives,
     grpo,
+    measure_judge,
+    measure_solver,
     recipe,
     review,
     single,
-    solving,
     together,
-    verifying,
 )
 
 RESCUED = Signal("rescued", meaning="1 for a review behind which a wrong solution became right, else 0")
@@ -73,5 +73,5 @@ def revise_once(
         },
         schedule=single(partial(answer_review_revise, reviews=reviews), "refiner", "reviewer"),
         evaluate=partial(answer_review_revise, reviews=1),
-        measures=(solving("solver", 4), solving("refiner", 4), verifying("reviewer")),
+        measures=(measure_solver("solver", 4), measure_solver("refiner", 4), measure_judge("reviewer")),
     )

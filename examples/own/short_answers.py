@@ -13,9 +13,9 @@ from cotrain import (
     examine,
     gives,
     grpo,
+    measure_solver,
     recipe,
     single,
-    solving,
 )
 
 
@@ -44,5 +44,5 @@ def short_answers(
         },
         schedule=single(partial(answer_briefly, price=price), "generator"),
         evaluate=partial(answer_briefly, price=price),
-        measures=(solving("solver", 4),),
+        measures=(measure_solver("solver", 4),),
     )

@@ -15,12 +15,12 @@ from cotrain import (
     examine,
     gives,
     grpo,
+    measure_judge,
+    measure_solver,
     recipe,
     review,
     single,
-    solving,
     together,
-    verifying,
 )
 
 VERIFIERS = ("first", "second")
@@ -64,5 +64,5 @@ def two_verifiers(
         objectives=learn,
         schedule=single(partial(convince_both, reviews=reviews), *learn),
         evaluate=partial(convince_both, reviews=1),
-        measures=(solving("solver", 4), *(verifying(name, gap=f"{name}/gap") for name in VERIFIERS)),
+        measures=(measure_solver("solver", 4), *(measure_judge(name, gap=f"{name}/gap") for name in VERIFIERS)),
     )

@@ -204,12 +204,12 @@ def test_a_play_that_fails_or_is_given_up_leaves_no_thread_and_no_play():
             engine.raise_if_stopped()
 
     plays = PlayPipeline(play, engine, 1, apart=True)
-    with pytest.raises(OSError, match="of the update"), plays.learning_from(0, until=2):
+    with pytest.raises(OSError, match="of the update"), plays.play_while_learning(0, until=2):
         begun.wait()
         raise OSError("of the update")
     assert not plays.ready and plays.state() is None and engine.stopping() == 0
     engine.asked = 15
-    with pytest.raises(Interrupted), plays.learning_from(0, until=2):
+    with pytest.raises(Interrupted), plays.play_while_learning(0, until=2):
         seen.append("begun")
     assert not seen
     plays.close()
@@ -228,7 +228,7 @@ def recorded_plays(pipeline, published, *, steps=7):
     learned = []
     for step in range(steps):
         learned.append(dict(pipeline.play_of(step, until=steps).outside))
-        with pipeline.learning_from(step, until=steps):
+        with pipeline.play_while_learning(step, until=steps):
             pass
         published.append(step)
         saved = json.loads(json.dumps(pipeline.state()))

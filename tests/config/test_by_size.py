@@ -175,7 +175,7 @@ def test_policies_that_take_turns_count_once(models):
     assert parts[0, True]["cache"] < parts[0, False]["cache"] and parts[4, True]["cache"] == parts[4, False]["cache"]
     assert {parts[n, True]["optimiser"] for n in made} == {0}
     found = estimate_run(made[0], device="cpu")
-    assert found.resting() == 3 * one + 2 * 2 * one
+    assert found.resting_bytes() == 3 * one + 2 * 2 * one
     lines = [line for line in found.summary_lines() if line.startswith("offload: ")]
     with_it, without = (bytes_text(sum(parts[0, moved].values())) for moved in (True, False))
     assert lines == [

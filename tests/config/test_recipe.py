@@ -19,7 +19,7 @@ from cotrain.learn.losses import Kl
 from cotrain.learn.policy_gradient import ClassBalance, PolicyGradient
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
-from cotrain.metrics.heldout import noting, selecting, solving, verifying
+from cotrain.metrics.heldout import measure_judge, measure_note, measure_selection, measure_solver
 from cotrain.rollout.reviews import solve_then_verify
 from cotrain.rollout.stores import TaskPool
 from cotrain.runs.changes import rebuild_recipe
@@ -329,7 +329,12 @@ def test_a_store_that_no_phase_names_is_not_called_an_option_to_bind():
 
 def test_a_measure_of_a_role_that_there_is_not_is_refused():
     made = grpo(tasks=EASY, kl=0.0)
-    for measure in (solving("solvr", 1), verifying("solvr"), noting("solvr", CORRECT), selecting("solver", "solvr", 2)):
+    for measure in (
+        measure_solver("solvr", 1),
+        measure_judge("solvr"),
+        measure_note("solvr", CORRECT),
+        measure_selection("solver", "solvr", 2),
+    ):
         with pytest.raises(ConfigError, match="measures: unknown role 'solvr'; did you mean 'solver'"):
             replace(made, evaluation=replace(made.evaluation, measures=(measure,)))
 

@@ -14,7 +14,7 @@ import torch
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.user_code import load_file
 from cotrain.methods.agent import agent
-from cotrain.methods.agent.recipe import SEQUENCES, playing
+from cotrain.methods.agent.recipe import SEQUENCES, make_agent_protocol
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, RandomLatency
 
@@ -217,7 +217,7 @@ class Recorder:
 
 
 def play(executor, program, reward=None, tasks=1, **limits):
-    protocol = playing(program, reward, ("solver",), **(LIMITS | limits))
+    protocol = make_agent_protocol(program, reward, ("solver",), **(LIMITS | limits))
     return executor.play(protocol, [EASY.get("train", k) for k in range(tasks)], step=0, group_size=1)
 
 

@@ -11,7 +11,7 @@ import pytest
 from cotrain.core.notes import CALLS
 from cotrain.core.types import Completion, Sampling
 from cotrain.core.user_code import load_file
-from cotrain.methods.agent.recipe import SEQUENCES, playing
+from cotrain.methods.agent.recipe import SEQUENCES, make_agent_protocol
 from cotrain.rollout.calls import SYNTAXES, ToolRenderer, find_syntax, read_calls
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
@@ -133,7 +133,7 @@ def play(program, texts, template=QWEN_2_5_TOOLS, name="qwen-2.5"):
     role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=500))
     executor = Executor(engine, {"solver": engine.renderer}, {"solver": role}, seed=0)
     limits = {"requests": 9, "seconds": 60.0, "max_tokens": 500, "at_once": 1}
-    protocol = playing(program, lambda task, answer: 1.0, ("solver",), **limits)
+    protocol = make_agent_protocol(program, lambda task, answer: 1.0, ("solver",), **limits)
     (episode,) = executor.play(protocol, letter_tasks(1), step=0, group_size=1)
     return engine, episode
 

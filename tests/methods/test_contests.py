@@ -8,7 +8,7 @@ from cotrain.core.types import Sampling
 from cotrain.methods.debate.contests import check_step, contest
 from cotrain.methods.debate.debates import parse_accusation, parse_review_as_accusation
 from cotrain.methods.debate.prompts import CHECK_STEP, CRITICISE
-from cotrain.metrics.heldout import verifying
+from cotrain.metrics.heldout import measure_judge
 from cotrain.rollout import judges
 from cotrain.rollout.common_roles import parse_solution, verifier
 from cotrain.rollout.executor import Executor
@@ -80,8 +80,8 @@ def test_one_ply_is_drawn_and_what_is_won_adds_up_to_1():
 
 
 def test_before_a_critic_who_finds_all_the_judge_is_never_wrong_and_alone_it_often_is():
-    debated = verifying("judge")(played(names_it))
-    alone = verifying("judge")(played(names_it, critic="none"))
+    debated = measure_judge("judge")(played(names_it))
+    alone = measure_judge("judge")(played(names_it, critic="none"))
     assert debated["judge/mcc"].value == 1.0 and debated["gap"].value == 0.0
     # a drawn step of a wrong solution is right in 2 of 3 cases
     assert alone["judge/true_positive_rate"].value == 1.0 and 0.1 < alone["judge/true_negative_rate"].value < 0.6
@@ -98,10 +98,10 @@ def test_a_critic_who_reviews_accuses_the_first_step_that_it_calls_wrong_and_may
     def trusts(fields, rng):
         return write_review(["x"] * 3, [True] * 3, True)
 
-    assert verifying("judge")(played(finds, **reviewed))["judge/mcc"].value == 1.0
+    assert measure_judge("judge")(played(finds, **reviewed))["judge/mcc"].value == 1.0
     trusting = played(trusts, **reviewed)
     assert not any(t.truth["hit"] for episode in trusting for t in by_role(episode)["bob"])
-    said = verifying("judge")(trusting)  # the judge checks a drawn step, as if nobody had spoken
+    said = measure_judge("judge")(trusting)  # the judge checks a drawn step, as if nobody had spoken
     assert said["judge/true_positive_rate"].value == 1.0 and 0.1 < said["judge/true_negative_rate"].value < 0.6
 
 

@@ -13,7 +13,7 @@ from cotrain.core.types import Episode
 from cotrain.methods.grpo import grpo
 from cotrain.methods.pair_judge import pair_judge
 from cotrain.methods.preferences import dpo, reward
-from cotrain.rollout.pairs import TOO_LONG, ordering, replies_of
+from cotrain.rollout.pairs import TOO_LONG, measure_pair_order, replies_of
 from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.pairs import Chats, Pairs
 from cotrain.tasks.words.source import study_problems
@@ -129,7 +129,7 @@ def test_pairs_in_order_by_hand(tmp_path):
         for e, scores in zip(episodes, [(2.0, 1.0), (0.0, 1.0), (1.0, 1.0)], strict=True)
     ]
     assert all(isinstance(e, Episode) and [t.truth["correct"] for t in e.traces] == [True, False] for e in scored)
-    figure = ordering("rater", "rm")(scored)["rm/pair_accuracy"]
+    figure = measure_pair_order("rater", "rm")(scored)["rm/pair_accuracy"]
     assert (figure.value, figure.n) == (0.5, 3) and 0.0 <= figure.low < 0.5 < figure.high <= 1.0
 
 

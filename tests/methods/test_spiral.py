@@ -15,7 +15,7 @@ from cotrain.learn.contract import Batch
 from cotrain.learn.samples import sample_of
 from cotrain.methods.spiral.game import Game, perfect_moves
 from cotrain.methods.spiral.kuhn import KUHN
-from cotrain.methods.spiral.play import duel, exploiting, parse_move, probe, write_move
+from cotrain.methods.spiral.play import duel, measure_exploitability, parse_move, probe, write_move
 from cotrain.methods.spiral.recipe import spiral
 from cotrain.methods.spiral.source import Games, OwnGame
 from cotrain.rollout.executor import Executor
@@ -81,17 +81,17 @@ def test_the_baseline_is_that_of_the_role_before_the_game():
 
 def test_exploitability_is_measured_from_what_was_said():
     """Programs say a move with probability 1, so the bold player is known exactly: it always bets and calls."""
-    found = exploiting(KUHN)(played(probe, ALL, first=bold, second=bold, stranger=coin))
+    found = measure_exploitability(KUHN)(played(probe, ALL, first=bold, second=bold, stranger=coin))
     # Against it one folds J (−1) and calls K (+2); Q calls: K half of the time (−2), J the other half (+2).
     # As second: (−1 + 0 + 2) / 3 = 1/3. As first: J checks and folds, Q and K check and call: 1/3 too.
     assert found["player/exploitability"].value == pytest.approx(1 / 3)
     assert found["player/exploitability"].low == found["player/exploitability"].high
     assert found["player/seen"].value == 1.0
-    assert exploiting(KUHN)(played(probe, ALL[:1], first=bold, second=bold, stranger=coin)) == {}
+    assert measure_exploitability(KUHN)(played(probe, ALL[:1], first=bold, second=bold, stranger=coin)) == {}
 
 
 def test_silence_is_counted_as_forfeit_at_one_end():
-    found = exploiting(KUHN)(played(probe, ALL, first=lambda view, draw: "", second=bold, stranger=coin))
+    found = measure_exploitability(KUHN)(played(probe, ALL, first=lambda view, draw: "", second=bold, stranger=coin))
     assert found["player/exploitability"].high > found["player/exploitability"].value and found[
         "player/seen"
     ].value == pytest.approx(0.5)
@@ -228,7 +228,7 @@ def test_exploitability_of_a_game_of_ones_own_by_hand(race):
     game = replace(race, probed=lambda start: [start], covered=True)
     assert not OwnGame(game).notes
     tasks = [OwnGame(game).get("train", i) for i in range(10)]
-    found = exploiting(game)(played(probe, tasks, first=lowest, second=lowest, stranger=lowest))
+    found = measure_exploitability(game)(played(probe, tasks, first=lowest, second=lowest, stranger=lowest))
     assert found["player/exploitability"].value == pytest.approx(0.9)
 
 
@@ -252,7 +252,7 @@ def test_a_large_tree_is_not_searched(race):
     """10^40 games, of which nothing was said to be small: neither building nor playing looks at more than is played."""
     game = replace(endless(), most_moves=3)
     assert spiral(model=TINY, game=game).evaluation.protocol is probe
-    assert exploiting(game)(()) == {}
+    assert measure_exploitability(game)(()) == {}
 
 
 @pytest.mark.whole

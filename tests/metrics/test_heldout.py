@@ -8,7 +8,7 @@ from cotrain.core.address import Address
 from cotrain.core.statistics import independent_difference
 from cotrain.core.types import Episode, Trace
 from cotrain.metrics.clusters import counts_json, paired_changes
-from cotrain.metrics.heldout import passing, selecting, solving, verifying
+from cotrain.metrics.heldout import measure_judge, measure_pass_at_k, measure_selection, measure_solver
 from cotrain.metrics.steps import verdict_rates
 
 
@@ -61,15 +61,15 @@ def test_pass_at_powers_of_two_is_estimated_from_all_samples():
     """Of six samples 2 and 0 are right: pass@k is the mean of 1 − C(4, k) / C(6, k) and 0. Two have no pass@4."""
     played = [episode(0, i, "4", i < 2, [True], None) for i in range(6)]
     played += [episode(1, i, "5", False, [True], None) for i in range(6)]
-    found = passing("solver", 6)(played)
+    found = measure_pass_at_k("solver", 6)(played)
     assert {key: value.value for key, value in found.items()} == {
         "solver/pass@1": pytest.approx(1 / 6),
         "solver/pass@2": pytest.approx((1 - 6 / 15) / 2),
         "solver/pass@4": pytest.approx((1 - 1 / 15) / 2),
         "solver/pass@6": pytest.approx(0.5),
     }
-    assert found["solver/pass@6"].n == 2 and list(passing("solver", 256)([]).values()) == []
-    short = passing("solver", 6)([*played, *(episode(2, i, "6", True, [True], None) for i in range(2))])
+    assert found["solver/pass@6"].n == 2 and list(measure_pass_at_k("solver", 256)([]).values()) == []
+    short = measure_pass_at_k("solver", 6)([*played, *(episode(2, i, "6", True, [True], None) for i in range(2))])
     assert short["solver/pass@4"].value == found["solver/pass@4"].value
     assert short["solver/pass@2"].value == pytest.approx((0.6 + 0 + 1) / 3)
     assert [short[f"solver/pass@{k}"].n for k in (1, 2, 4, 6)] == [3, 3, 2, 2]  # the third has two samples
@@ -79,13 +79,13 @@ def test_a_figure_of_k_samples_is_out_of_the_tasks_that_have_them():
     """Two samples of one task and eight of another: pass@8 and majority@8 are out of one task."""
     played = [episode(0, i, "4", True, [True], None) for i in range(2)]
     played += [episode(1, i, "5", True, [True], None) for i in range(8)]
-    found = passing("solver", 8)(played) | solving("solver", 8)(played)
+    found = measure_pass_at_k("solver", 8)(played) | measure_solver("solver", 8)(played)
     assert found["solver/pass@8"].n == found["solver/majority@8"].n == 1
-    assert passing("solver", 8)(played)["solver/pass@8"].n == 1 and found["solver/pass@2"].n == 2
+    assert measure_pass_at_k("solver", 8)(played)["solver/pass@8"].n == 1 and found["solver/pass@2"].n == 2
 
 
 def test_a_solver_is_measured_over_all_its_samples():
-    figures = solving("solver", 2)(FOUR)
+    figures = measure_solver("solver", 2)(FOUR)
     assert figures["solver/pass@1"].value == 0.5 and figures["solver/pass@1"].n == 4
     assert figures["solver/pass@2"].value == 1.0
     assert figures["solver/step_accuracy"].value == pytest.approx(6 / 8)
@@ -94,7 +94,7 @@ def test_a_solver_is_measured_over_all_its_samples():
 
 
 def test_an_unparsed_review_counts_as_a_wrong_judgement():
-    figures = verifying("verifier")(FOUR)
+    figures = measure_judge("verifier")(FOUR)
     # right solutions: one recognised, one unparsed; wrong ones: one recognised, one missed
     assert figures["verifier/true_positive_rate"].value == 0.5
     assert figures["verifier/true_negative_rate"].value == 0.5
@@ -107,7 +107,7 @@ def test_an_unparsed_review_counts_as_a_wrong_judgement():
 
 
 def test_steps_are_judged_one_by_one():
-    figures = verifying("verifier")(FOUR)
+    figures = measure_judge("verifier")(FOUR)
     # true steps: 2 + 1 + 1 said right, 2 of the unparsed review said wrong; wrong steps: 1 found, 1 missed
     assert figures["verifier/step_balanced_accuracy"].value == pytest.approx((4 / 6 + 1 / 2) / 2)
     assert figures["verifier/first_error_accuracy"].value == 0.5
@@ -117,13 +117,13 @@ def test_steps_are_judged_one_by_one():
 
 
 def test_calibration_is_the_mean_distance_of_score_and_truth():
-    figures = verifying("verifier")(FOUR)
+    figures = measure_judge("verifier")(FOUR)
     # bins 0.9 → 1, 0.2 → 0, 0.6 → 0, one review each
     assert figures["verifier/calibration_error"].value == pytest.approx((0.1 + 0.2 + 0.6) / 3)
 
 
 def test_the_judge_chooses_among_solutions():
-    figures = selecting("solver", "verifier", 2)(FOUR)
+    figures = measure_selection("solver", "verifier", 2)(FOUR)
     # task 0: 0.9 against 0.2, right; task 1: 0.6 (wrong) against 0.5 for the unparsed one
     assert figures["solver/best@2"].value == 0.5
     assert figures["solver/weighted@2"].value == 0.5
@@ -131,9 +131,9 @@ def test_the_judge_chooses_among_solutions():
 
 def test_an_unreadable_review_scores_one_half():
     pair = [episode(0, 0, "4", True, [True], None), episode(0, 1, "5", False, [False], True, 0.4)]
-    assert selecting("solver", "verifier", 2)(pair)["solver/best@2"].value == 1.0
+    assert measure_selection("solver", "verifier", 2)(pair)["solver/best@2"].value == 1.0
     pair = [episode(0, 0, "4", True, [True], None), episode(0, 1, "5", False, [False], True, 0.6)]
-    assert selecting("solver", "verifier", 2)(pair)["solver/best@2"].value == 0.0
+    assert measure_selection("solver", "verifier", 2)(pair)["solver/best@2"].value == 0.0
 
 
 def test_a_wrong_step_is_blamed_only_where_a_wrong_solution_is_rejected():
@@ -143,14 +143,16 @@ def test_a_wrong_step_is_blamed_only_where_a_wrong_solution_is_rejected():
         episode(2, 0, "5", False, [True, False], True, steps_said=[False, True]),  # accepted
         episode(3, 0, "4", True, [True, False], False, steps_said=[False, True]),  # the answer is right all the same
     ]
-    found = verifying("verifier")(played)["verifier/right_verdict_wrong_step"]
+    found = measure_judge("verifier")(played)["verifier/right_verdict_wrong_step"]
     assert (found.value, found.n) == (0.5, 2)
 
 
 def test_precision_and_recall_are_about_wrong_solutions():
     # wrong: 3 rejected, 1 accepted; right: 2 rejected, 1 accepted, 1 not readable
     said = [(False, False)] * 3 + [(False, True)] + [(True, False)] * 2 + [(True, True), (True, None)]
-    figures = verifying("verifier")([episode(t, 0, "1", ok, [True], verdict) for t, (ok, verdict) in enumerate(said)])
+    figures = measure_judge("verifier")(
+        [episode(t, 0, "1", ok, [True], verdict) for t, (ok, verdict) in enumerate(said)]
+    )
     assert figures["verifier/recall"].value == 3 / 4 and figures["verifier/recall"].n == 4
     assert figures["verifier/precision"].value == 3 / 6 and figures["verifier/precision"].n == 6
     assert figures["verifier/f1"].value == 6 / (6 + 3 + 1) and figures["verifier/f1"].n == 8
@@ -167,7 +169,7 @@ def test_rates_of_one_step_leave_out_what_is_undefined():
 def test_intervals_hold_the_value_and_shrink_with_more_tasks():
     many = [episode(t, 0, "1", t % 2 == 0, [True], True) for t in range(200)]
     few = many[:10]
-    wide, narrow = solving("solver", 1)(few)["solver/pass@1"], solving("solver", 1)(many)["solver/pass@1"]
+    wide, narrow = measure_solver("solver", 1)(few)["solver/pass@1"], measure_solver("solver", 1)(many)["solver/pass@1"]
     assert wide.low <= wide.value <= wide.high and narrow.low <= narrow.value <= narrow.high
     assert narrow.high - narrow.low < wide.high - wide.low
 
@@ -183,28 +185,28 @@ def test_a_change_is_paired_by_problem():
     # ones and 180 zeros: mean 0.1, standard error sqrt(0.1 * 0.9 / 200) = 0.0212, so about 0.058 to 0.142
     before = [episode(t, 0, "1", t % 2 == 0, [True], True) for t in range(200)]
     after = [episode(t, 0, "1", t % 2 == 0 or t < 40, [True], True) for t in range(200)]
-    change = paired(before, after, solving("solver", 1))["solver/pass@1"]
+    change = paired(before, after, measure_solver("solver", 1))["solver/pass@1"]
     assert change.value == pytest.approx(0.1) and change.n == 200
     assert change.low == pytest.approx(0.058, abs=0.008) and change.high == pytest.approx(0.142, abs=0.008)
     apart = independent_difference(
-        solving("solver", 1)(after)["solver/pass@1"], solving("solver", 1)(before)["solver/pass@1"]
+        measure_solver("solver", 1)(after)["solver/pass@1"], measure_solver("solver", 1)(before)["solver/pass@1"]
     )
     assert apart.high - apart.low > 2 * (change.high - change.low)
 
 
 def test_where_nothing_changed_something_might_have():
     # of 2 tasks none changed, so by Wilson's bound on 0 of 2 up to 3.8415 / (2 + 3.8415) = 0.658 of them might have
-    for measure in (solving("solver", 2), verifying("verifier"), selecting("solver", "verifier", 2)):
+    for measure in (measure_solver("solver", 2), measure_judge("verifier"), measure_selection("solver", "verifier", 2)):
         changes = paired(FOUR, FOUR, measure)
         assert set(changes) == set(measure(FOUR))
         for key, change in changes.items():
             width = 2.0 if key in ("gap", "verifier/mcc") else 1.0
             assert change.value == 0.0 and -width <= change.low < 0.0 < change.high <= width, key
-    assert paired(FOUR, FOUR, solving("solver", 2))["solver/pass@1"].high == pytest.approx(0.6576, abs=1e-4)
+    assert paired(FOUR, FOUR, measure_solver("solver", 2))["solver/pass@1"].high == pytest.approx(0.6576, abs=1e-4)
 
 
 def test_a_problem_that_one_side_lost_keeps_its_counts_on_the_other():
-    change = paired(FOUR, FOUR[:2], solving("solver", 2))["solver/step_accuracy"]
+    change = paired(FOUR, FOUR[:2], measure_solver("solver", 2))["solver/step_accuracy"]
     assert change.value == pytest.approx(3 / 4 - 6 / 8)
     none_wrong = [e for e in FOUR if e.traces[0].truth["correct"]]
-    assert "verifier/balanced_accuracy" not in paired(FOUR, none_wrong, verifying("verifier"))
+    assert "verifier/balanced_accuracy" not in paired(FOUR, none_wrong, measure_judge("verifier"))

@@ -5,10 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM, MambaConfig
 
 from cotrain.core.errors import ModelError
 from cotrain.models.files import INDEX, SINGLE, weight_files
-from cotrain.models.load import describe_model, load_model
+from cotrain.models.load import describe_model, load_model, load_tokenizer
 from cotrain.models.sizes import model_size, parameter_count
 from tests.helpers import TINY
 
@@ -27,6 +28,14 @@ def test_a_copy_in_another_layout_does_not_count(tmp_path):
     assert model_size(tmp_path / "both").parameters == PARAMETERS
     with pytest.raises(ModelError, match="no file named model"):  # as whoever loads it would say
         model_size(tmp_path / "named")
+
+
+def test_a_model_without_attention_has_a_size_too(tmp_path):
+    config = MambaConfig(vocab_size=600, hidden_size=16, num_hidden_layers=2, state_size=4)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    load_tokenizer(TINY).save_pretrained(tmp_path)
+    size = model_size(tmp_path)
+    assert (size.keys, size.layers, size.hidden) == (0, 2, 16) and size.parameters > 600 * 16
 
 
 def sharded(folder: Path) -> list[Path]:

@@ -1,12 +1,15 @@
+import copy
 import hashlib
 import json
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from cotrain.core.errors import ModelError
 from cotrain.models import load
 from cotrain.models.load import describe_model, load_model, load_tokenizer, resolve_model, save_model
+from cotrain.text.render import Renderer
 
 
 def test_round_trip_is_exact(model, tokenizer, directory):
@@ -30,6 +33,21 @@ def test_bfloat16_is_for_the_disk(model, tokenizer, tmp_path, directory):
     assert small["parameters"] == large["parameters"] and small["bytes"] < 0.6 * large["bytes"]
     half, _ = load_model(tmp_path / "small", dtype=torch.bfloat16)
     assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+
+
+def test_a_written_model_stops_where_its_replies_end(model, tokenizer, tmp_path):
+    tokenizer = copy.deepcopy(tokenizer)
+    (end,) = Renderer(tokenizer).stop_ids
+    tokenizer.eos_token = "<|pad|>"  # as in a base: turns end with a token of their own
+    pad = tokenizer.pad_token_id
+    for number, (written, expected) in enumerate(((pad, sorted([pad, end])), ([end, pad], [end, pad]), (end, None))):
+        model.generation_config = GenerationConfig(eos_token_id=written, temperature=0.5, do_sample=True)
+        if expected is None:
+            tokenizer.eos_token, expected = "<|end|>", end
+        save_model(model, tokenizer, tmp_path / f"{number}")
+        found = GenerationConfig.from_pretrained(tmp_path / f"{number}")
+        assert (found.eos_token_id, found.temperature) == (expected, 0.5)
+        assert model.generation_config.eos_token_id == written  # of the model itself nothing was changed
 
 
 def test_description(model, directory):
@@ -97,6 +115,14 @@ def test_every_damage_is_one_line(directory, damage, words):
         load_model(directory)
     assert "\n" not in str(caught.value) and str(directory) in str(caught.value)
     assert not (directory / "ran").exists()
+
+
+@pytest.mark.parametrize("kind", ["LlamaTokenizer", "Qwen2Tokenizer", "BertTokenizer", "T5Tokenizer"])
+def test_a_tokenizer_without_its_vocabulary_is_refused(directory, kind):
+    (directory / "tokenizer.json").unlink()
+    change("tokenizer_config.json", tokenizer_class=kind)(directory)  # of which transformers makes an empty one
+    with pytest.raises(ModelError, match="its tokenizer knows no letter and no digit; copy tokenizer"):
+        load_model(directory)
 
 
 def test_names_and_paths(tmp_path, monkeypatch, directory):

@@ -13,7 +13,7 @@ from cotrain import api
 from cotrain.config.schedule import single
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.methods.grpo import grpo
-from cotrain.metrics.heldout import solving
+from cotrain.metrics.heldout import measure_solver
 from cotrain.pages.run_report import report_documents
 from cotrain.pages.runs import RunView
 from cotrain.pages.top import snapshot
@@ -29,7 +29,12 @@ COUNTS = {"calls": 0}
 def brief(steps=2, evaluate=solve, train=solve, **settings):
     made = grpo(steps=steps, tasks=EASY, **ROOM, **settings)
     measured = replace(
-        made.evaluation, protocol=evaluate, measures=(solving("solver", 2),), group_size=2, greedy=False, splits=()
+        made.evaluation,
+        protocol=evaluate,
+        measures=(measure_solver("solver", 2),),
+        group_size=2,
+        greedy=False,
+        splits=(),
     )
     return replace(made, evaluation=replace(measured, curve_tasks=2), schedule=single(train, "generator"))
 
@@ -64,7 +69,7 @@ def test_answers_of_which_nobody_says_whether_they_are_right_are_not_measured_as
     async def asks(task, roles):
         await roles.solver(problem=task.prompt)
 
-    with pytest.raises(ConfigError, match=r"held-out problems of test: solving\('solver'\) .* of none of 4 .* examine"):
+    with pytest.raises(ConfigError, match=r"of test: measure_solver\('solver'\) .* of none of 4 .* examine"):
         api.run(brief(evaluate=asks), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

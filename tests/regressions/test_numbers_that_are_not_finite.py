@@ -32,7 +32,7 @@ from cotrain.config.policies import trainable
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.settings import Settings, recipe
 from cotrain.config.schedule import single
-from cotrain.metrics.heldout import solving
+from cotrain.metrics.heldout import measure_solver
 from cotrain.rollout.common_roles import solver
 from cotrain import examine
 from tests.helpers import EASY, TINY
@@ -65,7 +65,7 @@ def spoiled(run: Settings, *, good: int = 1, bad: int = 3) -> Recipe:
         policies={"generator": trainable(TINY, lr=1e-3)}, roles={"solver": solver("generator", TINY)},
         objectives={"generator": Objective(policy="generator", on="solver", by=Spoiled(rewards={OUTCOME: 1.0}))},
         schedule=single(graded, "generator", name="generator"),
-        evaluation=Evaluation(protocol=graded, measures=(solving("solver", 1),), tasks=1, group_size=1),
+        evaluation=Evaluation(protocol=graded, measures=(measure_solver("solver", 1),), tasks=1, group_size=1),
     )
 """
 

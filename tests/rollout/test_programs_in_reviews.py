@@ -18,7 +18,7 @@ from cotrain.learn.contract import Batch, sampled_only
 from cotrain.learn.samples import sample_of
 from cotrain.learn.sft import Sft
 from cotrain.methods.genprm import KEPT, agreeing_reviews
-from cotrain.metrics.heldout import verifying
+from cotrain.metrics.heldout import measure_judge
 from cotrain.metrics.steps import role_metrics
 from cotrain.rollout import judges, python_tool
 from cotrain.rollout.calls import CUT, MAX_OUTPUT, ToolError
@@ -105,7 +105,7 @@ def test_learning_sees_the_verifiers_own_tokens_alone():
     assert [(k, CharRenderer().decode(ids)) for k, ids in sample.given] == [(len(own), second[len(first + own) :])]
     assert CharRenderer().decode([i for i, m in zip(trace.token_ids, trace.mask, strict=True) if m]) == own + PLAIN[1]
     assert {p for p, m in zip(trace.logprobs, trace.mask, strict=True) if not m} == {0.0}
-    assert verifying("verifier")([episode])["verifier/parsed"].n == 1
+    assert measure_judge("verifier")([episode])["verifier/parsed"].n == 1
 
 
 HOSTILE = {

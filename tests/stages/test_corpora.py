@@ -54,6 +54,17 @@ def test_rows_of_a_jsonl_file(tmp_path):
         ('{"messages": [{"role": "bot", "content": "x"}]}', "'messages\\[0\\].role': expected one of system, user"),
         ('{"messages": [{"role": "user"}]}', "'messages\\[0\\].content': expected a string, found None"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "the last message must be the assistant's"),
+        ('{"messages": [{"role": "assistant", "content": "x"}]}', "the first message is the assistant's"),
+        ('{"text": "a", "messages": [{"role": "user", "content": "x"}]}', "both 'text' and 'messages'"),
+        ('{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}', "column 'tools'"),
+        ('{"text": null}', "column 'text': expected a non-empty string, found None"),
+        (
+            '{"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}',
+            "0\\].tool_calls': .* would be lost",
+        ),
+        ('{"messages": [{"role": "assistant", "content": "x", "reasoning": "y"}]}', "reasoning': 'y' would be lost"),
+        ('{"messages": [{"role": "assistant", "content": "x", "weight": 0}]}', "weight': 0 would be lost"),
+        ('{"messages": [{"role": "assistant", "content": "x", "train": false}]}', "train': False would be lost"),
     ],
 )
 def test_bad_rows_say_where(tmp_path, line, words):
@@ -61,6 +72,15 @@ def test_bad_rows_say_where(tmp_path, line, words):
     with pytest.raises(DataError, match=words) as caught:
         jsonl_file(tmp_path / "a.jsonl")
     assert "a.jsonl, row 2" in str(caught.value)
+
+
+def test_columns_without_a_value_say_nothing(tmp_path):
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    full = [{**turn, "weight": 1.0, "train": True, "tool_calls": [], "reasoning": "", "name": None} for turn in turns]
+    full[0]["train"] = False  # of what is never learned
+    rows = [{"text": None, "messages": full, "tools": None}, {"text": "c", "messages": None}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert everything(jsonl_file(tmp_path / "a.jsonl")) == [turns, "c"]
 
 
 def test_rows_are_set_aside_when_asked(tmp_path):

@@ -41,10 +41,17 @@ def test_order_and_epochs(tokenizer):
 def test_conversations_that_are_too_long(tokenizer):
     long = from_items("long", [[{"role": "user", "content": "ab " * 50}, {"role": "assistant", "content": "7"}], TURNS])
     assert [len(d.ids) for d in all_documents(long, tokenizer, True, longest=20)] == [20, 18]
-    with pytest.raises(DataError, match="long: 1 of the first 2 conversations are longer than 20 tokens"):
-        refuse_overlong(long, tokenizer, 20)
-    refuse_overlong(long, tokenizer, 200)
-    refuse_overlong(from_items("text", ["ab " * 50]), tokenizer, 20)
+    with pytest.raises(DataError, match=r"1 of the first 2 documents are longer than 20 tokens .*; raise --length"):
+        refuse_overlong(long, tokenizer, 20, 200)
+    refuse_overlong(long, tokenizer, 200, 200)
+    refuse_overlong(from_items("text", ["ab " * 50]), tokenizer, 20, 200)
+
+
+def test_texts_that_are_longer_than_a_batch(tokenizer):
+    texts = from_items("books", ["ab " * 300, "ab"])
+    with pytest.raises(DataError, match=r"1 of the first 2 documents are longer than 200 tokens .*; raise --batch"):
+        refuse_overlong(texts, tokenizer, 0, 200)
+    refuse_overlong(texts, tokenizer, 0, 400)
 
 
 def test_an_endless_corpus_has_no_all(tokenizer):

@@ -49,6 +49,14 @@ def test_what_a_training_came_to_stands_beside_its_model(base, conversations, to
     assert read_result(tmp_path) == {}
 
 
+def test_rows_fit_into_the_context_of_their_model(base, sentences, conversations, tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="length 1025: longer than the context of the model, 1024 tokens"):
+        sft(base, tmp_path / "tuned", conversations=conversations, tokens=2000, batch_tokens=1025, length=1025)
+    sizes = {"tokens": 1100, "batch_tokens": 1100, "length": 1100, "validation": 3, "tokenizer": tokenizer}
+    pretrain(tmp_path / "new", corpus=sentences, **sizes)
+    assert load_model(tmp_path / "new")[0].config.max_position_embeddings == 1100
+
+
 def test_bits_per_byte_by_hand():
     texts = from_items("two", ["abcd", "é"])  # six bytes
     documents = [Document(ids=(0, 1, 2, 3), learn=(True,) * 4), Document(ids=(0, 4, 3), learn=(True,) * 3)]

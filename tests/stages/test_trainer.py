@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from cotrain.core.errors import ConfigError, RunDirectoryError, StateError, UnknownName
+from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError, StateError, UnknownName
 from cotrain.models.attention import isolate_documents
 from cotrain.models.config import new_model
 from cotrain.models.optim import adamw
 from cotrain.stages.corpora import procedural_corpus, split_corpus
 from cotrain.stages.documents import all_documents, document_reader
-from cotrain.stages.packing import arrange_rows, cut_document, pack_documents
+from cotrain.stages.packing import Document, arrange_rows, cut_document, pack_documents
 from cotrain.stages.trainer import NonFiniteLoss, TrainingPlan, evaluate, token_losses, train, update
 
 PLAN = TrainingPlan(
@@ -57,6 +58,74 @@ def test_packing_is_only_an_arrangement(model, read):
     assert torch.allclose(fast, expected, atol=1e-5)
     mixed = token_losses(model, packed, isolate=False)[packed.learn[:, 1:]].sort().values
     assert not torch.allclose(mixed, expected, atol=1e-4), "without isolation documents do see each other"
+
+
+SIZES = {
+    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 5,
+}  # fmt: skip
+
+
+def random_model(family, vocabulary, **changes):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(family, **SIZES | changes, vocab_size=vocabulary),
+            attn_implementation="eager" if family == "gemma2" else None,
+        )
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter *= 4 if parameter.ndim == 2 else 1  # far from uniform
+    return made.eval()
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("gpt2", {}),
+        ("mistral", {"sliding_window": 8}),
+        ("gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 8}),  # attention that adds its mask
+        ("mamba", {"state_size": 4}),  # a state that goes on from one document to the next
+        ("bloom", {"n_layer": 2, "n_head": 2}),  # biases by distance
+    ],
+)
+def test_documents_of_one_row_are_to_every_model_as_if_alone(family, changes, read, tokenizer):
+    model = random_model(family, len(tokenizer), **changes)
+    taken, packed = pack_documents(read(0, 12), 3, 60, pad_id=0)
+    expected = []
+    for item in read(0, taken):
+        ids = torch.tensor([item.ids])
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
+        expected.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none"))
+    found = token_losses(model, packed)[packed.learn[:, 1:]]
+    assert taken >= 6
+    assert torch.allclose(found.sort().values, torch.cat(expected).sort().values, atol=1e-4)
+    found.mean().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_rows_without_a_token_to_learn_change_nothing(read, tokenizer):
+    model = random_model("gpt2", len(tokenizer))
+    documents = [read(0, 1)[0], Document(ids=(7,), learn=(True,))]
+    batch = arrange_rows(documents, [[0], [1]], len(documents[0].ids), pad_id=0)
+    alone = update(model, adamw(model, 1e-9), batch.select_rows(0, 1), PLAN, 1.0, 0)
+    assert update(model, adamw(model, 1e-9), batch, replace(PLAN, micro=1), 1.0, 0) == pytest.approx(alone, rel=1e-4)
+    assert update(model, adamw(model, 1e-9), batch.select_rows(1, 2), PLAN, 1.0, 0) == (0.0, 0.0)
+
+
+def test_a_model_that_sees_what_it_is_to_predict_is_refused(read, tokenizer, tmp_path):
+    encoder = random_model("bert", len(tokenizer))
+    with pytest.raises(ModelError, match="BertLMHeadModel sees the tokens that it is to predict"):
+        train(encoder, read, tmp_path / "run", PLAN, pad_id=0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tokens_that_the_model_does_not_know_are_refused(read, tokenizer, tmp_path):
+    model = random_model("llama", len(tokenizer) - 20)
+    for validation in ({"held": read(0, 5)}, None):
+        with pytest.raises(ModelError, match=r"the token \d+, but the model knows \d+ tokens"):
+            train(model, read, tmp_path / "run", PLAN, pad_id=0, validation=validation)
 
 
 def test_token_losses_by_hand(model, read):

@@ -9,7 +9,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.methods.tango import tango
-from cotrain.metrics.heldout import solving, verifying
+from cotrain.metrics.heldout import measure_judge, measure_solver
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.reviews import solve_then_verify
@@ -48,7 +48,7 @@ class Warm:
         return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish="stop", policy="a", version=0)
 
 
-BOTH = solving("solver", 4), verifying("verifier")
+BOTH = measure_solver("solver", 4), measure_judge("verifier")
 
 
 def measured(greedy=True, measures=BOTH):
@@ -76,11 +76,11 @@ def test_greedy_figures_stand_beside_the_sampled_ones():
 
 def test_two_measures_with_one_name_are_refused_where_they_differ():
     def of_few(name):
-        return lambda episodes: {name: verifying("verifier", gap=name)(episodes[:4])[name]}
+        return lambda episodes: {name: measure_judge("verifier", gap=name)(episodes[:4])[name]}
 
-    with pytest.raises(ConfigError, match=r"two measures give 'gap', .*verifying\('second', gap='second/gap'\)"):
+    with pytest.raises(ConfigError, match=r"two measures give 'gap', .*measure_judge\('second', gap='second/gap'\)"):
         measured(measures=(*BOTH, of_few("gap")))
-    found = measured(measures=(*BOTH, of_few("second/gap"), solving("solver", 1)))  # pass@1 twice, and the same
+    found = measured(measures=(*BOTH, of_few("second/gap"), measure_solver("solver", 1)))  # pass@1 twice, and the same
     assert {"gap", "second/gap", "solver/pass@4"} <= set(found)
 
 
@@ -119,7 +119,7 @@ def held_out_that_breaks(which):
     role = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
     executor = Executor(Warm(), {"a": CharRenderer()}, {"solver": role}, 0)
     tasks = [Task(id=f"t/{p}", prompt=p, answer="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
-    how = Evaluation(protocol=protocol, measures=(solving("solver", 4),))
+    how = Evaluation(protocol=protocol, measures=(measure_solver("solver", 4),))
     return executor, lambda: measure_protocol(how, executor, tasks, split="test", group_size=4)[0]
 
 

@@ -81,18 +81,18 @@ def review_rollouts(
     tasks: list[Task] = []
     point_of_step = played_steps(directory, [point for point, _ in judges])
     samples = [
-        (step, drawn)
+        (step, solutions)
         for step in point_of_step
-        if (drawn := sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references)))
+        if (solutions := sample_solutions(directory, step, rollouts, tasks, recipe.roles, unknown=bool(references)))
     ]
     if not samples:
         known = "" if references else " whose truth is known"
         raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver{known}")
-    for step, drawn in samples:
-        unknown = f", of {some} nobody knows" if (some := drawn.right.count(None)) else ""
-        say(f"step {step + 1}: {len(drawn.right)} solutions, {drawn.right.count(True)} are right{unknown}")
-    all_drawn, own_places = [drawn for _, drawn in samples], [point_of_step[step] for step, _ in samples]
-    cells, outcomes = judged_cells(judges, all_drawn, tasks, "reviewed/{}", role, SHOWN, device, say)
+    for step, solutions in samples:
+        unknown = f", of {some} nobody knows" if (some := solutions.right.count(None)) else ""
+        say(f"step {step + 1}: {len(solutions.right)} solutions, {solutions.right.count(True)} are right{unknown}")
+    all_solutions, own_places = [solutions for _, solutions in samples], [point_of_step[step] for step, _ in samples]
+    cells, outcomes = judged_cells(judges, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say)
     figures = {
         "every": every,
         "role": role,
@@ -102,14 +102,14 @@ def review_rollouts(
                 "run": str(directory),
                 "seed": recipe.seed,
                 "step": step,
-                "n": len(drawn.right),
-                "pass_at_1": solved_share(drawn),
+                "n": len(solutions.right),
+                "pass_at_1": solved_share(solutions),
             }
-            for step, drawn in samples
+            for step, solutions in samples
         ],
         "verifiers": [point.json() for point, _ in judges],
-        "cells": [{**cell, "n": len(all_drawn[cell["generator"]].right)} for cell in cells],
-        "pairs": compare_judges(all_drawn, outcomes, own_places, range(len(references))) if references else [],
+        "cells": [{**cell, "n": len(all_solutions[cell["generator"]].right)} for cell in cells],
+        "pairs": compare_judges(all_solutions, outcomes, own_places, range(len(references))) if references else [],
     }
     return write_figures(out or directory, FILE, FORMAT, figures)
 
@@ -128,7 +128,7 @@ def with_reference(recipe: Recipe, judge: Role, model: str) -> Recipe:
 
 
 def compare_judges(
-    drawn: Sequence[DrawnSolutions],
+    solutions: Sequence[DrawnSolutions],
     outcomes: Sequence[Sequence[Sequence[AttemptOutcome]]],
     own_places: Sequence[int],
     references: Sequence[int],
@@ -138,7 +138,7 @@ def compare_judges(
     ``outcomes``: [verifier][step]; ``own_places``: of each step which verifier played it.
     """
     pairs = []
-    for i, (mine, own) in enumerate(zip(drawn, own_places, strict=True)):
+    for i, (mine, own) in enumerate(zip(solutions, own_places, strict=True)):
         verdicts: dict[int | None, Sequence[bool | None]] = {
             place: [outcome.final for outcome in outcomes[place][i]] for place in (own, *references)
         }

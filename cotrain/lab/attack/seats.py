@@ -33,7 +33,7 @@ from cotrain.core.types import Episode
 from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
 from cotrain.lab.attack.xplay import RunPoint, Say, points_of, refuse_other_problems
 from cotrain.metrics.clusters import Figure, make_figure, mean_of_values
-from cotrain.metrics.heldout import traces_by_task, verifying
+from cotrain.metrics.heldout import measure_judge, traces_by_task
 from cotrain.runs import seal
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory, resolved_json
@@ -224,7 +224,7 @@ def mean_signal(plays: Sequence[tuple[Sequence[Episode], str]], signal: str) -> 
 
 
 def _cell_figures(episodes: Sequence[Episode], role: str, signal: str) -> dict[str, Any]:
-    verdict_figures: Mapping[str, Any] = verifying("judge")(episodes)
+    verdict_figures: Mapping[str, Any] = measure_judge("judge")(episodes)
     of_judge = {
         name: verdict_figures[f"judge/{name}"].to_json() for name in SHOWN if f"judge/{name}" in verdict_figures
     }

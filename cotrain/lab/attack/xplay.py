@@ -126,7 +126,7 @@ def xplay(
 
 def judged_cells(
     judges: Sequence[tuple[RunPoint, Recipe]],
-    drawn: Sequence[DrawnSolutions],
+    solutions: Sequence[DrawnSolutions],
     tasks: Sequence[Task],
     split: str,
     role: str,
@@ -138,18 +138,18 @@ def judged_cells(
     says of each, [verifier][generator]. ``split``: with the generator's place filled in, where its problems are."""
     cells: list[dict[str, Any]] = []
     outcomes: list[list[list[AttemptOutcome]]] = []
-    pace = Pace(len(judges) * sum(len(one.attempts) for one in drawn), "{} solutions judged", say)
+    pace = Pace(len(judges) * sum(len(one.attempts) for one in solutions), "{} solutions judged", say)
     for place, (point, recipe) in enumerate(judges):
         trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
         player, judge = trainer.make_executor(evaluation_seed(judges[0][1].seed)), REFERENCE if point.model else role
         outcomes.append([])
-        for i, mine in enumerate(drawn):
+        for i, mine in enumerate(solutions):
             said = judge_attempts(player, judge, tasks, mine.attempts, split=split.format(i), pace=pace)
             refuse_silence("xplay", trainer.policies, trainer.policies.outside_counts())
             outcomes[-1].append(said)
             cells.append({"generator": i, "verifier": place, **pair_figures(mine, said, names)})
         who = point.model or f"verifier of {point.run} after step {point.step}"
-        say(f"{who} has judged {len(drawn)} generators")
+        say(f"{who} has judged {len(solutions)} generators")
         trainer.close()
     return sorted(cells, key=lambda one: (one["generator"], one["verifier"])), outcomes
 
@@ -194,12 +194,12 @@ def draw_solutions(
 
 
 def pair_figures(
-    drawn: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN
+    solutions: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN
 ) -> dict[str, Any]:
     """What one verifier makes of one generator, where the truth is known; ``names``: of the figures in
     ``PAIR_STATISTICS``."""
     by_problem: dict[int, list[tuple[AttemptOutcome, bool]]] = {}
-    for outcome, right in zip(outcomes, drawn.right, strict=True):
+    for outcome, right in zip(outcomes, solutions.right, strict=True):
         if right is not None:
             by_problem.setdefault(outcome.attempt.problem, []).append((outcome, right))
     counts, best = {}, {}
@@ -227,10 +227,10 @@ def _outcome_score(outcome: AttemptOutcome) -> float:
     return 0.0 if outcome.refused else 0.5 if outcome.score is None else outcome.score
 
 
-def solved_share(drawn: DrawnSolutions) -> dict[str, Any] | None:
+def solved_share(solutions: DrawnSolutions) -> dict[str, Any] | None:
     """Share of right solutions, of those whose truth is known."""
     counts: dict[int, dict[str, float]] = {}
-    for attempt, right in zip(drawn.attempts, drawn.right, strict=True):
+    for attempt, right in zip(solutions.attempts, solutions.right, strict=True):
         row = counts.setdefault(attempt.problem, {"right": 0.0, "all": 0.0})
         row["right"] += right is True
         row["all"] += right is not None

@@ -112,8 +112,8 @@ async def compare_replies(
     """The mean of what critiques of the reply beside the expert's give it, in one drawn order or in both; None where
     none can be read."""
     values = []
-    drawn = rng_of("order", task.id, reply.id).random() < 0.5
-    for leads in (drawn, not drawn)[:orders]:  # is the expert's the first?
+    expert_leads = rng_of("order", task.id, reply.id).random() < 0.5
+    for leads in (expert_leads, not expert_leads)[:orders]:  # is the expert's the first?
         first, second = (expert, reply) if leads else (reply, expert)
         fields = comparison_fields(
             roles.discriminator.fields, roles.nonce(reply), first.tagged_text, second.tagged_text

@@ -28,13 +28,14 @@ from functools import partial
 from typing import Literal
 
 from cotrain import ClassBalance, ConfigError, NotNegative, Objective, Phase, Recipe, Role, Sampling, Settings, Sft
-from cotrain import Share, alternate, at_least, common_roles, frozen, grpo, judges, program, recipe, reward_model
-from cotrain import selecting, snapshot, solving, verifying
+from cotrain import Share
+from cotrain import alternate, at_least, common_roles, frozen, grpo, judges, measure_judge
+from cotrain import measure_selection, measure_solver, program, recipe, reward_model, snapshot
 from cotrain.config.evaluation import Implied
 from cotrain.learn.contract import Algorithm
 from cotrain.learn.reward_model import Pairwise
 from cotrain.methods.adversarial_imitation.protocol import LIKENESS, TELL_APART, TOLD, Form, imitate, parse_origin
-from cotrain.rollout.pairs import check_demonstrations, ordering, say_reply
+from cotrain.rollout.pairs import check_demonstrations, measure_pair_order, say_reply
 from cotrain.text.role_prompts import SOLVE_BARE
 
 MOST = 512  # tokens of a reply to a conversation
@@ -94,7 +95,9 @@ def adversarial_imitation(
     phases = [Phase(name="generator", protocol=play, objectives=due, group_size=1)]
     if warmup:
         phases.append(Phase(name="warmup", protocol=play, objectives=("expert", "discriminator"), group_size=1))
-    told = ordering("discriminator", "discriminator") if shape != "pair" else verifying("discriminator")
+    figures = (
+        measure_pair_order("discriminator", "discriminator") if shape != "pair" else measure_judge("discriminator")
+    )
     return run.recipe(
         f"adversarial_imitation-{variant}" if learns else f"adversarial_imitation-{variant}-frozen",
         policies=policies,
@@ -102,7 +105,10 @@ def adversarial_imitation(
         objectives=objectives,
         schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"warmup": warmup} if warmup else {}),
         evaluate=partial(imitate, form=shape, tie=tie, orders=2 if shape == "pair" else 1),
-        measures=(told, *(() if chats else (solving("solver", 8), selecting("solver", "discriminator", 8)))),
+        measures=(
+            figures,
+            *(() if chats else (measure_solver("solver", 8), measure_selection("solver", "discriminator", 8))),
+        ),
         implied=(Implied(policy="generator", role="expert", replies=True),),
     )
 

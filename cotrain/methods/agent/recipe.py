@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cotrain import ConfigError, Note, Objective, Phase, Positive, Recipe, Role, Roles, Sampling, Settings, Signal, Task
-from cotrain import alternate, frozen, gives, grpo, noting, recipe
+from cotrain import alternate, frozen, gives, grpo, measure_note, recipe
 from cotrain.config.schedule import Protocol
 from cotrain.core.errors import UnknownName
 from cotrain.core.user_code import failure_reason
@@ -33,7 +33,7 @@ EARNINGS = Note[float]("rollout_reward", float, "what the role earned for the ro
 SEQUENCES = Note[int]("sequences", int, "training sequences of the role in the rollout: 1 where each prompt extends")
 
 
-def playing(
+def make_agent_protocol(
     program: Agent | Sequence[str],
     reward: Reward | None,
     models: tuple[str, ...],
@@ -124,7 +124,7 @@ def agent(
         raise ConfigError(f"agent: seconds is {seconds:g}; expected more than 0")
     if len(set(names) - {"start", "others"}) < len(names):  # these are policies of the recipe
         raise ConfigError(f"agent: models is {models!r}; expected each name once, and neither start nor others")
-    play = playing(
+    play = make_agent_protocol(
         find_program(agent, command),
         reward,
         tuple(names),
@@ -152,5 +152,5 @@ def agent(
         objectives=objectives,
         schedule=alternate(Phase(name="play", protocol=play, objectives=tuple(objectives)), ratio=(1,)),
         evaluate=play,
-        measures=tuple(noting(name, EARNINGS, low=low, high=high) for name in names),
+        measures=tuple(measure_note(name, EARNINGS, low=low, high=high) for name in names),
     )

@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import partial
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Sampling, Settings, Share, Sft
-from cotrain import alternate, common_roles, recipe, solve, solving
+from cotrain import alternate, common_roles, measure_solver, recipe, solve
 from cotrain.core.types import TaskSource
 from cotrain.methods.alphaproof.step_search import ON_CHAIN, Verdicts, prove
 from cotrain.tasks.words.source import WordProblems, study_problems
@@ -81,5 +81,5 @@ def alphaproof(
         objectives={"generator": Objective(policy="generator", on="prover", by=Sft(where=ON_CHAIN))},
         schedule=alternate(phase, ratio=(1,)),
         evaluate=solve,
-        measures=(solving("solver", 8),),
+        measures=(measure_solver("solver", 8),),
     )

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import ConfigError, Objective, Recipe, Settings, Weight
-from cotrain import common_roles, grpo, noting, recipe, single, solving, verifying
+from cotrain import common_roles, grpo, measure_judge, measure_note, measure_solver, recipe, single
 from cotrain.methods.at_grpo.turns import EARNED, TEAM, Grouping, check_turns, take_turns
 
 
@@ -97,5 +97,5 @@ def at_grpo(
         objectives=objectives,
         schedule=single(play, *objectives, name="team", group_size=1 if how.tree else None),
         evaluate=partial(take_turns, rounds=rounds),
-        measures=(solving("solver", 8), noting("solver", TEAM), verifying("verifier")),
+        measures=(measure_solver("solver", 8), measure_note("solver", TEAM), measure_judge("verifier")),
     )

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import ConfigError, Objective, Recipe, Role, Sampling, Settings
-from cotrain import at_least, common_roles, frozen, grpo, noting, program, recipe, single, solving
+from cotrain import at_least, common_roles, frozen, grpo, measure_note, measure_solver, program, recipe, single
 from cotrain.methods.coder_tester.protocol import EXPECTED, FIGURES, PAID, WORTH, Pay, Sees, ValidBy, Variant
 from cotrain.methods.coder_tester.protocol import recite_tests, shuffle_outputs, write_and_test
 from cotrain.methods.coder_tester.short_programs import ShortPrograms
@@ -111,7 +111,10 @@ def coder_tester(
         objectives=objectives,
         schedule=single(partial(play, programs=run.group_size), *objectives, name="both", group_size=1),
         evaluate=partial(play, programs=1),
-        measures=(solving("solver", 8), *(noting(role, note) for role, notes in FIGURES.items() for note in notes)),
+        measures=(
+            measure_solver("solver", 8),
+            *(measure_note(role, note) for role, notes in FIGURES.items() for note in notes),
+        ),
     )
 
 

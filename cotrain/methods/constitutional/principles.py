@@ -132,10 +132,10 @@ def _role_fields(
     roles: Roles, role: str, task: Task, solution: Turn, name: str, text: str, **further: str
 ) -> dict[str, Any]:
     """What a role is shown of a solution, whose ``text`` may be another one than what was said."""
-    told: dict[str, Any] = {"solution": text, **further}
+    fields: dict[str, Any] = {"solution": text, **further}
     if "nonce" in getattr(roles, role).fields:
-        told = guarded_fields(roles.nonce(solution), **told)
-    return {"problem": task.prompt, "principle": PRINCIPLES[name].words, **told}
+        fields = guarded_fields(roles.nonce(solution), **fields)
+    return {"problem": task.prompt, "principle": PRINCIPLES[name].words, **fields}
 
 
 async def ask_critic(

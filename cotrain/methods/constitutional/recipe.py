@@ -23,8 +23,8 @@ from functools import partial
 from typing import Literal
 
 from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Roles, Settings, Weight, Sft, Task
-from cotrain import alternate, attempts, common_roles, gives, noting, program, recipe, snapshot, solving, together
-from cotrain import verifying
+from cotrain import alternate, attempts, common_roles, gives, measure_judge, measure_note
+from cotrain import measure_solver, program, recipe, snapshot, together
 from cotrain.learn.preference import CHOSEN, Preference
 from cotrain.methods.constitutional.principles import KEPT, MENDED, WRITERS, principle_critic, ask_critic, principle_of
 from cotrain.methods.constitutional.principles import keeps_principle, note_kept
@@ -107,5 +107,10 @@ def constitutional(
         objectives=leading | objectives,
         schedule=alternate(*phases, ratio=tuple(int(p.name == last) for p in phases), warmup=early),
         evaluate=solve_and_criticise,
-        measures=(solving("solver", 8), noting("solver", KEPT), noting("reviser", MENDED), verifying("critic")),
+        measures=(
+            measure_solver("solver", 8),
+            measure_note("solver", KEPT),
+            measure_note("reviser", MENDED),
+            measure_judge("critic"),
+        ),
     )

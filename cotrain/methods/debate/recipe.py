@@ -33,8 +33,8 @@ from functools import partial
 from typing import Literal
 
 from cotrain import ConfigError, Objective, Phase, Policy, Recipe, Role, Sampling, Settings, Weight, Share
-from cotrain import alternate, at_least, dr_grpo, frozen, judges, noting, common_roles, program, recipe
-from cotrain import snapshot, solving, verifying
+from cotrain import alternate, at_least, common_roles, dr_grpo, frozen, judges, measure_judge
+from cotrain import measure_note, measure_solver, program, recipe, snapshot
 from cotrain.learn.preference import Preference
 from cotrain.methods.debate.contests import Critic, check_step, contest
 from cotrain.methods.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, argue, parse_accusation
@@ -76,11 +76,14 @@ def debate(
     speaks = speaker_role("debater", run.model, limit, *prompts)
     policies = branches.policies(run)
     roles = {"solver": common_roles.solver("author", run.model), **dict.fromkeys(SIDES, speaks)}
-    measures = (solving("solver", 8), *(noting(side, note) for side in SIDES for note in (JUDGED_RIGHT, HIT)))
+    measures = (
+        measure_solver("solver", 8),
+        *(measure_note(side, note) for side in SIDES for note in (JUDGED_RIGHT, HIT)),
+    )
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
         roles["judge"] = judges.comparer("judge", run.model)
-        measures += (verifying("judge"),)
+        measures += (measure_judge("judge"),)
     policies["author"] = frozen(run.model)
     objectives = {"debater": branches.objective(run, "alice", "bob")}
     play = partial(
@@ -162,7 +165,7 @@ def debate_solve(
         objectives=objectives,
         schedule=alternate(phase, ratio=(1,)),
         evaluate=play,
-        measures=(solving("solver", 8), verifying("judge"), noting("bob", HIT)),
+        measures=(measure_solver("solver", 8), measure_judge("judge"), measure_note("bob", HIT)),
     )
 
 

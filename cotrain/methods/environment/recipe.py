@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import Any
 
 from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Role, Sampling, Settings
-from cotrain import alternate, frozen, grpo, noting, recipe
+from cotrain import alternate, frozen, grpo, measure_note, recipe
 from cotrain.core.errors import UnknownName
-from cotrain.methods.environment.seats import EARNED, EARNINGS, Compare, playing, trainable_seats
+from cotrain.methods.environment.seats import EARNED, EARNINGS, Compare, make_environment_protocol, trainable_seats
 from cotrain.methods.environment.source import Environments
 
 
@@ -57,7 +57,7 @@ def environment(
         objectives = {"generator": Objective(policy="generator", on=learners[0], also=tuple(learners[1:]), by=by)}
     else:
         objectives = {name: Objective(policy=name, on=name, by=by) for name in learners}
-    play = playing(source.environment, tuple(may_learn), turns, compare)
+    play = make_environment_protocol(source.environment, tuple(may_learn), turns, compare)
     return run.recipe(
         "environment-shared" if shared else "environment",
         policies=policies,
@@ -65,5 +65,5 @@ def environment(
         objectives=objectives,
         schedule=alternate(Phase(name="play", protocol=play, objectives=tuple(objectives)), ratio=(1,)),
         evaluate=play,
-        measures=tuple(noting(name, EARNINGS, low=-float("inf"), high=float("inf")) for name in may_learn),
+        measures=tuple(measure_note(name, EARNINGS, low=-float("inf"), high=float("inf")) for name in may_learn),
     )

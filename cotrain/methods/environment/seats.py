@@ -164,7 +164,7 @@ def trainable_seats(environment: Any) -> dict[str, bool]:
     raise ConfigError(f"environment {environment.config.env_id!r}: its setup waits for something; expected flags alone")
 
 
-def playing(environment: Any, seats: tuple[str, ...], turns: int, compare: Compare) -> Protocol:
+def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: int, compare: Compare) -> Protocol:
     """The protocol that plays it, to learn from and to measure."""
     import verifiers.v1 as vf
     from verifiers.v1.episode import EnvInfo

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Settings, Weight
-from cotrain import alternate, common_roles, frozen, noting, recipe, reinforce_pp, solving, verifying
+from cotrain import alternate, common_roles, frozen, measure_judge, measure_note, measure_solver, recipe, reinforce_pp
 from cotrain.methods.mae.evolve import EARNED, evolve, examine_all, answer_judge as answer_judge
 from cotrain.methods.mae.evolve import question_rater
 from cotrain.rollout.idle_loop import print_note
@@ -90,9 +90,9 @@ def mae(
         schedule=alternate(phase, ratio=(1,)),
         evaluate=partial(examine_all, votes=votes, reader=reader),
         measures=(
-            solving("solver", 8),
-            *((noting("proposer", VALID), verifying("rater", gap="rater/gap")) if reader.works_out else ()),
-            verifying("judge"),
+            measure_solver("solver", 8),
+            *((measure_note("proposer", VALID), measure_judge("rater", gap="rater/gap")) if reader.works_out else ()),
+            measure_judge("judge"),
         ),
         stores={"pool": TaskPool(cap=cap)},
     )

@@ -26,7 +26,7 @@ from cotrain.core.types import Episode, Sampling, Task
 from cotrain.core.user_code import failure_reason
 from cotrain.methods.magrpo.joint import Pairing
 from cotrain.methods.magrpo.tree import JOINT, JointActions, Path, play_tree
-from cotrain.metrics.heldout import noting
+from cotrain.metrics.heldout import measure_note
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.role import LARGEST, Role, Turn
@@ -154,5 +154,5 @@ def measure_joint_reward(episodes: Sequence[Episode]) -> dict[str, Estimate]:
     in [0, 1], or as far beyond as those that were seen."""
     values = [v for e in episodes for t in e.traces if (v := JOINT_REWARD.of(t)) is not None]
     low, high = min([0.0, *values]), max([1.0, *values])
-    figures = [noting(role, JOINT_REWARD, low=low, high=high)(episodes) for role in ("agent1", "agent1_answer")]
+    figures = [measure_note(role, JOINT_REWARD, low=low, high=high)(episodes) for role in ("agent1", "agent1_answer")]
     return figures[0] | figures[1]

@@ -24,7 +24,7 @@ from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.methods.magrpo.halves import HalvesGrader, halves_grader_of
 from cotrain.methods.magrpo.joint import Pairing
 from cotrain.methods.magrpo.tree import JOINT, JointActions, Path, play_tree
-from cotrain.metrics.heldout import noting
+from cotrain.metrics.heldout import measure_note
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.role import Role, Turn
@@ -38,9 +38,9 @@ TELLS = Note[bool]("tells", bool, "is the message the sum of what its author see
 
 TEAMS = ("", "silent_", "swapped_")  # prefixes of their roles
 MEASURES = (
-    *(noting(f"{prefix}{agent}_answer", CORRECT) for prefix in TEAMS for agent in AGENTS),
-    *(noting(f"{prefix}alice_answer", BOTH) for prefix in TEAMS),
-    *(noting(agent, TELLS) for agent in AGENTS),
+    *(measure_note(f"{prefix}{agent}_answer", CORRECT) for prefix in TEAMS for agent in AGENTS),
+    *(measure_note(f"{prefix}alice_answer", BOTH) for prefix in TEAMS),
+    *(measure_note(agent, TELLS) for agent in AGENTS),
 )
 
 MESSAGE = "Numbers {seen}.\nMessage:"

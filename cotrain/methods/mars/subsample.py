@@ -40,12 +40,12 @@ class Subsample:
         groups: dict[str, list[int]] = {}
         for i, sample in enumerate(samples):
             groups.setdefault(sample.group, []).append(i)
-        drawn: list[int] = []
+        places: list[int] = []
         for mine in groups.values():
             magnitudes = [float(samples[i].advantages.abs().mean()) for i in mine]
-            drawn += [mine[j] for j in draw_indices(self, [samples[i].key for i in mine], magnitudes)]
-        left = len(samples) - len(set(drawn))
-        return [samples[i] for i in sorted(drawn)], {"subsample": left} if left else {}
+            places += [mine[j] for j in draw_indices(self, [samples[i].key for i in mine], magnitudes)]
+        left = len(samples) - len(set(places))
+        return [samples[i] for i in sorted(places)], {"subsample": left} if left else {}
 
 
 def draw_indices(setting: Subsample, keys: Sequence[str], magnitudes: Sequence[float]) -> list[int]:

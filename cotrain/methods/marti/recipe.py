@@ -21,7 +21,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import BY_NAME, ConfigError, Objective, Policy, Recipe, Role, Settings, Weight
-from cotrain import common_roles, frozen, noting, recipe, single, solving
+from cotrain import common_roles, frozen, measure_note, measure_solver, recipe, single
 from cotrain.methods.at_grpo.turns import TEAM
 from cotrain.methods.marti.workflows import AGENTS, HEAR, HEAR_FULL, SHAPED, Shaping, Workflow, check_workflow, work
 
@@ -81,5 +81,5 @@ def marti(
         objectives=objectives,
         schedule=single(play, *objectives, name=workflow),
         evaluate=play,
-        measures=(noting(first, TEAM), solving(first, 8)),
+        measures=(measure_note(first, TEAM), measure_solver(first, 8)),
     )

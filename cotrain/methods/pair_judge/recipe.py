@@ -35,7 +35,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import ConfigError, Objective, Recipe, Role, Sampling, Settings, Weight, Sft
-from cotrain import at_least, common_roles, grpo, judges, program, recipe, reward_model, single, verifying
+from cotrain import at_least, common_roles, grpo, judges, measure_judge, program, recipe, reward_model, single
 from cotrain.learn.contract import Algorithm
 from cotrain.learn.reward_model import Pairwise, Pointwise
 from cotrain.methods.pair_judge.judging import COMPARES, RIGHT, VERDICT, WEIGHT, Combine, Form, judge_pair
@@ -103,8 +103,8 @@ def pair_judge(
         evaluate=play,
         measures=(
             measured,
-            *(() if form == "scalar" else (verifying("judge"),)),
-            *((verifying("meta", gap="meta/gap"),) if keep else ()),
+            *(() if form == "scalar" else (measure_judge("judge"),)),
+            *((measure_judge("meta", gap="meta/gap"),) if keep else ()),
         ),
     )
     scalar = form == "scalar"

@@ -29,8 +29,8 @@ from typing import Any, Literal
 
 from cotrain import CORRECT, FAILURE, ConfigError, Objective, ParseFailure, Phase, Positive, Recipe, Role, Roles
 from cotrain import Sampling, Settings, Signal, Task, Turn
-from cotrain import alternate, at_least, common_roles, examine, frozen, gives, grpo, program, recipe, solving, together
-from cotrain import verifying
+from cotrain import alternate, at_least, common_roles, examine, frozen, gives, grpo
+from cotrain import measure_judge, measure_solver, program, recipe, together
 from cotrain.methods.pair_judge.judging import VERDICT, Form, is_right, judging_pairs, say_pair, shown_fields
 from cotrain.methods.pair_judge.judging import verdict_reward
 from cotrain.rollout.judges import guarded_fields, parse_rmr1
@@ -196,8 +196,8 @@ def rubric_judge(
         evaluate=play,
         measures=(
             judging_pairs(combine="mean", keep=0, compares=not short),
-            verifying("judge"),
-            *((solving("writer", 1),) if graded else ()),
+            measure_judge("judge"),
+            *((measure_solver("writer", 1),) if graded else ()),
         ),
     )
     return replace(made, evaluation=replace(made.evaluation, group_size=votes))

@@ -144,7 +144,7 @@ async def probe(task: Task, roles: Roles) -> None:
     await play_game(task, roles, "stranger", "second")
 
 
-def exploiting(game: Game) -> Callable[[Sequence[Episode]], dict[str, Estimate]]:
+def measure_exploitability(game: Game) -> Callable[[Sequence[Episode]], dict[str, Estimate]]:
     """Measure ``exploitability`` of what both seats were seen to do, and ``seen``, the share of the policy's
     probability that stands behind it.
 

@@ -7,9 +7,9 @@ said in it. The loss is −A log π.
 
 ``pool`` > 0 adds games against earlier selves, in both seats, in turn with games against the present one. The games are
 ``games:kuhn`` (the default), ``games:nim`` and ``games:tictactoe``. How far a player can be beaten is computed exactly
-(``methods/spiral/play.py: exploiting``), and each seat plays against a stranger who moves at random. ``game`` is one of
-your own (``methods/spiral/game.py: Game``), of which all models are told the rules, and of which is measured what it
-says can be.
+(``measure_exploitability`` in ``methods/spiral/play.py``), and each seat plays against a stranger who moves at random.
+``game`` is one of your own (``methods/spiral/game.py: Game``), of which all models are told the rules, and of which is
+measured what it says can be.
 
 Different from the authors' code: one update of each batch instead of two epochs of PPO; a forfeit loses the stake and
 the other side wins it; a payoff is in chips. ``embedded-games`` was taught legal moves, drawn at random, so that it
@@ -22,10 +22,11 @@ from dataclasses import replace
 from functools import partial
 
 from cotrain import ConfigError, Objective, Phase, Positive, Recipe, Settings
-from cotrain import alternate, common_roles, noting, program, recipe, reinforce, snapshot
+from cotrain import alternate, common_roles, measure_note, program, recipe, reinforce, snapshot
 from cotrain.learn.policy_gradient import RunningMean
 from cotrain.methods.spiral.game import Game
-from cotrain.methods.spiral.play import PAYOFF, PERFECT, WON, duel, exploiting, player_role, probe, random_mover
+from cotrain.methods.spiral.play import PAYOFF, PERFECT, WON, duel
+from cotrain.methods.spiral.play import measure_exploitability, player_role, probe, random_mover
 from cotrain.methods.spiral.source import Games, OwnGame
 
 
@@ -70,8 +71,8 @@ def spiral(
         schedule=alternate(*phases, ratio=(1,) * len(phases)),
         evaluate=probe,
         measures=(
-            exploiting(source.game),
-            *(noting(name, WON, low=low, high=high) for name in ("first", "second")),
-            *(noting(name, PERFECT) for name in ("first", "second")),
+            measure_exploitability(source.game),
+            *(measure_note(name, WON, low=low, high=high) for name in ("first", "second")),
+            *(measure_note(name, PERFECT) for name in ("first", "second")),
         ),
     )

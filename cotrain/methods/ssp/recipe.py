@@ -27,7 +27,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import OUTCOME, ConfigError, Objective, Phase, Recipe, Role, Sampling, Settings
-from cotrain import alternate, common_roles, frozen, grpo, noting, recipe, solving
+from cotrain import alternate, common_roles, frozen, grpo, measure_note, measure_solver, recipe
 from cotrain.learn.policy_gradient import PolicyGradient
 from cotrain.rollout.proposals import LEARNABLE, parse_proposal
 from cotrain.methods.ssp.searching import GATHERED, OwnLibrary, answer_to_ask_for, find_and_solve, search_and_play
@@ -132,6 +132,6 @@ def ssp(
         objectives=objectives,
         schedule=alternate(phase, ratio=(1,)),
         evaluate=partial(find_and_solve, turns=turns, own=own),
-        measures=(solving("solver", 8), *([noting("solver", GATHERED)] if own is None else [])),
+        measures=(measure_solver("solver", 8), *([measure_note("solver", GATHERED)] if own is None else [])),
         stores={"pool": TaskPool(cap=cap)},
     )

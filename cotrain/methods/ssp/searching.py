@@ -131,8 +131,8 @@ class OwnLibrary:
         ``found``. Raises AskFailed."""
         source = self.reader.source
         size = source.size("train") or ENDLESS
-        drawn = [source.get("train", place) for place in rng.sample(range(size), min(count + 1, size))]
-        others = [other for other in drawn if other.id != task.id][:count]
+        tasks = [source.get("train", place) for place in rng.sample(range(size), min(count + 1, size))]
+        others = [other for other in tasks if other.id != task.id][:count]
         results = await together([ask_search(self.search, other.prompt) for other in others])
         return [new[0] for passages in results if (new := [one for one in passages if one not in found])]
 
@@ -351,11 +351,11 @@ async def _search_and_solve(
 
 def _note_gathered(turn: Turn, trail: SearchTrail, problem: Problem) -> None:
     """Note the share of the facts which the answer rests on that were found; those of the question count as found."""
-    told = {fact.target for fact in facts_in(trail.shown_text)}
+    seen = {fact.target for fact in facts_in(trail.shown_text)}
     needed = set(problem.needed)
     for noun in problem.needed:
         needed |= rests_on(problem.relations[noun])
-    turn.note(GATHERED, len(needed & told) / len(needed))
+    turn.note(GATHERED, len(needed & seen) / len(needed))
 
 
 async def find_and_solve(task: Task, roles: Roles, *, turns: Positive = 4, own: OwnLibrary | None = None) -> None:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Literal
 
 from cotrain import FORMAT, OUTCOME, ConfigError, Objective, Recipe, Role, Sampling, Settings
-from cotrain import common_roles, drop_flat_groups, grpo, noting, recipe, single, solving
+from cotrain import common_roles, drop_flat_groups, grpo, measure_note, measure_solver, recipe, single
 from cotrain.learn.after import LeaveOut
 from cotrain.methods.ssp.searching import GATHERED
 from cotrain.methods.ssrl.self_search import SUPPORTED, OWN, parse_searched, search_both_ways, search_within
@@ -87,8 +87,12 @@ def ssrl(
         ),
         evaluate=partial(search_both_ways, turns=turns, search=search) if engine else search_within,
         measures=(
-            solving("solver", 8),
-            *([solving("grounded", 8)] if engine else []),
-            *([noting("solver", SUPPORTED), noting("solver", GATHERED)] if isinstance(source, World) else []),
+            measure_solver("solver", 8),
+            *([measure_solver("grounded", 8)] if engine else []),
+            *(
+                [measure_note("solver", SUPPORTED), measure_note("solver", GATHERED)]
+                if isinstance(source, World)
+                else []
+            ),
         ),
     )
