@@ -102,10 +102,11 @@ class Parser(argparse.ArgumentParser):
             if "" in given and value != action.default and action.metavar not in (None, "TEXT"):
                 name = "/".join(action.option_strings) or str(action.metavar)
                 self.error(f"argument {name}: expected a value, found ''")
-        if getattr(values, "out", None):
-            from cotrain.core.input_files import refuse_dangling
-
-            refuse_dangling(values.out)
+        out = getattr(values, "out", None)
+        for place in (Path(out), *Path(out).parents) if out else ():
+            if place.is_symlink() and not place.exists():
+                what = f"{place} is a symbolic link to {os.readlink(place)}, which is not there"
+                self.error(f"argument --out: {what}; make it, or choose another")
 
 
 def expand_home(word: str) -> str:

@@ -37,16 +37,6 @@ def absolute_path(path: str | Path) -> Path:
     return Path(os.path.realpath(os.path.expanduser(path)))
 
 
-def refuse_dangling(out: str | Path) -> None:
-    """Raise DataError for a place to write to whose name, or a folder of it, is a link to nothing."""
-    for place in (Path(out), *Path(out).parents):
-        if place.is_symlink() and not place.exists():
-            raise DataError(
-                f"{place} is a symbolic link to {os.readlink(place)}, which is not there; make it, or choose another "
-                "--out"
-            )
-
-
 def lines_of_file(path: Path) -> Iterator[bytes]:
     """The lines of a file, unpacked where its name ends in ``.gz``, each with its line break. Of a line above
     ``MOST_ROW`` bytes only the first ``MOST_ROW + 1`` are given. Raises DataError."""

@@ -41,7 +41,6 @@ from cotrain.config.schedule import Phase
 from cotrain.core import redact
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
-from cotrain.core.input_files import refuse_dangling
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
 from cotrain.disk import transaction
@@ -111,9 +110,7 @@ class RunDirectory:
                 raise
 
     def refuse_used(self) -> None:
-        """Raise RunDirectoryError for a place that holds anything but what a run leaves that never finished a step;
-        DataError for a link to nothing."""
-        refuse_dangling(self.path)
+        """Raise RunDirectoryError for a place that holds anything but what a run leaves that never finished a step."""
         if self.path.is_file():
             raise RunDirectoryError(f"{self.path} is a file; give a directory for the run with --out")
         if not self.path.exists() or self._may_be_replaced():
