@@ -311,11 +311,21 @@ def test_a_dry_run_tells_the_memory_of_each_process(capsys, tmp_path):
 
 def test_ranks_share_what_learners_hold(capsys, tmp_path):
     def learners(world):
-        flags = ["--backend", "ray", "--world", str(world), "--dry-run", "--json", "--out", str(tmp_path / "run")]
-        assert main(["run", "grpo", "--model", TINY, *flags]) == 0
+        flags = [
+            "--backend",
+            "ray",
+            "--cluster",
+            str(tmp_path / "two.toml"),
+            "--world",
+            str(world),
+            "--dry-run",
+            "--json",
+        ]
+        assert main(["run", "grpo", "--model", TINY, *flags, "--dry-run", "--out", str(tmp_path / "run")]) == 0
         found = json.loads(capsys.readouterr().out)["estimate"]["processes"]
         return [process["memory"] for process in found if process["what"].startswith("the learners")]
 
+    (tmp_path / "two.toml").write_text("cpus = 2", encoding="utf-8")  # also on a machine of one
     torch.set_num_threads(1)
     (one,), two = learners(1), learners(2)
     assert len(two) == 2
