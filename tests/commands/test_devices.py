@@ -54,7 +54,7 @@ def test_a_comparison_says_so_before_it_begins(place, capsys, device):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_auto_is_the_cpu_where_there_is_no_gpu(place, capsys):
     assert main([*COMMANDS[0], "--device=auto", "--threads=1"]) == 0
-    assert main(["pretrain", "--out=out", "--tokens=256", "--batch-tokens=256", "--length=64", "--depth=1"]) == 0
+    assert main(["pretrain", "--out=out", "--tokens=512", "--batch-tokens=512", "--length=64", "--depth=1"]) == 0
     with pytest.raises(ConfigError, match="sees no GPU here"):
         run_chat(TINY, once="What is 2 + 3?", device="cuda")
 

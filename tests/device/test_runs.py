@@ -169,7 +169,7 @@ def test_stages_by_command(tmp_path):
     rows.write_text(
         "".join(json.dumps({"question": f"{i} + 1?", "answer": f"So #### {i + 1}"}) + "\n" for i in range(40))
     )
-    size = ["--tokens=2048", "--batch-tokens=256", "--length=128"]
+    size = ["--tokens=4096", "--batch-tokens=512", "--length=128"]
     models = []
     for device in (DEVICE, "cpu"):
         base, tuned = tmp_path / f"base-{device}", tmp_path / f"tuned-{device}"
