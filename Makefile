@@ -78,7 +78,6 @@ check: setup-dev
 	$(BIN)/ruff format --check cotrain tests benchmarks bases
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tests/check_length.py
 	$(BIN)/python tests/check_names.py
 
 clean:
