@@ -207,7 +207,8 @@ class EnginePolicyFactory(PolicyFactory):
     """Where models are held that are asked and not trained here."""
 
     def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> Any:
-        model.requires_grad_(False)
+        # Its parameters go on requiring gradients, as the learner's do. Nothing is differentiated here, but PyTorch
+        # chooses by this flag how it multiplies what is not contiguous, and the choice changes the last bit.
         return ModelHandle(name, spec, renderer, model, activate=self.place(name, spec, model))
 
     def build_adapter(self, name: str, spec: Any) -> Any:
