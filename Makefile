@@ -74,8 +74,8 @@ torture: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.everything
 
 check: setup-dev
-	$(BIN)/ruff check cotrain tests benchmarks bases
-	$(BIN)/ruff format --check cotrain tests benchmarks bases
+	$(BIN)/ruff check cotrain tests benchmarks bases reference
+	$(BIN)/ruff format --check cotrain tests benchmarks bases reference
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/check_names.py
