@@ -11,7 +11,7 @@ VLLM_PYTHON ?=
 # Byte code is kept, so that workers and the processes that tests start compile nothing anew.
 TESTS := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo speedrun docs test test-whole test-device test-cluster test-vllm mutants torture check setup setup-dev clean
+.PHONY: demo speedrun docs test test-whole nightly test-device test-cluster test-vllm mutants torture check setup setup-dev clean
 
 setup: $(VENV)/.ready
 setup-dev: $(VENV)/.ready-dev
@@ -37,7 +37,12 @@ test: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not whole"
 
 test-whole: setup-dev
-	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m whole
+	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "whole and not nightly"
+
+# Hours on two cores: every recipe in every variant, then kills, long runs and mutants.
+nightly: setup-dev
+	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m nightly
+	$(MAKE) torture mutants
 
 test-device: setup-dev
 	$(TESTS) $(BIN)/python -m pytest -n auto --maxprocesses 4 tests/device

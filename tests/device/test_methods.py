@@ -5,7 +5,7 @@ import pytest
 from tests.device.beside import DEVICE, assert_near, rows_on, small
 from tests.methods.test_recipes import CASES, ELSEWHERE
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize("case", [*sorted(ELSEWHERE), *(case for case in CASES if ":" not in case)])

@@ -226,7 +226,9 @@ def counted(engines, engine, stop_at=None):
     return engines[-1]
 
 
-@pytest.mark.parametrize("name", CASTS)
+@pytest.mark.parametrize(
+    "name", [name if name in ("grpo", "tango") else pytest.param(name, marks=pytest.mark.nightly) for name in CASTS]
+)
 def test_every_cast_resumes_bit_for_bit_and_ignores_latency(name, whole, tmp_path):
     """The other run is delayed at random, interrupted in its last steps, and delayed otherwise when it goes on."""
     folder, advances = whole(name)
