@@ -222,6 +222,12 @@ class Trace:
     score: float | None = None  # what a scoring policy said of the prompt; its one token is the stop token
     turns: tuple[TurnRange, ...] = ()  # where each turn stands; () where one turn is all of token_ids
     entropies: bytes = b""  # [T] as of a Completion, 0 where given; b"" where an engine does not tell them
+    trajectory: str = ""  # address of the first of several training sequences that were paid as one; "" for one alone
+
+    @property
+    def trajectory_id(self) -> str:
+        """Traces of one trajectory have the same: it is what a reward is paid for, and what counts once."""
+        return self.trajectory or str(self.address)
 
     @property
     def mask(self) -> tuple[bool, ...]:

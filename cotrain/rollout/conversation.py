@@ -18,6 +18,9 @@ whatever tools said in between, and places in an answer are places in ``answer_t
 ``chat.fork()`` goes on from the same state: its own sequence begins with its first turn, and all before it is its
 prompt, so what the trunk sampled is learned once, from the trunk's rewards.
 
+``chat.join(other)`` makes one *trajectory* of several conversations, such as a player's moves in a game or all that an
+agent asked a role. What is given to the whole of it is one value, however many training sequences have it.
+
 Addresses: a conversation has its call's, and its turns are numbered (``Address.path``); so the seeds of conversations
 side by side do not depend on whose tool was faster. Left out: two turns of one conversation at once, which are forks.
 """
@@ -86,6 +89,7 @@ class Conversation:
         self._last: Turn | None = None  # the turn, of the trunk too, that the sequence ends with
         self._speaking = False
         self._whole: list[Reward] = []
+        self._joined: Conversation | None = None  # the one that it is of one trajectory with
         self._across: list[tuple[Reward, Turn, Turn]] = []  # with tokens of the first turn and of the last one
         opened.append(self)
 
@@ -188,9 +192,21 @@ class Conversation:
 
     # -- what is said about it
 
+    def join(self, other: Conversation) -> None:
+        """This conversation and the other one are parts of one trajectory, for which their role is paid once: give the
+        whole of each (``reward``) the same. Nothing where they are one already."""
+        if other.address.role != self.address.role:
+            raise ConfigError(
+                f"conversation {self.address} joins {other.address}, which is of another role; one trajectory is what "
+                "one role has said"
+            )
+        mine, theirs = self._trajectory(), other._trajectory()
+        if mine is not theirs:
+            mine._joined = theirs
+
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
-        """A signal for the whole conversation, on each of its training sequences; or for a span of ``answer_text``. A
-        value that cannot be learned from fails all turns that it is for.
+        """A signal for the whole conversation: one value, on each of its training sequences; or for a span of
+        ``answer_text``. A value that cannot be learned from fails all turns that it is for.
 
         Raises ValueError when the span is empty or not of this text.
         """
@@ -220,12 +236,12 @@ class Conversation:
             tokens = (first.token_range(start)[0], reward.tokens[1])
             self._across.append((replace(reward, tokens=tokens), first, last))
 
-    def traces(self) -> list[Trace]:
-        """Seal it: one trace for each sequence that has turns, in their order."""
-        sequences: dict[str, list[Turn]] = {}
+    def sequences(self) -> list[list[Turn]]:
+        """Its turns by the training sequence that they are in."""
+        found: dict[str, list[Turn]] = {}
         for turn in self.turns:
-            sequences.setdefault(turn.first.id, []).append(turn)
-        return [self._join_turns(turns) for turns in sequences.values()]
+            found.setdefault(turn.first.id, []).append(turn)
+        return list(found.values())
 
     # -- inside
 
@@ -290,6 +306,13 @@ class Conversation:
         turn.parsed = role.parse_reply(self.answer_text, self.fields, thinking=thinking)
         return turn
 
+    def _trajectory(self) -> Conversation:
+        """The conversation that stands for all of its trajectory."""
+        chat = self
+        while chat._joined is not None:
+            chat = chat._joined
+        return chat
+
     def _prompt_pieces(self) -> list[Piece]:
         """The prompt of the next turn: all messages, and what there is of the one that goes on."""
         if not self._open:
@@ -318,8 +341,12 @@ class Conversation:
         if self._speaking:
             raise RuntimeError(f"conversation {self.address} is speaking; await its turn, or fork it before")
 
-    def _join_turns(self, turns: Sequence[Turn]) -> Trace:
+    def _join_turns(self, turns: Sequence[Turn], *, signals_of_turns: bool = False) -> Trace:
+        """The trace of a training sequence. ``signals_of_turns``: those of a single turn have its tokens."""
         trace = join_traces([turn.trace() for turn in turns], self.renderer.decode)
+        if signals_of_turns:
+            length = len(trace.token_ids)
+            trace = replace(trace, signals=tuple(_with_tokens(signal, length) for signal in trace.signals))
         at = {turn.id: len(turn.prompt_ids) - len(trace.prompt_ids) for turn in turns}
         more = list(self._whole)
         for signal, first, last in self._across:
@@ -330,9 +357,36 @@ class Conversation:
         return replace(trace, signals=(*trace.signals, *more), turns=parts) if more or parts else trace
 
 
+def seal_conversations(chats: Sequence[Conversation]) -> list[Trace]:
+    """Seal all conversations of an episode: a trace for each sequence that has turns, in the order of their addresses.
+
+    Traces of one trajectory name its first one. There a signal of a single turn is one for its tokens, also where that
+    turn is all of its sequence; so what has no tokens is of the whole trajectory, whatever the chat template keeps of
+    earlier turns.
+    """
+    trajectories: dict[int, list[Conversation]] = {}
+    for chat in chats:
+        trajectories.setdefault(id(chat._trajectory()), []).append(chat)
+    traces: list[Trace] = []
+    for members in trajectories.values():
+        sequences = [(chat, turns) for chat in members for turns in chat.sequences()]
+        if len(sequences) == 1:
+            chat, turns = sequences[0]
+            traces.append(chat._join_turns(turns))
+            continue
+        parts = [chat._join_turns(turns, signals_of_turns=True) for chat, turns in sequences]
+        first = min((part.address for part in parts), default=None)
+        traces += [replace(part, trajectory=str(first)) for part in parts]
+    return sorted(traces, key=lambda trace: trace.address)
+
+
 def _fail_turns(turns: Sequence[Turn], signal: Signal) -> None:
     for turn in turns:
         turn.fail(OUT_OF_RANGE.format(signal.name))
+
+
+def _with_tokens(signal: Reward, length: int) -> Reward:
+    return signal if signal.tokens is not None else replace(signal, tokens=(0, length))
 
 
 def join_traces(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Trace:

@@ -30,7 +30,7 @@ from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, 
 from cotrain.core.signals import DeclaredSignals, declared_by
 from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Completion, Episode, Grade, NoGrader, Task
 from cotrain.engine.contract import Engine, Request, SpeakerError
-from cotrain.rollout.conversation import Conversation
+from cotrain.rollout.conversation import Conversation, seal_conversations
 from cotrain.rollout.idle_loop import IdleLoop, Stopped, is_ended_by_play, pausing_engine, together
 from cotrain.rollout.role import Role, Turn
 from cotrain.text.prompts import fields_of
@@ -190,7 +190,7 @@ class Roles:
         if failure is not None:
             for turn in (turn for chat in self._chats for turn in chat.turns):
                 turn.fail(BROKEN_OFF)
-        traces = sorted((trace for chat in self._chats for trace in chat.traces()), key=lambda trace: trace.address)
+        traces = seal_conversations(self._chats)
         return Episode(
             step=self._stage.step,
             task=self._task,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.user_code import INTERRUPTS
 from cotrain.rollout.idle_loop import awaiting_server
 
 Search = Callable[[str], Awaitable[Sequence[str]]]  # what is searched for → documents, the best first
@@ -94,7 +95,9 @@ async def ask_function(function: Callable[[str], Any], text: str, name: str, lim
         with awaiting_server():
             async with limit:
                 return await function(text)
-    except Exception as error:  # a user's code
+    except INTERRUPTS:
+        raise
+    except BaseException as error:
         raise AskFailed(f"{name}: {'timeout' if limit.expired() else type(error).__name__}") from error
 
 

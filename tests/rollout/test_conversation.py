@@ -260,7 +260,8 @@ def test_a_template_that_rewrites_begins_a_new_trace_with_the_reward_of_the_whol
     assert [str(t.address) for t in (before, after)] == ["3:0:0:solver:0", "3:0:0:solver:0.2"]
     assert [len(t.turns) for t in (before, after)] == [2, 0]
     assert [(s.name, s.tokens) for s in before.signals] == [("outcome", None)]
-    assert [(s.name, s.tokens) for s in after.signals] == [("turn", None), ("outcome", None)]
+    assert [(s.name, s.tokens) for s in after.signals] == [("turn", (0, len(after.token_ids))), ("outcome", None)]
+    assert before.trajectory == after.trajectory == str(before.address)  # the outcome was given once
     text = renderer.tokenizer.decode(after.prompt_ids)
     assert (
         "so" not in text and "<|im_start|>assistant\nfirst<|im_end|>" in text and text.endswith("assistant\n<think>\n")

@@ -104,8 +104,10 @@ async def play_game(task: Task, roles: Roles, first: str, second: str) -> list[t
             turn.fail(str(fault))
         return []
     results = [(seats[mover], turn, payoff if mover == 0 else -payoff) for mover, turn in moves_made]
-    for _, turn, own_payoff in results:
+    first_moves: dict[int, Turn] = {}
+    for (mover, turn), (_, _, own_payoff) in zip(moves_made, results, strict=True):
         turn.note(WON, own_payoff)
+        turn.chat.join(first_moves.setdefault(mover, turn).chat)  # a game is one trajectory of each player
     return results
 
 
@@ -130,7 +132,7 @@ async def duel(task: Task, roles: Roles, *, first: str = "first", second: str = 
     """A game to be learned from. Roles of other names than ``SEATS`` are opponents without a reward."""
     for seat, turn, won in await play_game(task, roles, first, second):
         if seat in SEATS:
-            turn.reward(PAYOFF, won)
+            turn.chat.reward(PAYOFF, won)
 
 
 async def probe(task: Task, roles: Roles) -> None:
