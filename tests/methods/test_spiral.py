@@ -204,7 +204,7 @@ def endless(perfect=False, covered=False):
     ("make", "told"),
     [
         (lambda race: {"name": "race"}, "expected a cotrain.methods.spiral.Game"),
-        (lambda race: replace(race, stake=0.0), "'race': stake is 0.0; expected above 0 and up to 1e+06"),
+        (lambda race: replace(race, stake=0.0), "'race': stake is 0.0; expected above 0 and up to 1e.06"),
         (lambda race: replace(race, rules=" "), "'race': rules is ' '; expected the rules in words"),
         (lambda race: replace(race, starts=tuple), "starts.. gives no start"),
         (lambda race: replace(race, starts=lambda: [3]), "'race': .*AttributeError.*'mover'"),

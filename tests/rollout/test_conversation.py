@@ -308,3 +308,27 @@ def test_paths_of_addresses():
     for address in (first, third, leaf):
         assert Address.parse(str(address)) == address and address.later_turn(0) == address
     assert sorted([leaf, third, first]) == [first, third, leaf]
+
+
+def test_conversations_that_join_are_one_trajectory(model):
+    @all_given
+    async def protocol(task, roles):
+        first, second, third = (roles.solver.begin(problem=letter) for letter in "abc")
+        for chat in (first, second, third):
+            await chat.say()
+        third.join(second)
+        second.join(first)
+        first.join(third)  # they are one already
+        for chat in (first, second, third):
+            chat.reward(OUTCOME, 1.0)
+        third.turns[0].reward(TURN, 0.5)
+        with pytest.raises(ConfigError, match="which is of another role"):
+            first.join(roles.other.begin(problem="x"))
+        await roles.solver(problem="alone")
+
+    [episode] = play(model, protocol)
+    *joined, alone = episode.traces
+    assert [trace.trajectory for trace in joined] == [str(joined[0].address)] * 3 and alone.trajectory == ""
+    assert len({trace.trajectory_id for trace in episode.traces}) == 2
+    signals = [(reward.name, reward.tokens) for reward in joined[2].signals]
+    assert signals == [("turn", (0, len(joined[2].token_ids))), ("outcome", None)]
