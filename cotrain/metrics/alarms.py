@@ -132,8 +132,7 @@ BANDS = (
     ),
     Band(
         name="failed rollouts", keys=("{role}/failed",), window=1, rule=MeanAbove(0.1),
-        advice="Rollouts failed and are left out of training: see failures by reason and run.log, and mend what "
-            "fails.",
+        advice="Rollouts failed and are left out of training: see failures by reason, and mend what fails.",
     ),
     Band(
         name="mostly cut off", keys=("{role}/truncated",), window=1, rule=MeanAbove(0.6),
