@@ -159,6 +159,9 @@ class Sampling:
         return self.temperature < COLDEST
 
 
+FAILED = "failed"  # the finish of a completion that is none
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What an engine answers to one request."""
@@ -169,7 +172,7 @@ class Completion:
     policy: str  # who answered
     version: int  # with which weights
     score: float | None = None  # of a policy that scores instead of speaking: its head's output after the prompt
-    failure: str | None = None  # why there is no answer, where "finish" is "failed": a remote server's fault
+    failure: str | None = None  # why there is no answer, where "finish" is "failed": a server's fault, or no room
     entropies: bytes = b""  # [T] of the distribution of each token, as levels (``core/entropy.py``); b"" where unknown
 
 
@@ -246,7 +249,9 @@ class Trace:
 
 
 UNLABELLED = "unlabelled"  # the split of training problems without a truth
-TOO_LONG = "prompt too long"  # failure of an episode whose problem does not fit a model's context
+# Failure of an episode whose problem does not fit a model's context, and of a turn whose prompt does not fit since
+# others said too much.
+TOO_LONG = "prompt too long"
 BROKEN_OFF = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
 
 

@@ -32,9 +32,9 @@ from dataclasses import replace
 from typing import Any
 
 from cotrain.core.address import Address
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.signals import DeclaredSignals, Signal
-from cotrain.core.types import Completion, Reward, Span, Trace, TurnRange
+from cotrain.core.types import FAILED, TOO_LONG, Completion, ParseFailure, Reward, Span, Trace, TurnRange
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
 from cotrain.text.chat_template import Message
@@ -89,6 +89,7 @@ class Conversation:
         self._last: Turn | None = None  # the turn, of the trunk too, that the sequence ends with
         self._speaking = False
         self._whole: list[Reward] = []
+        self._after_others = any(chat.turns for chat in opened)  # its prompt may hold what was said before
         self._joined: Conversation | None = None  # the one that it is of one trajectory with
         self._across: list[tuple[Reward, Turn, Turn]] = []  # with tokens of the first turn and of the last one
         opened.append(self)
@@ -133,7 +134,10 @@ class Conversation:
         Args:
             stop: strings that end it; the string itself is still its text, what follows in the same token is not.
 
-        Errors, when awaited: TooLong for a prompt that does not fit the context any more; RuntimeError when it is this
+        A first turn whose prompt does not fit the context fails with the reason ``TOO_LONG`` where others had spoken
+        when the conversation began: a review of an answer that is too long is then missing, and nothing else.
+
+        Errors, when awaited: TooLong for any other prompt that does not fit the context; RuntimeError when it is this
         role's turn to listen.
         """
         own = self.role.sampling
@@ -265,9 +269,21 @@ class Conversation:
                 keep=self._keep,
                 continues=self._last.address if going_on and self._last else None,
             )
+        except TooLong:
+            if self._last is not None or not self._after_others:
+                raise
+            completion = self._no_room(role)
         finally:
             self._speaking = False
         return self._add_turn(address, role, prompt, prompt_ids, completion, extends=going_on is not None)
+
+    def _no_room(self, role: Role) -> Completion:
+        """What stands for the answer to a prompt that does not fit the context since it shows what others said. That is
+        the fault of neither the problem nor the others, so this turn fails alone."""
+        ids = (self.renderer.stop_ids[0],)
+        return Completion(
+            token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=role.policy, version=0, failure=TOO_LONG
+        )
 
     def _add_turn(
         self,
@@ -303,7 +319,10 @@ class Conversation:
         self._sequence = sampled_after(prompt, prompt_ids, ids, self.renderer)
         self._last, self._answer = turn, (*self._answer, turn)
         thinking = "".join(text for text, _ in prompt[: len(prompt) - opened]).rstrip().endswith(THOUGHT)
-        turn.parsed = role.parse_reply(self.answer_text, self.fields, thinking=thinking)
+        if completion.failure == TOO_LONG:
+            turn.parsed = None if role.parse is None else ParseFailure(reason=TOO_LONG)
+        else:
+            turn.parsed = role.parse_reply(self.answer_text, self.fields, thinking=thinking)
         return turn
 
     def _trajectory(self) -> Conversation:

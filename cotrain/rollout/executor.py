@@ -8,9 +8,10 @@ Everything has an address, and the seed of a request is a hash of it, so the epi
 coroutine was faster. Call indexes are handed out when a role is called, in program order, not when it is awaited.
 
 A protocol that raises breaks off its own episode only: the episode keeps the reason and its traces, marked as failed.
-So does a prompt that does not fit its model's context; ``Executor.set_aside`` has the problem's name. Other errors of
-cotrain itself (a wrong template, an unknown policy) and of the engine end the play, as every episode would meet them.
-Nothing outlives a play: what is still running when it ends is cancelled.
+So does a problem that does not fit its model's context; ``Executor.set_aside`` has its name. A prompt that does not fit
+since it shows what others said fails that turn alone (``Conversation.say``). Other errors of cotrain itself (a wrong
+template, an unknown policy) and of the engine end the play, as every episode would meet them. Nothing outlives a play:
+what is still running when it ends is cancelled.
 
 Inside of a running event loop, as a notebook's, protocols are played in a thread: the engine's turn is defined by the
 loop being ours.

@@ -15,13 +15,14 @@ from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any, Literal
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import PROBLEM, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
 from cotrain.methods.environment.source import EnvironmentTask
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import Protocol, Roles
+from cotrain.rollout.role import as_reward
 
 EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat for a conversation")
 EARNINGS = Note[float]("earnings", float, "sum of the rewards that the environment gives for the conversation")
@@ -76,7 +77,8 @@ class Interaction:
 
     async def turn(self, message: Any = None) -> Any:
         """What the seat says to ``message``; to the task's own prompt where there is no message, the first time. The
-        segment is ``terminated`` where it may say no more."""
+        segment is ``terminated`` where it may say no more, and where its conversation does not fit the context any
+        more."""
         import verifiers.v1 as vf
         from verifiers.v1.agent import Segment
 
@@ -89,7 +91,14 @@ class Interaction:
             self._chat = self._begin("\n\n".join(part for part in (self._task.data.system_prompt, asked) if part))
         else:
             self._chat.user(asked)
-        said = await self._chat.say()
+        try:
+            said = await self._chat.say()
+        except TooLong:
+            if not self._chat.turns:
+                raise
+            self._over = True
+            self.trace.stop("context_length")
+            return Segment(messages=[], terminated=True)
         reply = vf.AssistantMessage(content=said.text)
         last = len(self.trace.nodes) - 1
         self.trace.nodes.append(
@@ -184,8 +193,10 @@ def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: i
             await environment.finalize(row, episode)
         for seat in seats:
             for chat, trace in getattr(agents, seat).conversations:
+                if not chat.turns:
+                    continue
                 chat.reward(EARNED, trace.reward)
                 for turn in chat.turns:
-                    turn.note(EARNINGS, trace.reward)
+                    turn.note(EARNINGS, as_reward(trace.reward) or 0.0)  # one that is not usable has failed them
 
     return play_environment

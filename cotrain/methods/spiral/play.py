@@ -114,13 +114,15 @@ async def play_game(task: Task, roles: Roles, first: str, second: str) -> list[t
 async def _play_to_end(
     judge: GameGrader, roles: Roles, seats: tuple[str, str], moves_made: list[tuple[int, Turn]]
 ) -> float:
-    """What player 0 wins, by the end or by a forfeit. Raises GameFault."""
+    """What player 0 wins, by the end or by a forfeit. Raises GameFault, also where a player could not be asked."""
     game, state = judge.game, judge.start
     while (position := read_position(game, state)).mover is not None:
         if len(moves_made) == game.most_moves:
             raise GameFault(f"game: no end after {game.most_moves} moves")
         turn = await ask_move(roles, seats[position.mover], game, state, position)
         moves_made.append((position.mover, turn))
+        if turn.completion.failure is not None:
+            raise GameFault(turn.completion.failure)
         if not turn.parsed.ok:
             return game.stake * (-1.0 if position.mover == 0 else 1.0)
         state = ask_game(partial(state.after_move, turn.parsed.move))
