@@ -30,7 +30,7 @@ from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.metrics.steps import flops_of
-from cotrain.preflight.fitting import too_long_notes, with_packing
+from cotrain.preflight.fitting import crowded_notes, too_long_notes, with_packing
 from cotrain.runs import seal
 from cotrain.runs.directory import (
     AFTER,
@@ -239,7 +239,7 @@ def _measure_start(
     saved_figures = directory.read("before.json")
     if saved_figures is not None and (directory.path / "before_counts.json").exists():
         return dict(saved_figures)
-    for line in too_long_notes(trainer) if saved is None else ():
+    for line in (*too_long_notes(trainer), *crowded_notes(trainer)) if saved is None else ():
         observer.message(line)
     with progress_shown(trainer, "the start", observer.message):
         figures = final_figures(trainer)

@@ -11,7 +11,7 @@ from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import ANSWER, CORRECT, GOLD
 from cotrain.core.signals import OUTCOME, Signal, gives
-from cotrain.core.types import Completion, Sampling, Span
+from cotrain.core.types import TOO_LONG, Completion, Sampling, Span
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import ReferenceEngine
 from cotrain.rollout.executor import Executor
@@ -291,10 +291,9 @@ def test_who_may_not_speak_is_told(model):
         await solver.say()
         with pytest.raises(ConfigError, match="is asked without problem"):
             roles.solver.begin(question="x")
-        long = roles.solver.begin(problem="x")
-        long.user("y" * 200)
+        solver.user("y" * 200)
         with pytest.raises(TooLong):
-            await long.say()
+            await solver.say()
 
     play(model, protocol)
 
@@ -332,3 +331,39 @@ def test_conversations_that_join_are_one_trajectory(model):
     assert len({trace.trajectory_id for trace in episode.traces}) == 2
     signals = [(reward.name, reward.tokens) for reward in joined[2].signals]
     assert signals == [("turn", (0, len(joined[2].token_ids))), ("outcome", None)]
+
+
+def test_what_is_too_long_since_others_said_too_much_fails_alone(model):
+    """A first turn after others have spoken; not the problem's own, nor a conversation that outgrows its context."""
+    seen = {}
+
+    @all_given
+    async def protocol(task, roles):
+        first = await roles.solver(problem=task.prompt)
+        first.reward(OUTCOME, 1.0)
+        review = await roles.other(problem="x" * 200, parent=first)
+        seen.update(failed=review.failed, parsed=review.parsed, unread=(await roles.solver(problem="y" * 200)).parsed)
+
+    [episode] = play(model, protocol)
+    other, solved, unsolved = episode.traces
+    assert (solved.failure, other.failure, unsolved.failure) == (None, TOO_LONG, TOO_LONG)
+    assert [reward.value for reward in solved.signals] == [1.0] and other.parent == str(solved.address)
+    assert other.finish == "failed" and other.text == ""
+    assert seen["failed"] and seen["parsed"] is None, "a role without a parser"
+    assert not seen["unread"].ok and seen["unread"].reason == TOO_LONG
+
+    @all_given
+    async def too_long_a_problem(task, roles):
+        await roles.solver(problem="x" * 200)
+
+    @all_given
+    async def outgrows(task, roles):
+        chat = roles.solver.begin(problem=task.prompt)
+        await chat.say()
+        chat.user("x" * 200)
+        await chat.say()
+
+    for broken in (too_long_a_problem, outgrows):
+        executor = Executor(EmbeddedEngine({"a": model}), {"a": CharRenderer()}, {"solver": ROLES["solver"]}, seed=0)
+        [episode] = executor.play(broken, letter_tasks(1), step=0, group_size=1)
+        assert episode.failure == TOO_LONG
