@@ -167,12 +167,12 @@ def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: in
     )
     evaluation = trainer.recipe.evaluation
     (episode,) = executor.play(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
-    said = trajectories_in(episode)
-    solution = next((t for t in said if t.role == "solver"), None)
+    trajectories = trajectories_in(episode)
+    solution = next((t for t in trajectories if t.role == "solver"), None)
     if solution is None:
         why = executor.set_aside.get(task.id) or episode.failure or "the solver was not asked"
         raise UserError(f"no answer: {visible(why)}")
-    reviews = [t for t in said if t.parent == str(solution.address)]
+    reviews = [t for t in trajectories if t.parent == str(solution.address)]
     steps = STEPS.of(solution)
     if not steps:
         return [visible(solution.text), f"(not in the stepwise format: {FAILURE.of(solution)})"]

@@ -251,14 +251,14 @@ def trajectories_in(episode: Episode) -> tuple[Trace, ...]:
     for trace in episode.traces:
         parts.setdefault(trace.trajectory_id, []).append(trace)
     names = {str(trace.address): trace.trajectory_id for trace in episode.traces}
-    joined = (_join_parts(traces) if len(traces) > 1 else traces[0] for traces in parts.values())
+    joined = (_join_sequences(traces) if len(traces) > 1 else traces[0] for traces in parts.values())
     return tuple(
         trace if trace.parent is None else replace(trace, parent=names.get(trace.parent, trace.parent))
         for trace in joined
     )
 
 
-def _join_parts(parts: Sequence[Trace]) -> Trace:
+def _join_sequences(parts: Sequence[Trace]) -> Trace:
     signals: list[Reward] = []
     whole: set[str] = set()  # names of rewards of the whole
     for reward in (reward for part in parts for reward in part.signals):

@@ -293,13 +293,11 @@ def join_trajectories(traces: Sequence[Json]) -> Sequence[Json]:
         address = address_text(trace)
         names[address] = str(trace.get("trajectory") or address)
         parts.setdefault(names[address], []).append(trace)
-    return [
-        {**joined, "parent": names.get(joined.get("parent"), joined.get("parent"))}
-        for joined in map(_join_parts, parts.values())
-    ]
+    joined = map(_join_speech, parts.values())
+    return [{**one, "parent": names.get(str(one.get("parent")), one.get("parent"))} for one in joined]
 
 
-def _join_parts(parts: Sequence[Json]) -> Json:
+def _join_speech(parts: Sequence[Json]) -> Json:
     if len(parts) == 1:
         return parts[0]
     signals: list[Any] = []

@@ -214,7 +214,7 @@ def odd(task, texts):
     ("said", "reason"),
     [
         ("x", r"joint reward: test_magrpo.py, line \d+: ValueError"),
-        ("s", "joint reward: ValueError"),
+        ("s", "joint reward: no number"),
         ("n", "joint reward: out of range"),
     ],
 )

@@ -135,8 +135,9 @@ class RewardedTeam:
         """What the user's function says; None, and the answers fail with the reason, where that is no number."""
         try:
             said = self.reward(self.task, [spoken_text(turn) for turn in action])
-            value = as_reward(await said if inspect.isawaitable(said) else said)
-            reason = "joint reward: no number, or out of range"
+            said = await said if inspect.isawaitable(said) else said
+            value = as_reward(said)
+            reason = f"joint reward: {'out of range' if hasattr(said, '__float__') else 'no number'}"
         except INTERRUPTS:
             raise
         except BaseException as error:  # noqa: BLE001  a user's code
