@@ -73,7 +73,7 @@ SAID = (
     Metric(key="{role}/traces", meaning="training sequences", unit=COUNT),
     Metric(key="{role}/tokens", meaning="tokens sampled", unit=COUNT),
     Metric(
-        key="{role}/failed", label="rollouts that failed", better=-1, at=BOTH, headline=MAIN, healthy=(0, 0),
+        key="{role}/failed", label="rollouts that failed", better=-1, at=BOTH, healthy=(0, 0),
         meaning="share of what a role said, each trajectory once, that failed and is not learned from: its agent or "
             "grader raised, or it was not to be had; absent where there is none",
         advice="What failed is left out of training: see failures by reason, and mend what fails.",
