@@ -104,6 +104,12 @@ async def ask_function(function: Callable[[str], Any], text: str, name: str, lim
 async def ask_search(search: Search, query: str) -> tuple[str, ...]:
     """What a search finds. Raises AskFailed."""
     found = await ask_function(search, query, "search")
-    if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(one, str) for one in found):
+    try:
+        texts = tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else (None,)
+    except INTERRUPTS:
+        raise
+    except BaseException as error:  # a user's object
+        raise AskFailed(f"search: {type(error).__name__}") from error
+    if not all(isinstance(one, str) for one in texts):
         raise AskFailed("search: no list of texts")
-    return tuple(found)
+    return texts

@@ -175,6 +175,8 @@ class Broken:
     def after_move(self, move):
         if self.fault == "raises" and self.made:
             raise ValueError("not now")
+        if self.fault == "leaves" and self.made:
+            raise SystemExit(3)
         return Broken(self.fault, self.made + 1)
 
 
@@ -182,6 +184,7 @@ class Broken:
     ("fault", "reason"),
     [
         ("raises", r"game: test_spiral.py, line \d+: ValueError"),
+        ("leaves", r"game: test_spiral.py, line \d+: SystemExit"),
         ("stands", "game: no moves"),
         ("pays", "game: payoff beyond the stake"),
         ("goes on", "game: no end after 4 moves"),
