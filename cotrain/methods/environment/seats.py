@@ -10,7 +10,8 @@ the episode, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any, Literal
@@ -24,8 +25,8 @@ from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import Protocol, Roles
 from cotrain.rollout.role import as_reward
 
-EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat for a conversation")
-EARNINGS = Note[float]("earnings", float, "sum of the rewards that the environment gives for the conversation")
+EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
+EARNINGS = Note[float]("earnings", float, "sum of the rewards that the environment gives a seat")
 Compare = Literal["seat", "prompt"]
 
 
@@ -192,11 +193,29 @@ def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: i
         async with roles.busy():
             await environment.finalize(row, episode)
         for seat in seats:
-            for chat, trace in getattr(agents, seat).conversations:
-                if not chat.turns:
-                    continue
-                chat.reward(EARNED, trace.reward)
-                for turn in chat.turns:
-                    turn.note(EARNINGS, as_reward(trace.reward) or 0.0)  # one that is not usable has failed them
+            spoken = [(chat, trace.reward) for chat, trace in getattr(agents, seat).conversations if chat.turns]
+            if compare == "seat":
+                pay_seat(spoken)
+            else:
+                for chat, reward in spoken:
+                    pay_conversation(chat, reward)
 
     return play_environment
+
+
+def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
+    """What a seat earned in an episode, for all of its conversations, which are one trajectory: the mean of what each
+    was given."""
+    rewards = [as_reward(reward) for _, reward in spoken]
+    usable = [reward for reward in rewards if reward is not None]
+    mean = sum(usable) / len(rewards) if len(usable) == len(rewards) and usable else math.nan
+    for chat, _ in spoken:
+        chat.join(spoken[0][0])
+        pay_conversation(chat, mean)
+
+
+def pay_conversation(chat: Conversation, reward: Any) -> None:
+    """What a conversation earned; one that is no usable number fails it, and is noted as 0."""
+    chat.reward(EARNED, reward)
+    for turn in chat.turns:
+        turn.note(EARNINGS, as_reward(reward) or 0.0)
