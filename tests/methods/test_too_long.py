@@ -68,3 +68,34 @@ def test_what_is_too_long_fails_alone(name):
     trainer.close()
     asked_in_vain = sum(engine.refused for engine in engines)
     assert refused >= asked_in_vain if name == "spiral" else refused == asked_in_vain  # a game without a move is none
+
+
+class Shallow:
+    """An engine that has no room for what goes on from an answer."""
+
+    def __init__(self, engine):
+        self._engine, self.refused = engine, 0
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    async def sample(self, request):
+        if request.continues is not None:
+            self.refused += 1
+            raise TooLong(f"request {request.address}: no room")
+        return await self._engine.sample(request)
+
+
+@pytest.mark.whole
+def test_a_chain_that_outgrows_the_context_is_a_dead_end():
+    engines = []
+
+    def shallow(engine):
+        engines.append(Shallow(engine))
+        return engines[-1]
+
+    trainer = CoTrainer(recipe_of("alphaproof"), wrap=shallow)
+    done = trainer.step()
+    trainer.close()
+    assert not any(episode.failure for episode in done.episodes)
+    assert sum(engine.refused for engine in engines) > 0
