@@ -63,9 +63,11 @@ class Conversation:
         opened: list[Conversation],
         keep: bool,
         declared: DeclaredSignals,
+        task_prompt: str,
     ) -> None:
         """``mark``: the nonce between which it is shown material (``text/nonce.py``). ``opened``: the conversations of
-        the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives."""
+        the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives.
+        ``task_prompt``: the problem of the episode."""
         self.role, self.address, self.group, self.parent, self.fields = role, address, group, parent, fields
         self.mark = mark
         shown = role.prompt_fields(fields)
@@ -89,6 +91,7 @@ class Conversation:
         self._last: Turn | None = None  # the turn, of the trunk too, that the sequence ends with
         self._speaking = False
         self._whole: list[Reward] = []
+        self._task_prompt = task_prompt
         self._after_others = any(chat.turns for chat in opened)  # its prompt may hold what was said before
         self._joined: Conversation | None = None  # the one that it is of one trajectory with
         self._across: list[tuple[Reward, Turn, Turn]] = []  # with tokens of the first turn and of the last one
@@ -135,7 +138,8 @@ class Conversation:
             stop: strings that end it; the string itself is still its text, what follows in the same token is not.
 
         A first turn whose prompt does not fit the context fails with the reason ``TOO_LONG`` where others had spoken
-        when the conversation began: a review of an answer that is too long is then missing, and nothing else.
+        when the conversation began and it shows more than the problem: a review of an answer that is too long is then
+        missing, and nothing else.
 
         Errors, when awaited: TooLong for any other prompt that does not fit the context; RuntimeError when it is this
         role's turn to listen.
@@ -171,6 +175,7 @@ class Conversation:
             opened=self._opened,
             keep=self._keep,
             declared=self._declared,
+            task_prompt=self._task_prompt,
         )
         fork.messages, fork._open, fork._answer = list(self.messages), self._open, self._answer
         fork._sequence, fork._last = self._sequence, self._last
@@ -270,12 +275,17 @@ class Conversation:
                 continues=self._last.address if going_on and self._last else None,
             )
         except TooLong:
-            if self._last is not None or not self._after_others:
+            if self._last is not None or not self._after_others or self._shows_problem_alone():
                 raise
             completion = self._no_room(role)
         finally:
             self._speaking = False
         return self._add_turn(address, role, prompt, prompt_ids, completion, extends=going_on is not None)
+
+    def _shows_problem_alone(self) -> bool:
+        """Whether nothing but the problem of the episode has been put into the role's prompt, and nothing behind it."""
+        alone = fields_of(self.role.prompt) == {"problem"} and self.fields["problem"] == self._task_prompt
+        return alone and self.messages[-1].role == "user"
 
     def _no_room(self, role: Role) -> Completion:
         """What stands for the answer to a prompt that does not fit the context since it shows what others said. That is

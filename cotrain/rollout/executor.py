@@ -75,8 +75,9 @@ class PlayContext:
 class Roles:
     """The roles of one episode, as attributes: ``roles.solver(...)``. Raises UnknownName for a role there is not."""
 
-    def __init__(self, stage: PlayContext, task: int, member: int, declared: DeclaredSignals) -> None:
+    def __init__(self, stage: PlayContext, task: int, member: int, declared: DeclaredSignals, task_prompt: str) -> None:
         self._stage, self._task, self._member, self._declared = stage, task, member, declared
+        self._task_prompt = task_prompt
         self._calls = dict.fromkeys(stage.roles, 0)
         self._chats: list[Conversation] = []
         self._over = False
@@ -143,6 +144,7 @@ class Roles:
             opened=self._chats,
             keep=keep,
             declared=self._declared,
+            task_prompt=self._task_prompt,
         )
         if group is None:
             self._stage.asked[str(address)] = {key: str(fields[key]) for key in sorted(fields_of(role.prompt))}
@@ -338,7 +340,7 @@ class Executor:
         task_members = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
         for tried in range(1, TRIES + 1):
             over = self.watch(len(task_members)) if self.watch else None
-            seats = ((tasks[p], Roles(stage, first + p, m, declared)) for p, m in task_members)
+            seats = ((tasks[p], Roles(stage, first + p, m, declared, tasks[p].prompt)) for p, m in task_members)
             work = together(
                 [_play_episode(protocol, task, roles, over) for task, roles in seats],
                 [f"task {first + p}, member {m}" for p, m in task_members],

@@ -8,6 +8,7 @@ import pytest
 from cotrain.core.errors import TooLong
 from cotrain.core.types import TOO_LONG
 from cotrain.methods import NAMES as SHIPPED
+from cotrain.text.prompts import fields_of
 from cotrain.train.trainer import CoTrainer
 from tests.methods.test_digests import OTHERS
 from tests.methods.test_recipes import SMALL, built
@@ -19,8 +20,9 @@ class Narrow:
     """An engine that has no room for a third of the first requests that come when something was said in their
     episode."""
 
-    def __init__(self, engine, narrow):
-        self._engine, self._narrow, self._answered, self.refused = engine, narrow, set(), 0
+    def __init__(self, engine, narrow, roles):
+        self._engine, self._narrow, self._roles, self._problems = engine, narrow, roles, {}
+        self._answered, self.refused = set(), set()
 
     def __getattr__(self, name):
         return getattr(self._engine, name)
@@ -28,9 +30,11 @@ class Narrow:
     async def sample(self, request):
         at = request.address
         episode = (at.step, at.task, at.member)
-        unlucky = not at.path and crc32(str(at).encode()) % 3 == 0
+        problem = self._problems.setdefault(episode, request.fields.get("problem"))
+        alone = fields_of(self._roles[at.role].prompt) == {"problem"} and request.fields["problem"] == problem
+        unlucky = not alone and not at.path and crc32(str(at).encode()) % 3 == 0
         if unlucky and episode in self._answered and request.policy in self._narrow:
-            self.refused += 1
+            self.refused.add(str(at))
             raise TooLong(f"request {at}: no room")
         completion = await self._engine.sample(request)
         self._answered.add(episode)
@@ -56,18 +60,19 @@ def test_what_is_too_long_fails_alone(name):
     models = {policy for policy, spec in recipe.policies.items() if spec.head}  # a program has no context
 
     def narrow(engine):
-        engines.append(Narrow(engine, models))
+        engines.append(Narrow(engine, models, recipe.roles))
         return engines[-1]
 
     trainer = CoTrainer(recipe, wrap=narrow)
-    refused = 0
-    for _ in range(STEPS):
-        done = trainer.step()
-        assert {episode.failure for episode in done.episodes} <= {None}, done.row
-        refused += sum(trace.failure == TOO_LONG for episode in done.episodes for trace in episode.traces)
+    episodes = [episode for _ in range(STEPS) for episode in trainer.step().episodes]
     trainer.close()
-    asked_in_vain = sum(engine.refused for engine in engines)
-    assert refused >= asked_in_vain if name == "spiral" else refused == asked_in_vain  # a game without a move is none
+    assert {episode.failure for episode in episodes} == {None}
+    refused = set().union(*(engine.refused for engine in engines))
+    for episode in episodes:
+        failed = {str(trace.address) for trace in episode.traces if trace.failure == TOO_LONG}
+        own = {at for at in refused if at.startswith(f"{episode.step}:{episode.task}:{episode.member}:")}
+        assert own <= failed
+        assert failed <= own or name == "spiral", "a game without a move is none"
 
 
 class Shallow:

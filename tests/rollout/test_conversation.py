@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -363,7 +364,17 @@ def test_what_is_too_long_since_others_said_too_much_fails_alone(model):
         chat.user("x" * 200)
         await chat.say()
 
-    for broken in (too_long_a_problem, outgrows):
+    @all_given
+    async def too_long_for_the_second(task, roles):
+        await roles.solver(problem="x")
+        await roles.solver(problem=task.prompt)
+
+    long = [replace(task, prompt="y" * 200) for task in letter_tasks(1)]
+    for broken, tasks in (
+        (too_long_a_problem, letter_tasks(1)),
+        (outgrows, letter_tasks(1)),
+        (too_long_for_the_second, long),
+    ):
         executor = Executor(EmbeddedEngine({"a": model}), {"a": CharRenderer()}, {"solver": ROLES["solver"]}, seed=0)
-        [episode] = executor.play(broken, letter_tasks(1), step=0, group_size=1)
+        [episode] = executor.play(broken, tasks, step=0, group_size=1)
         assert episode.failure == TOO_LONG
