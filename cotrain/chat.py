@@ -21,6 +21,7 @@ from cotrain.core.errors import ConfigError, TooLong, UserError
 from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
 from cotrain.functional.aggregate import majority, mean
+from cotrain.metrics.heldout import trajectories_in
 from cotrain.models.load import load_model
 from cotrain.pages.page import escape_terminal as visible
 from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat
@@ -166,11 +167,12 @@ def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: in
     )
     evaluation = trainer.recipe.evaluation
     (episode,) = executor.play(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
-    solution = next((t for t in episode.traces if t.role == "solver"), None)
+    trajectories = trajectories_in(episode)
+    solution = next((t for t in trajectories if t.role == "solver"), None)
     if solution is None:
         why = executor.set_aside.get(task.id) or episode.failure or "the solver was not asked"
         raise UserError(f"no answer: {visible(why)}")
-    reviews = [t for t in episode.traces if t.parent == str(solution.address)]
+    reviews = [t for t in trajectories if t.parent == str(solution.address)]
     steps = STEPS.of(solution)
     if not steps:
         return [visible(solution.text), f"(not in the stepwise format: {FAILURE.of(solution)})"]

@@ -14,6 +14,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.disk.ledger import Ledger
 from cotrain.recipes import grpo
 from cotrain.runs.changes import rebuild_recipe
+from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
 PAGE = Path(__file__).parents[1] / "docs" / "method-from-scratch.md"
@@ -95,3 +96,38 @@ def test_a_function_that_fails_is_named_with_its_line(tmp_path, capsys):
     words = ["run", "grpo", "--smoke", "--model", TINY, "--threads", "1", "--kl", "0", "--steps", "1"]
     assert main([*words, "--reward", f"{tmp_path / 'mine.py'}:bad", "--out", str(tmp_path / "run")]) == 2
     assert "mine.py, line 2: AttributeError" in capsys.readouterr().err
+
+
+def leaves(*_):
+    raise SystemExit(3)
+
+
+class NoNumber:
+    __float__ = leaves
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (lambda: float("nan"), "failures/solver: reward reward out of range"),
+        (lambda: 1e308, "failures/solver: reward reward out of range"),
+        (lambda: 10**400, "failures/solver: reward reward out of range"),
+        (NoNumber, "failures/solver: reward reward out of range"),
+        (leaves, "failures/test_reward.py, line 102: SystemExit: 3"),
+    ],
+    ids=["nan", "1e308", "10**400", "no number", "leaves"],
+)
+def test_an_odd_reward_costs_one_answer(odd, reason):
+    """One of four answers; the others are learned from."""
+    seen = []
+
+    def reward(task, answer, correct):
+        seen.append(answer)
+        return odd() if len(seen) % 4 == 1 else float(len(seen) % 2)
+
+    trainer = CoTrainer(grpo(reward=reward, **SMALL | {"group_size": 4}))
+    done = trainer.step()
+    trainer.close()
+    assert done.row[reason] == 2 and len(seen) == 8
+    assert done.row["generator/credit/traces"] == 6

@@ -31,7 +31,7 @@ import httpx2
 from cotrain.backend.handles import PolicyHandle, PolicySpec
 from cotrain.core.address import Address, rng_of
 from cotrain.core.errors import ConfigError, DataError
-from cotrain.core.types import Completion, Trace
+from cotrain.core.types import FAILED, Completion, Trace
 from cotrain.engine.contract import Request
 from cotrain.rollout.idle_loop import awaiting_server
 from cotrain.text.chat_template import Message
@@ -50,7 +50,6 @@ MOST_BODY, PER_TOKEN = 1 << 20, 256  # bytes of an answer's JSON, and further on
 TEXT_PER_TOKEN = 64  # bytes of text that a token may be
 LEAST_LOGPROB, ROUNDING = -1e4, 1e-4  # servers write -9999 for minus infinity, and what rounding makes of 0
 MOST_COUNT = 10**9  # tokens of one request that a server may count
-FAILED = "failed"  # ``finish`` of an answer that there is not; ``failure`` says why
 
 
 class RemoteSpec(PolicySpec, Protocol):

@@ -7,7 +7,7 @@ import inspect
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,6 +291,15 @@ def run_watched(
 
 
 FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # beside the headlines
+LEFT_OUT = {"failed", "broken_off"}  # shares that the other figures leave out, and never stand alone
+
+
+def summary_keys(figures: Iterable[str]) -> list[str]:
+    """The figures of a summary: the headlines, or all of a run that has none, and what they leave out."""
+    names = {key: key.split("/", 1)[-1] for key in figures}
+    shown = [key for key, name in names.items() if name not in LEFT_OUT]
+    headlines = [key for key in shown if names[key] in FURTHER or is_headline(names[key])]
+    return [*(headlines or shown), *(key for key, name in names.items() if name in LEFT_OUT)]
 
 
 def print_summary(summary: dict[str, Any]) -> None:
@@ -298,7 +307,7 @@ def print_summary(summary: dict[str, Any]) -> None:
     before, after = summary["before"], summary["after"]
     spent = f"{summary['steps']} steps, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
     print(f"\n{summary.get('recipe', 'run')}: {spent}")
-    keys = [key for key in after if (name := key.split("/", 1)[-1]) in FURTHER or is_headline(name)] or list(after)
+    keys = summary_keys(after)
     roles = list(dict.fromkeys(key.split("/")[0] for key in keys))
     keys.sort(key=lambda key: (roles.index(key.split("/")[0]), key.count("/"), table_rank(key.rpartition("/")[2])))
     if not keys:

@@ -15,7 +15,6 @@ that is a number or a boolean and is not ``measured`` otherwise.
 
 from __future__ import annotations
 
-import math
 import types
 import typing
 from collections.abc import Mapping
@@ -47,13 +46,14 @@ class _Key(Generic[T]):
 
     def checked_json(self, value: Any, where: str) -> Any:
         """The value as the ledger holds it, tuples as lists. Raises TypeError for another type than the declared one,
-        ValueError for a number that is not finite; ``where`` says of which turn."""
+        ValueError for a number that is not finite or beyond ``LARGEST``; ``where`` says of which turn."""
         fitted = _fit_json(value, self.kind)
         if fitted is _NONE:
             expected = self.kind.__name__ if type(self.kind) is type else self.kind
             raise TypeError(f"{self.name!r} of {where} is {value!r}; expected {expected}: {self.meaning}")
         if fitted is _ENDLESS:
-            raise ValueError(f"{self.name!r} of {where} is {value!r}; expected a finite number: {self.meaning}")
+            expected = f"a number within ±{LARGEST:g}"
+            raise ValueError(f"{self.name!r} of {where} is {value!r}; expected {expected}: {self.meaning}")
         return fitted
 
 
@@ -88,7 +88,8 @@ class Finding(_Key[T]):
         return self.name in trace.parsed
 
 
-_NONE, _ENDLESS = object(), object()  # of ``_fit_json``: another type, a number that is not finite
+LARGEST = 1e100  # of a number that is noted or shown: squares of it can be added up
+_NONE, _ENDLESS = object(), object()  # of ``_fit_json``: another type, a number that is not finite or too large
 
 
 def _fit_json(value: Any, kind: Any) -> Any:
@@ -104,7 +105,9 @@ def _fit_json(value: Any, kind: Any) -> Any:
         fitted = [_fit_json(item, parts[i if shape is tuple else 0]) for i, item in enumerate(value)]
         return next((f for f in (_NONE, _ENDLESS) if any(item is f for item in fitted)), fitted)
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return value if math.isfinite(value) else _ENDLESS
+        return value if abs(value) <= LARGEST else _ENDLESS
+    if kind is int and type(value) is int:
+        return value if abs(value) <= LARGEST else _ENDLESS
     return value if type(value) is kind else _NONE
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 
-from cotrain.core.verbosity import shows_notes
+from cotrain.core.verbosity import print_note, shows_notes
 
 
 def usable_cores() -> int:
@@ -53,9 +52,8 @@ def choose_threads(requested: int | None) -> int:
     a thread then waits for another one that has no processor."""
     count, cores = requested or usual_threads(), os.cpu_count() or 1
     if count > 1 and shows_notes() and (busy := busy_elsewhere()) > cores - count + 0.5:
-        print(
-            f"note: other programs use {busy:.1f} of {cores} processors, and {count} threads that wait for each other "
-            "are then slower than one: --threads 1",
-            file=sys.stderr,
+        print_note(
+            f"other programs use {busy:.1f} of {cores} processors, and {count} threads that wait for each other are "
+            "then slower than one: --threads 1"
         )
     return count

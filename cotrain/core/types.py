@@ -159,6 +159,9 @@ class Sampling:
         return self.temperature < COLDEST
 
 
+FAILED = "failed"  # the finish of a completion that is none
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What an engine answers to one request."""
@@ -169,7 +172,7 @@ class Completion:
     policy: str  # who answered
     version: int  # with which weights
     score: float | None = None  # of a policy that scores instead of speaking: its head's output after the prompt
-    failure: str | None = None  # why there is no answer, where "finish" is "failed": a remote server's fault
+    failure: str | None = None  # why there is no answer, where "finish" is "failed": a server's fault, or no room
     entropies: bytes = b""  # [T] of the distribution of each token, as levels (``core/entropy.py``); b"" where unknown
 
 
@@ -222,6 +225,12 @@ class Trace:
     score: float | None = None  # what a scoring policy said of the prompt; its one token is the stop token
     turns: tuple[TurnRange, ...] = ()  # where each turn stands; () where one turn is all of token_ids
     entropies: bytes = b""  # [T] as of a Completion, 0 where given; b"" where an engine does not tell them
+    trajectory: str = ""  # address of the first of several training sequences that were paid as one; "" for one alone
+
+    @property
+    def trajectory_id(self) -> str:
+        """Traces of one trajectory have the same: it is what a reward is paid for, and what counts once."""
+        return self.trajectory or str(self.address)
 
     @property
     def mask(self) -> tuple[bool, ...]:
@@ -240,7 +249,9 @@ class Trace:
 
 
 UNLABELLED = "unlabelled"  # the split of training problems without a truth
-TOO_LONG = "prompt too long"  # failure of an episode whose problem does not fit a model's context
+# Failure of an episode whose problem does not fit a model's context, and of a turn whose prompt does not fit since
+# others said too much.
+TOO_LONG = "prompt too long"
 BROKEN_OFF = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
 
 

@@ -15,6 +15,7 @@ import shutil
 import sys
 import sysconfig
 import traceback
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -25,6 +26,7 @@ from cotrain.core.errors import SHOWN, ConfigError, CotrainError, error_text, ne
 from cotrain.core.input_files import MOST_BY_HAND, content_of_file
 from cotrain.core.trust import admit_command, admit_file, admit_module
 
+INTERRUPTS = (KeyboardInterrupt, CancelledError, GeneratorExit)  # what passes through a user's code and is not its own
 MODULE_PREFIX = "cotrain_user_"  # of the names of modules that were loaded by their path
 
 

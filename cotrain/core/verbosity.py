@@ -19,7 +19,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -58,6 +60,35 @@ def print_progress(text: str) -> None:
     """Print one line of progress."""
     if shows_progress():
         print(text, flush=True)
+
+
+_LOGS: list[Callable[[str], None]] = []  # of the runs that are going on in this process
+_UNLOGGED: deque[str] = deque(maxlen=20)  # notes that were printed while no run was going on
+
+
+def print_note(text: str) -> None:
+    """Print a note at once, from wherever it is, and write it into the log of the run that goes on; where none does, of
+    the one that begins next."""
+    line = f"note: {text}"
+    if not _LOGS:
+        _UNLOGGED.append(line)
+    for log in list(_LOGS):
+        log(line)
+    if shows_notes():
+        with suppress(OSError, ValueError):  # a stream that is closed
+            print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def notes_logged(log: Callable[[str], None]) -> Iterator[None]:
+    """``log`` takes the notes that are printed within, and those since the last such block ended."""
+    while _UNLOGGED:
+        log(_UNLOGGED.popleft())
+    _LOGS.append(log)
+    try:
+        yield
+    finally:
+        _LOGS.remove(log)
 
 
 def tell_result(value: Any) -> None:

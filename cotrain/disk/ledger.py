@@ -11,9 +11,10 @@ Everything round-trips exactly. Log-probabilities are the raw bits in base64: "f
 and hardly compressible, or "f8:" before float64 where a value is not a float32 (to decode:
 ``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``turns`` are the spans of tokens that were sampled,
 [start, end, finish], where they are not all. ``entropies`` has a character a token (``core/entropy.py``), where the
-engine tells them. ``parsed`` and ``truth`` must be JSON; a tuple in them comes back as a
-list. NaN and infinities there, and in signals, are Python's JSON literals. ``advantages``, for readers of the file, are
-what was learned from: objective → [advantage, tokens] over the sampled tokens, to four digits.
+engine tells them. ``trajectory`` names the first of several traces that were paid as one. ``parsed`` and ``truth`` must
+be JSON; a tuple in them comes back as a list. NaN and infinities there, and in signals, are Python's JSON literals.
+``advantages``, for readers of the file, are what was learned from: objective → [advantage, tokens] over the sampled
+tokens, to four digits.
 
 Left out: columns (Parquet would be smaller still, at the price of a dependency and of ``zcat``), and quotas.
 """
@@ -366,7 +367,7 @@ def episode_from_json(state: Mapping[str, Any]) -> Episode:
 
 _ADDRESS = ("step", "task", "member", "role", "call")
 PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "parsed", "truth", "parent", "score")
-_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals", "turns", "entropies")
+_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "signals", "turns", "entropies", "trajectory")
 
 
 def trace_to_json(trace: Trace) -> State:
@@ -375,6 +376,7 @@ def trace_to_json(trace: Trace) -> State:
     check_json(trace.parsed, f"trace {at}: parsed", finite=False)
     check_json(trace.truth, f"trace {at}: truth", finite=False)
     entropies = {"entropies": as_text(trace.entropies)} if trace.entropies else {}
+    trajectory = {"trajectory": trace.trajectory} if trace.trajectory else {}
     return {
         "address": [at.step, at.task, at.member, at.role, at.call, *at.path],
         **{name: getattr(trace, name) for name in PLAIN},
@@ -384,16 +386,17 @@ def trace_to_json(trace: Trace) -> State:
         "logprobs": encode_floats(trace.logprobs),
         "turns": [[turn.start, turn.end, turn.finish, *([True] if turn.goes_on else [])] for turn in trace.turns],
         **entropies,
+        **trajectory,
     }
 
 
 def trace_from_json(state: Mapping[str, Any]) -> Trace:
     """The inverse; what a trace did not have when the ledger was written is None, or one turn. Raises StateError for
     missing and unknown fields."""
-    state = {"score": None, "turns": (), "entropies": "", **state}
+    state = {"score": None, "turns": (), "entropies": "", "trajectory": "", **state}
     for name in ("learn_ids", ADVANTAGES):  # the first of older ledgers; the second is for readers of the file
         state.pop(name, None)
-    address, prompt_ids, token_ids, logprobs, signals, turns, entropies = take_fields(
+    address, prompt_ids, token_ids, logprobs, signals, turns, entropies, trajectory = take_fields(
         "a trace", {name: value for name, value in state.items() if name not in PLAIN}, *_CODED
     )
     plain = take_fields("a trace", {name: value for name, value in state.items() if name in PLAIN}, *PLAIN)
@@ -404,6 +407,7 @@ def trace_from_json(state: Mapping[str, Any]) -> Trace:
         token_ids=tuple(token_ids),
         logprobs=decode_floats(logprobs),
         entropies=from_text(entropies),
+        trajectory=trajectory,
         signals=tuple(Reward(name=n, value=v, tokens=None if t is None else (t[0], t[1])) for n, v, t in signals),
         **dict(zip(PLAIN, plain, strict=True)),
     )

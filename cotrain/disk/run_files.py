@@ -150,7 +150,8 @@ trace = record_of(
     {"address": address, "role": text, "parsed": map_of(anything), "truth": map_of(anything)}
     | {"signals": list_of(signal), "token_ids": list_of(integer), "prompt_ids": list_of(integer), "logprobs": text}
     | {"version": integer, "finish": text},
-    {"failure": or_null(text), "parent": or_null(text), "turns": list_of(list_of(anything)), "text": text},
+    {"failure": or_null(text), "parent": or_null(text), "turns": list_of(list_of(anything)), "text": text}
+    | {"trajectory": text},
 )
 SHAPES: dict[str, ShapeCheck] = {
     "recipe.json": record_of(

@@ -7,7 +7,7 @@ Each takes samples and hands back those to learn from, with the number that it l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -108,14 +108,18 @@ def mask_truncated(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, i
 @dataclass(frozen=True, slots=True)
 class OverlongPenalty:
     """Adds to ``signal`` 0 up to L − C tokens, then ((L − C) − tokens) / C, which is −1 at L, the most that the answer
-    could have, and never less (DAPO, arXiv 2503.14476, eq. 13). ``tokens``: C."""
+    could have, and never less (DAPO, arXiv 2503.14476, eq. 13). ``tokens``: C. The samples of a trajectory are one
+    answer."""
 
     signal: Signal
     tokens: int
 
     def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
+        lengths, limits = _sums(samples, lambda sample: len(sample.token_ids)), _sums(samples, lambda one: one.limit)
+
         def penalty_of(sample: Sample) -> float:
-            return max(-1.0, min(0.0, (sample.limit - self.tokens - len(sample.token_ids)) / self.tokens))
+            length, limit = lengths[sample.trajectory_key], limits[sample.trajectory_key]
+            return max(-1.0, min(0.0, (limit - self.tokens - length) / self.tokens))
 
         return [_with_added_reward(sample, self.signal, penalty_of(sample)) for sample in samples], {}
 
@@ -123,23 +127,34 @@ class OverlongPenalty:
 @dataclass(frozen=True, slots=True)
 class LengthPenalty:
     """Adds to ``signal`` ``weight`` · λ, with λ = ½ − (tokens − fewest) / (most − fewest) within the group, at most 0
-    for an answer that earned no more than ½ (Kimi k1.5, arXiv 2501.12599, section 2.3.3)."""
+    for an answer that earned no more than ½ (Kimi k1.5, arXiv 2501.12599, section 2.3.3). The samples of a trajectory
+    are one answer."""
 
     signal: Signal
     weight: float
 
     def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
-        lengths: dict[str, list[int]] = {}
+        lengths = _sums(samples, lambda sample: len(sample.token_ids))
+        lengths_by_group: dict[str, list[int]] = {}
         for sample in samples:
-            lengths.setdefault(sample.group, []).append(len(sample.token_ids))
+            lengths_by_group.setdefault(sample.group, []).append(lengths[sample.trajectory_key])
 
         def reward_of(sample: Sample) -> float:
-            fewest, most = min(lengths[sample.group]), max(lengths[sample.group])
-            share = 0.5 - (len(sample.token_ids) - fewest) / (most - fewest) if most > fewest else 0.0
+            fewest, most = min(lengths_by_group[sample.group]), max(lengths_by_group[sample.group])
+            length = lengths[sample.trajectory_key]
+            share = 0.5 - (length - fewest) / (most - fewest) if most > fewest else 0.0
             earned = sum(reward.value for reward in sample.rewards_for(self.signal))
             return self.weight * (share if earned > 0.5 else min(0.0, share))
 
         return [_with_added_reward(sample, self.signal, reward_of(sample)) for sample in samples], {}
+
+
+def _sums(samples: Sequence[Sample], count: Callable[[Sample], int]) -> dict[str, int]:
+    """trajectory → the sum over its samples."""
+    sums: dict[str, int] = {}
+    for sample in samples:
+        sums[sample.trajectory_key] = sums.get(sample.trajectory_key, 0) + count(sample)
+    return sums
 
 
 def _with_added_reward(sample: Sample, signal: Signal, value: float) -> Sample:

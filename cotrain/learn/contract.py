@@ -126,6 +126,12 @@ class Sample:
     limit: int = 0  # the most tokens that it could have had; 0 where nobody says
     # of how much likelier a token is to the learner than to the sampler (geometric mean); beyond: no gradient
     bounds: tuple[float, float] | None = None
+    trajectory: str = ""  # key of the first of several samples that were paid as one; "" for one alone
+
+    @property
+    def trajectory_key(self) -> str:
+        """Samples of one trajectory have the same: their rewards of the whole are one value."""
+        return self.trajectory or self.key
 
     @property
     def episode_key(self) -> str:

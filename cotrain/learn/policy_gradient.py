@@ -13,8 +13,9 @@ and a token answers for every step that ends at it or later. ``over_batch`` may 
 0.8 · format: ``rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True`` adds up the per-answer values before anything is
 compared. A sample without steps (its review could not be read) has process advantage 0, and its outcome advantage keeps
 the factor 1 − α; the steps of a group are one pool, so samples of many steps weigh more in it. A sample that lacks a
-per-answer reward is dropped and counted. Roles in ``beside`` are in the groups and in these metrics, and are learned
-from by nobody here: so two policies can share one mean and deviation.
+per-answer reward is dropped and counted. Samples of one trajectory share a reward of the whole: it is one value of its
+group, and its advantage goes to all of them. Roles in ``beside`` are in the groups and in these metrics, and are
+learned from by nobody here: so two policies can share one mean and deviation.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ from cotrain.learn.samples import (
     StepScale,
     check_rewards,
     check_step_scale,
+    first_samples,
     on_tokens,
     place_rewards,
     pools_of,
+    trajectories_of,
     usable_samples,
     weight_at,
 )
@@ -52,9 +55,10 @@ from cotrain.learn.samples import (
 #
 #     n± ← ρ n± + (1 − ρ) · count in this batch,      w_i = s_i / mean_j s_j with s_i = n_{class of i}^−power
 #
-# so the mean weight of a batch is 1. Tango's power is ½, which leaves the rare class the lighter one in sum; with 1
-# both classes weigh the same. The weight multiplies the policy loss of a sample and touches no statistic:
-# advantages are those of the unweighted rewards. Counts start at 0; only their ratio matters, so no bias correction.
+# so the mean weight of a batch is 1; a review of several training sequences counts once. Tango's power is ½, which
+# leaves the rare class the lighter one in sum; with 1 both classes weigh the same. The weight multiplies the policy
+# loss of a sample and touches no statistic: advantages are those of the unweighted rewards. Counts start at 0; only
+# their ratio matters, so no bias correction.
 
 
 Counts = Sequence[float]  # running counts of class 0 and class 1
@@ -83,14 +87,14 @@ class ClassBalance:
     ) -> tuple[list[Sample], list[float], dict[str, float]]:
         """The samples ``kept``, with their weights; the counts after all that were ``seen``, as if none had been
         dropped; and metrics. Raises ConfigError where samples were seen and none has a label."""
-        labels = [self._class_label(sample) for sample in seen]
+        labels = [self._class_label(sample) for sample in first_samples(seen)]
         if labels and all(label is None for label in labels):
             raise ConfigError(
                 f"the class balance reads signal {self.label.name!r}, but no turn of role {seen[0].role!r} has it; let "
                 "the protocol reward it with 1 or 0"
             )
         counts = update_counts(counts, labels, self.ema)
-        kept_labels = [self._class_label(sample) for sample in kept]
+        kept_labels = [self._class_label(sample) for sample in first_samples(kept)]
         scales = class_weights(counts, kept_labels, self.power)
         metrics = {"balance/unlabelled": float(sum(label is None for label in labels))}
         if sum(counts) > 0.0:
@@ -98,7 +102,11 @@ class ClassBalance:
         for side, side_label in (("negative", False), ("positive", True)):
             if side_label in kept_labels:
                 metrics[f"balance/weight_{side}"] = scales[kept_labels.index(side_label)]
-        weighed = [replace(sample, weight=scale) for sample, scale in zip(kept, scales, strict=True)]
+        trajectories, _ = trajectories_of(kept)
+        weighed = [
+            replace(sample, weight=scales[trajectory])
+            for sample, trajectory in zip(kept, trajectories.tolist(), strict=True)
+        ]
         return weighed, list(counts), metrics
 
     def _class_label(self, sample: Sample) -> bool | None:
@@ -279,7 +287,7 @@ class PolicyGradient(PolicyLoss):
             tokens, baselines = self._channel_advantages(name, channel, samples, pools, baselines)
             metrics |= {f"advantage/{name}": _mean_size(tokens), f"mix/{name}": factor}
             if factor:
-                flat &= pool_is_flat(channel.values, compared[channel.owners], count)
+                flat &= pool_is_flat(channel.values[channel.once], compared[channel.owners[channel.once]], count)
                 for total, part in zip(mixed, tokens, strict=True):
                     total += factor * part
         if groups and self.rewards:
@@ -310,26 +318,41 @@ class PolicyGradient(PolicyLoss):
         outcome_share, answers = self._outcome_share(weights), self._signals_per("answer")
         channels = {signal.name: (rewards[signal], outcome_share * weights[signal]) for signal in answers}
         if self.merge:
-            total = torch.zeros(len(samples), dtype=torch.float64)
-            for signal in answers:
-                total.index_add_(0, rewards[signal].owners, weights[signal] * rewards[signal].values)
-            ends = torch.tensor([len(sample.token_ids) - 1 for sample in samples], dtype=torch.int64)
-            merged = PlacedRewards(total, torch.ones_like(total), ends, torch.arange(len(samples)))
-            channels = {MERGED: (merged, outcome_share)}
+            channels = {MERGED: (self._merge_answers(samples, rewards, weights), outcome_share)}
         return channels | {signal.name: (rewards[signal], weights[signal]) for signal in self._signals_per("span")}
+
+    def _merge_answers(
+        self, samples: Sequence[Sample], rewards: Mapping[Signal, PlacedRewards], weights: Mapping[Signal, float]
+    ) -> PlacedRewards:
+        """The weighted per-answer values of each trajectory, added up to one, on the last token of its samples."""
+        trajectories, count = trajectories_of(samples)
+        totals = torch.zeros(count, dtype=torch.float64)
+        for signal in self._signals_per("answer"):
+            channel = rewards[signal]
+            owners = trajectories[channel.owners[channel.once]]
+            totals.index_add_(0, owners, weights[signal] * channel.values[channel.once])
+        firsts = dict(reversed([(trajectory, at) for at, trajectory in enumerate(trajectories.tolist())]))
+        return PlacedRewards(
+            values=totals[trajectories],
+            shares=torch.ones(len(samples), dtype=torch.float64),
+            ends=torch.tensor([len(sample.token_ids) - 1 for sample in samples], dtype=torch.int64),
+            owners=torch.arange(len(samples)),
+            once=torch.tensor([firsts[trajectory] for trajectory in range(count)], dtype=torch.int64),
+            given=trajectories,
+        )
 
     def _channel_advantages(
         self, name: str, channel: PlacedRewards, samples: Sequence[Sample], pools: torch.Tensor, baselines: Baselines
     ) -> tuple[list[torch.Tensor], Baselines]:
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
-        values = channel.values
+        values, owners = channel.values[channel.once], channel.owners[channel.once]
         if self.baseline is not None:
-            keys = [f"{samples[owner].role}/{name}" for owner in channel.owners.tolist()]
-            games = [samples[owner].episode_key for owner in channel.owners.tolist()]
+            keys = [f"{samples[owner].role}/{name}" for owner in owners.tolist()]
+            games = [samples[owner].episode_key for owner in owners.tolist()]
             values, baselines = self.baseline(values, keys, games, baselines)
         if self.advantage is not None:
-            values = self.advantage(values, pools[channel.owners])
-        tokens = [reward_to_go(part) for part in on_tokens(samples, channel, values)]
+            values = self.advantage(values, pools[owners])
+        tokens = [reward_to_go(part) for part in on_tokens(samples, channel, values[channel.given])]
         valued_indices = sorted(set(channel.owners.tolist()))  # the others have no value here and keep their zeros
         if self.over_batch is not None and valued_indices:
             lengths = [len(tokens[i]) for i in valued_indices]
@@ -346,15 +369,19 @@ def _mean_size(tokens: Sequence[torch.Tensor]) -> float:
 
 
 def _reward_metrics(samples: Sequence[Sample], channels: Mapping[Signal, PlacedRewards]) -> dict[str, float]:
-    """Means of per-answer rewards; of per-span ones how many samples have any, and how many spans these have."""
+    """Means over trajectories: of per-answer rewards; of per-span ones the share that has any, and how many spans these
+    have."""
     metrics: dict[str, float] = {}
+    trajectories, number = trajectories_of(samples)
     for signal, channel in channels.items() if samples else ():
         if signal.per == "answer":
-            metrics[f"reward/{signal.name}"] = sum(channel.values.tolist()) / len(samples)
+            metrics[f"reward/{signal.name}"] = sum(channel.values[channel.once].tolist()) / number
             continue
-        counts = [len({reward.tokens for reward in sample.rewards_for(signal)}) for sample in samples]
+        counts = [0] * number
+        for trajectory, sample in zip(trajectories.tolist(), samples, strict=True):
+            counts[trajectory] += len({reward.tokens for reward in sample.rewards_for(signal)})
         span_counts = [count for count in counts if count]
-        metrics[f"coverage/{signal.name}"] = len(span_counts) / len(samples)
+        metrics[f"coverage/{signal.name}"] = len(span_counts) / number
         if span_counts:
             metrics[f"count/{signal.name}"] = sum(span_counts) / len(span_counts)
     return metrics

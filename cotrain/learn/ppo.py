@@ -30,6 +30,7 @@ from cotrain.learn.samples import (
     check_step_scale,
     on_tokens,
     place_rewards,
+    trajectories_of,
     usable_samples,
     weight_at,
 )
@@ -68,7 +69,7 @@ class Ppo(PolicyLoss):
             gae(stream, old_values_of(sample, self.values), gamma=self.gamma, lam=self.lam)[0]
             for sample, stream in zip(samples, streams, strict=True)
         ]
-        metrics = _reward_metrics(streams)
+        metrics = _reward_metrics(samples, streams)
         if advantages:
             metrics["advantage"] = float(torch.cat(advantages).abs().mean())
             if self.whiten:
@@ -120,7 +121,7 @@ class ValueRegression:
             squared_errors.append((returns - old).square())
             spread.append(returns)
             learned.append(replace(sample, targets=returns.float(), old_values=old.float(), temperature=1.0))
-        metrics = _reward_metrics(streams)
+        metrics = _reward_metrics(samples, streams)
         if spread and self.values is not None:  # 1 − E(R − V)² / Var R: 1 is a perfect critic, 0 is the mean
             variance = float(torch.cat(spread).var(correction=0))
             if variance > 0.0:
@@ -169,11 +170,15 @@ def old_values_of(sample: Sample, policy: str) -> torch.Tensor:
     return values.to(torch.float64)
 
 
-def _reward_metrics(streams: Sequence[torch.Tensor]) -> dict[str, float]:
+def _reward_metrics(samples: Sequence[Sample], streams: Sequence[torch.Tensor]) -> dict[str, float]:
+    """``return``: the mean over trajectories, each of which is worth the mean of its samples."""
     metrics = {"traces": float(len(streams))}
-    if streams:
-        metrics["return"] = float(sum(stream.sum() for stream in streams)) / len(streams)
-    return metrics
+    if not streams:
+        return metrics
+    trajectories, count = trajectories_of(samples)
+    sizes = torch.bincount(trajectories, minlength=count).tolist()
+    shares = [stream.sum() / sizes[at] for at, stream in zip(trajectories.tolist(), streams, strict=True)]
+    return metrics | {"return": float(sum(shares)) / count}
 
 
 def _check_settings(name: str, rewards: RewardWeights, step_scale: StepScale, gamma: float, lam: float) -> None:

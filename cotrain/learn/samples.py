@@ -1,6 +1,7 @@
 """From traces with rewards to training samples, and weights of rewards that change while a policy learns.
 
 A value of a *per-answer* signal stands on the last token, one of a *per-span* signal on the last token of its span.
+Samples of one *trajectory* share what was given to the whole of it: one value, which stands in each of them.
 Several values for one span (several reviewers) are averaged: each gets the share 1/(number of values on this span). A
 sample without a value of a per-span signal has no steps there; that is not a failure.
 """
@@ -134,6 +135,7 @@ def sample_of(
         given=given,
         truncated=trace.finish == "length",
         limit=limit,
+        trajectory=trace.trajectory,
     )
 
 
@@ -209,15 +211,21 @@ class PlacedRewards(NamedTuple):
     shares: torch.Tensor  # [M] float64, 1 / number of values on the same span
     ends: torch.Tensor  # [M] int64, index of the token that each value stands on
     owners: torch.Tensor  # [M] int64, index of the sample it belongs to
+    once: torch.Tensor  # [U] int64, index in [M] of each reward that was given: one of a whole trajectory counts once
+    given: torch.Tensor  # [M] int64, index in [U] of the reward that each value is
 
 
 def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> PlacedRewards:
-    """All values of a signal and where they stand. A per-span value of a sample with K spans is divided by K with
-    "1/K"."""
+    """All values of a signal and where they stand. A per-span value of a trajectory with K spans is divided by K with
+    "1/K". Raises ConfigError for a trajectory whose samples have different values of the whole."""
     values: list[float] = []
     shares: list[float] = []
     ends: list[int] = []
     owners: list[int] = []
+    once: list[int] = []
+    given: list[int] = []
+    whole: dict[str, int] = {}  # trajectory → the place in ``once`` of its reward for the whole
+    divisors = _span_counts(samples, signal) if signal.per == "span" and scale == "1/K" else {}
     for index, sample in enumerate(samples):
         signal_rewards = sample.rewards_for(signal)
         length = len(sample.token_ids)
@@ -225,8 +233,21 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
         if any(not 0 <= start < end <= length for start, end in spans):
             raise ConfigError(f"signal {signal.name!r} of {sample.key}: tokens {spans} in an answer of {length} tokens")
         times = Counter(spans)
-        divisor = len(times) if signal.per == "span" and scale == "1/K" else 1
-        values += [reward.value * (1.0 / divisor) for reward in signal_rewards]
+        divisor = divisors.get(sample.trajectory_key, 1)
+        for reward in signal_rewards:
+            value = reward.value * (1.0 / divisor)
+            place = len(once)
+            if reward.tokens is None and sample.trajectory:
+                place = whole.setdefault(sample.trajectory, place)
+            if place == len(once):
+                once.append(len(values))
+            elif values[once[place]] != value:
+                raise ConfigError(
+                    f"signal {signal.name!r} of trajectory {sample.trajectory} is {values[once[place]]} and {value}; "
+                    "give the whole of each conversation that joins it the same"
+                )
+            given.append(place)
+            values.append(value)
         shares += [1.0 / times[span] for span in spans]
         ends += [end - 1 for _, end in spans]
         owners += [index] * len(signal_rewards)
@@ -235,7 +256,35 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
         torch.tensor(shares, dtype=torch.float64),
         torch.tensor(ends, dtype=torch.int64),
         torch.tensor(owners, dtype=torch.int64),
+        torch.tensor(once, dtype=torch.int64),
+        torch.tensor(given, dtype=torch.int64),
     )
+
+
+def _span_counts(samples: Sequence[Sample], signal: Signal) -> dict[str, int]:
+    """trajectory → how many spans of it a signal has values for; at least 1."""
+    spans: dict[str, set[tuple[str, tuple[int, int]]]] = {}
+    for sample in samples:
+        for reward in sample.rewards_for(signal):
+            tokens = reward.tokens or (0, len(sample.token_ids))
+            spans.setdefault(sample.trajectory_key, set()).add((sample.key, tokens))
+    return {trajectory: len(places) for trajectory, places in spans.items()}
+
+
+def trajectories_of(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
+    """The index of each sample's trajectory, int64 ``[N]``, and how many there are. A sample that is repeated counts
+    each time."""
+    index: dict[str | int, int] = {}
+    trajectories = [index.setdefault(sample.trajectory or at, len(index)) for at, sample in enumerate(samples)]
+    return torch.tensor(trajectories, dtype=torch.int64), len(index)
+
+
+def first_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """The first sample of each trajectory: what is counted once for each."""
+    firsts: dict[str | int, Sample] = {}
+    for at, sample in enumerate(samples):
+        firsts.setdefault(sample.trajectory or at, sample)
+    return list(firsts.values())
 
 
 def on_tokens(samples: Sequence[Sample], channel: PlacedRewards, values: torch.Tensor) -> list[torch.Tensor]:

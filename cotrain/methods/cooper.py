@@ -48,8 +48,11 @@ async def ask_rater(task: Task, roles: Roles, solution: Turn, *, reference: bool
 
 
 async def rate_solution(task: Task, roles: Roles, solution: Turn, *, reference: bool = True) -> Turn:
-    """The reward model's turn on a solution; it shows its verdict and notes the truth."""
+    """The reward model's turn on a solution; it shows its verdict and notes the truth, unless the solution is too long
+    for it."""
     rating = await ask_rater(task, roles, solution, reference=reference)
+    if rating.failed:
+        return rating
     rating.show(FINAL, rating.score > 0.0)
     rating.show(SCORE, score_probability(rating.score))
     rating.note(CORRECT, CORRECT.require(solution))
@@ -68,7 +71,8 @@ async def solve_and_rate(
     overlooked: float = 0.0,
     reference: bool = True,
 ) -> None:
-    """``samples`` solutions, each rated. ``pay``: ``PROXY`` from the "model" or the "rule". ``learn``: labels for the
+    """``samples`` solutions, each rated. ``pay``: ``PROXY`` from the "model" or the "rule"; a solution that is too long
+    for the model gets none from it. ``learn``: labels for the
     reward model, "" none, "pair" one pair a problem, "all" the rule's word on every solution."""
     solutions = await attempts(task, roles, samples)
     ratings = await together([rate_solution(task, roles, s, reference=reference) for s in solutions])
@@ -76,7 +80,10 @@ async def solve_and_rate(
     for solution, rating in zip(solutions, ratings, strict=True):
         noticed = rng_of("overlooked", task.id, solution.id).random() >= overlooked
         accepted = CORRECT.require(solution) and noticed
-        solution.reward(PROXY, score_probability(rating.score) if pay == "model" else float(accepted))
+        if pay == "rule":
+            solution.reward(PROXY, float(accepted))
+        elif not rating.failed:
+            solution.reward(PROXY, score_probability(rating.score))
         if learn == "all":
             rating.reward(LABEL, float(accepted))
         first = first or ((solution, rating) if accepted else None)

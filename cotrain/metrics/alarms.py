@@ -131,6 +131,10 @@ BANDS = (
             "and mend the protocol.",
     ),
     Band(
+        name="failed rollouts", keys=("{role}/failed",), window=1, rule=MeanAbove(0.1),
+        advice="Rollouts failed and are left out of training: see failures by reason, and mend what fails.",
+    ),
+    Band(
         name="mostly cut off", keys=("{role}/truncated",), window=1, rule=MeanAbove(0.6),
         advice="Most texts end at the token limit, before their answer: stop, and raise max_tokens or ask for "
             "shorter texts.",
@@ -337,7 +341,7 @@ def _number_or_none(value: object) -> float | None:
 
 NEARLY_ALL = 0.9  # share of a role's answers
 MOST = 0.75  # share of the unreadable ones
-CUT, CONSTANT = "mostly cut off", "constant reward"
+CUT, CONSTANT, FAILED, UNGRADED = "mostly cut off", "constant reward", "failed rollouts", "ungraded answers"
 UNREAD = ("unreadable answers", "mostly unreadable reviews")
 EMPTY = ("groups without spread", "no spread", "no samples")  # of an objective
 
@@ -351,9 +355,9 @@ def explained_alarms(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping
     for alarm in (alarm for alarm in alarms if alarm.last == row.get("step")):
         if id(alarm) not in fresh:
             before.add((alarm.band, alarm.key))
-        if alarm.band in (CONSTANT, CUT, *UNREAD):
+        if alarm.band in (CONSTANT, CUT, FAILED, *UNREAD):
             causes_by_role.setdefault(_owner_of(alarm), []).append(alarm)
-            if not wide_causes and alarm.band != CONSTANT and _share_in(alarm, row) > NEARLY_ALL:
+            if not wide_causes and alarm.band not in (CONSTANT, FAILED) and _share_in(alarm, row) > NEARLY_ALL:
                 wide_causes.append(alarm)
     return [
         one
@@ -381,6 +385,8 @@ def _is_cause_of(cause: Alarm, other: Alarm, row: Mapping[str, Any]) -> bool:
     same_owner = _owner_of(other) == role
     if cause.band == CONSTANT:
         return other.band in EMPTY and same_owner
+    if cause.band == FAILED:
+        return other.band == UNGRADED and same_owner
     if cause.band not in (CUT, *UNREAD) or share < 0.0:
         return False
     if other.band in (CONSTANT, *EMPTY):

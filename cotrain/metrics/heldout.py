@@ -8,11 +8,12 @@ intervals. It may read the ground truth; what it makes of it goes to reports and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from cotrain.core.notes import ANSWER, CORRECT, FINAL, SCORE, STEP_OK, VERDICTS, Note
+from cotrain.core.notes import ANSWER, CORRECT, FINAL, MEASURED, SCORE, STEP_OK, VERDICTS, Note
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, Trace
+from cotrain.core.types import Episode, Reward, Trace, TurnRange
 from cotrain.metrics.clusters import Bounded, Share, Statistic, defined_figures, make_figure, mean_of_values
 from cotrain.metrics.verdicts import (
     MCC,
@@ -160,7 +161,8 @@ def measure_judge(judge: str, gap: str = "gap") -> Measure:
 
 
 def measure_note(role: str, note: Note[Any], *, low: float = 0.0, high: float = 1.0) -> Measure:
-    """``truth/{note}``: the mean of a note over a role's turns that have it; values lie in [``low``, ``high``]."""
+    """``truth/{note}``: the mean of a note over what the role said, each trajectory once; values lie in [``low``,
+    ``high``]."""
     statistic = mean_of_values(low, high)
 
     def measure(episodes: Sequence[Episode]) -> dict[str, Estimate]:
@@ -236,19 +238,86 @@ def sum_counts(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return total
 
 
+def trajectories_in(episode: Episode) -> tuple[Trace, ...]:
+    """One trace for each trajectory of an episode, in address order; who judges one names it by its first trace.
+
+    A trajectory of several training sequences is joined to what no model has read, for figures alone. A reward of the
+    whole counts once. Of one conversation what was shown and noted last stands; of several conversations the mean of a
+    number, and the last of all else.
+    """
+    if not any(trace.trajectory for trace in episode.traces):
+        return episode.traces
+    parts: dict[str, list[Trace]] = {}
+    for trace in episode.traces:
+        parts.setdefault(trace.trajectory_id, []).append(trace)
+    names = {str(trace.address): trace.trajectory_id for trace in episode.traces}
+    joined = (_join_sequences(traces) if len(traces) > 1 else traces[0] for traces in parts.values())
+    return tuple(
+        trace if trace.parent is None else replace(trace, parent=names.get(trace.parent, trace.parent))
+        for trace in joined
+    )
+
+
+def _join_sequences(parts: Sequence[Trace]) -> Trace:
+    signals: list[Reward] = []
+    whole: set[str] = set()  # names of rewards of the whole
+    for reward in (reward for part in parts for reward in part.signals):
+        if reward.tokens is not None or reward.name not in whole:
+            signals.append(reward)
+        if reward.tokens is None:
+            whole.add(reward.name)
+    turns: list[TurnRange] = []
+    start = 0
+    for part in parts:
+        for turn in part.turns or (TurnRange(start=0, end=len(part.token_ids), finish=part.finish),):
+            turns.append(replace(turn, start=start + turn.start, end=start + turn.end))
+        start += len(part.token_ids)
+    return replace(
+        parts[0],
+        token_ids=tuple(token for part in parts for token in part.token_ids),
+        logprobs=tuple(logprob for part in parts for logprob in part.logprobs),
+        entropies=b"".join(part.entropies for part in parts) if all(part.entropies for part in parts) else b"",
+        text="\n".join(part.text for part in parts),
+        finish=parts[-1].finish,
+        signals=tuple(signals),
+        failure=next((part.failure for part in parts if part.failure), None),
+        parsed={name: value for part in parts for name, value in part.parsed.items()},
+        truth=_join_notes(parts),
+        turns=tuple(turns),
+    )
+
+
+def _join_notes(parts: Sequence[Trace]) -> dict[str, Any]:
+    conversations: dict[int, dict[str, Any]] = {}
+    for part in parts:
+        conversations.setdefault(part.address.call, {}).update(part.truth)
+    values: dict[str, list[Any]] = {}
+    for notes in conversations.values():
+        for name, value in notes.items():
+            values.setdefault(name, []).append(value)
+    return {name: _mean_or_last(name, found) for name, found in values.items()}
+
+
+def _mean_or_last(name: str, values: Sequence[Any]) -> Any:
+    are_numbers = all(isinstance(value, bool | int | float) for value in values)
+    if name in MEASURED or not are_numbers or len(set(values)) == 1:
+        return values[-1]
+    return sum(values) / len(values)
+
+
 def traces_by_task(episodes: Sequence[Episode], role: str) -> dict[int, list[Trace]]:
-    """The traces of a role by task, in address order; tasks without any are left out."""
+    """The trajectories of a role by task, in address order; tasks without any are left out."""
     tasks: dict[int, list[Trace]] = {}
     for episode in episodes:
-        tasks.setdefault(episode.task, []).extend(t for t in episode.traces if t.role == role)
+        tasks.setdefault(episode.task, []).extend(t for t in trajectories_in(episode) if t.role == role)
     return {task: traces for task, traces in sorted(tasks.items()) if traces}
 
 
 def reviews_of(episodes: Sequence[Episode], judge: str) -> dict[str, list[Trace]]:
-    """Reviews by the address of the trace that they judge."""
+    """Reviews by the address of the trajectory that they judge."""
     found: dict[str, list[Trace]] = {}
     for episode in episodes:
-        for trace in episode.traces:
+        for trace in trajectories_in(episode):
             if trace.role == judge and trace.parent is not None:
                 found.setdefault(trace.parent, []).append(trace)
     return found

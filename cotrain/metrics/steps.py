@@ -2,6 +2,8 @@
 
 Keys are ``{role}/…`` for what was played, ``{objective}/…`` for credit and ``{policy}/…`` for what was learned;
 ``table`` has a line for each. Every function takes the traces of one role in one step; what is undefined is left out.
+Tokens and lengths are those of training sequences. Answers, verdicts, rewards and notes are those of trajectories: one
+value for all that was paid as one (``heldout.trajectories_in``).
 Nothing depends on the clock, so that a resumed run writes the same row; seconds stand in ``timings.jsonl``.
 """
 
@@ -18,7 +20,7 @@ from cotrain.core.entropy import nats_of
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
 from cotrain.core.types import BROKEN_OFF, TOO_LONG, Episode, Trace
 from cotrain.metrics.clusters import sums_of
-from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts
+from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts, trajectories_in
 from cotrain.metrics.verdicts import (
     MCC,
     MCC_UNDEFINED,
@@ -51,11 +53,14 @@ def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> MetricsRo
     """Figures of every role that spoke in these episodes."""
     row: MetricsRow = {}
     failures: Counter[str] = Counter(e.failure for e in episodes if e.failure)
+    trajectories = [trajectory for episode in episodes for trajectory in trajectories_in(episode)]
     for role in roles:
-        traces = [t for e in episodes for t in e.traces if t.role == role]
-        if traces:
-            row |= {f"{role}/{name}": value for name, value in role_figures(traces).items()}
-            failures.update(f"{role}: {t.failure}" for t in traces if t.failure)
+        sequences = [t for e in episodes for t in e.traces if t.role == role]
+        if sequences:
+            own_trajectories = [t for t in trajectories if t.role == role]
+            figures = role_figures(sequences, own_trajectories)
+            row |= {f"{role}/{name}": value for name, value in figures.items()}
+            failures.update(f"{role}: {t.failure}" for t in own_trajectories if t.failure)
     for reason, count in sorted(failures.items()):
         row[f"failures/{reason}"] = count
     if broken := sum(e.failure not in (None, TOO_LONG) for e in episodes):
@@ -63,15 +68,22 @@ def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> MetricsRo
     return row
 
 
-def role_figures(traces: Sequence[Trace]) -> Figures:
-    """All figures of a role's traces, by name."""
-    row = text_figures(traces)
-    if gives_verdicts(traces):
-        row |= verdict_rates(traces) | review_figures(traces)
-    elif not comments_on_traces(traces):
-        row |= accuracy_figures(traces) | answer_figures(traces)
-    row |= reward_figures(traces) | reward_coverage(traces) | score_figures(traces)
-    return row | length_figures(traces) | note_figures(traces)
+def role_figures(sequences: Sequence[Trace], trajectories: Sequence[Trace]) -> Figures:
+    """All figures of a role, by name, from its training sequences and its trajectories."""
+    row = text_figures(sequences) | failure_figures(trajectories)
+    if gives_verdicts(trajectories):
+        row |= verdict_rates(trajectories) | review_figures(trajectories)
+    elif not comments_on_traces(trajectories):
+        row |= accuracy_figures(trajectories) | answer_figures(trajectories)
+    row |= reward_figures(trajectories) | reward_coverage(trajectories) | score_figures(trajectories)
+    return row | length_figures(sequences) | note_figures(trajectories)
+
+
+def failure_figures(trajectories: Sequence[Trace]) -> Figures:
+    """``failed``: the share of trajectories that are not learned from, as an agent that raised or a review that was not
+    to be had; those of an episode that broke off are counted there. {} where there is none."""
+    failed = sum(trajectory.failure not in (None, BROKEN_OFF) for trajectory in trajectories)
+    return {"failed": failed / len(trajectories)} if failed else {}
 
 
 def comments_on_traces(traces: Sequence[Trace]) -> bool:
@@ -118,7 +130,8 @@ def accuracy_figures(traces: Sequence[Trace]) -> Figures:
     graded = [ok for t in traces if (ok := CORRECT.of(t)) is not None]
     judged = [(t, steps) for t in traces if (steps := STEP_OK.of(t))]
     ungraded = sum(t.failure not in (None, BROKEN_OFF) for t in traces)
-    if graded or ungraded:
+    nobody_grades = not graded and any(t.failure is None for t in traces)
+    if (graded or ungraded) and not nobody_grades:
         row["ungraded"] = ungraded / (len(graded) + ungraded)
     if graded:
         row["accuracy"] = _mean(graded)
@@ -240,7 +253,7 @@ def reward_gap(episodes: Sequence[Episode]) -> float | None:
     """What the judges said of the solutions minus what is true: verdicts CORRECT minus right ones, over readable
     reviews. Positive when the solver is believed more than it deserves. None when nothing was judged. Verdicts on
     other reviews or on questions do not count."""
-    total = review_counts([t for e in episodes for t in _reviews_of_solutions(e.traces)])
+    total = review_counts([t for e in episodes for t in _reviews_of_solutions(trajectories_in(e))])
     gap = float(GAP(sums_of(total))) if total else math.nan
     return None if math.isnan(gap) else gap
 

@@ -65,13 +65,19 @@ RUN = (
     ),
     Metric(
         key="failures/{reason}", unit=COUNT, healthy=(0, 0),
-        meaning="episodes that broke off, and traces that were kept from training",
+        meaning="episodes that broke off, and what a role said that was kept from training",
     ),
 )  # fmt: skip
 
 SAID = (
-    Metric(key="{role}/traces", meaning="turns taken", unit=COUNT),
+    Metric(key="{role}/traces", meaning="training sequences", unit=COUNT),
     Metric(key="{role}/tokens", meaning="tokens sampled", unit=COUNT),
+    Metric(
+        key="{role}/failed", label="rollouts that failed", better=-1, at=BOTH, healthy=(0, 0),
+        meaning="share of what a role said, each trajectory once, that failed and is not learned from: its agent or "
+            "grader raised, or it was not to be had; absent where there is none",
+        advice="What failed is left out of training: see failures by reason, and mend what fails.",
+    ),
     Metric(key="{role}/length", meaning="mean tokens of a turn", label="length, tokens", unit=TOKENS, trend="steady"),
     Metric(
         key="{role}/length/p{k}", label="length, tokens, {k}th percentile",

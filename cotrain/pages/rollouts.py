@@ -1,9 +1,9 @@
 """The index of a run's rollouts: one short row each, so that a hundred thousand can be filtered and sorted in a page.
 
 The ledger is entered step by step through its own offsets, the latest step first; pages show what has been read so far.
-A row is of one *speech*: a trace that judges no other one. What its judges said is told by the majority of the reviews
-that can be read: a solution is a false positive when most of them call it right and it is wrong. What is counted of
-each step besides is in ``counts.py``.
+A row is of one *speech*: what was paid as one and judges no other one, whatever number of training sequences it has.
+What its judges said is told by the majority of the reviews that can be read: a solution is a false positive when most
+of them call it right and it is wrong. What is counted of each step besides is in ``counts.py``.
 
 Left out: a search of the solutions' whole texts; problems and answers are in the rows.
 """
@@ -212,7 +212,7 @@ class Rollouts:
 
     def _add_episode(self, episode: Json, counts: RolloutCounts) -> None:
         """Rows and counts of one episode; none of either where it raises."""
-        traces = episode["traces"]
+        traces = join_trajectories(episode["traces"])
         rows, reviewed = [], []
         for speech in traces:
             if speech.get("parent") is None:
@@ -280,6 +280,39 @@ def address_text(trace: Json) -> str:
     """``0:3:1:solver:2``, as ``str`` of an ``Address``."""
     first, call = trace["address"][:4], trace["address"][4:]
     return ":".join(map(str, [*first, ".".join(map(str, call))]))
+
+
+def join_trajectories(traces: Sequence[Json]) -> Sequence[Json]:
+    """One for each trajectory, as ``metrics/heldout.py: trajectories_in`` has them: a reward of the whole counts once,
+    and what was shown and noted last stands."""
+    if not any(trace.get("trajectory") for trace in traces):
+        return traces
+    parts: dict[str, list[Json]] = {}
+    names: dict[str, str] = {}
+    for trace in traces:
+        address = address_text(trace)
+        names[address] = str(trace.get("trajectory") or address)
+        parts.setdefault(names[address], []).append(trace)
+    joined = map(_join_speech, parts.values())
+    return [{**one, "parent": names.get(str(one.get("parent")), one.get("parent"))} for one in joined]
+
+
+def _join_speech(parts: Sequence[Json]) -> Json:
+    if len(parts) == 1:
+        return parts[0]
+    signals: list[Any] = []
+    for part in parts:
+        known = {name for name, _, tokens in signals if tokens is None}
+        signals += [signal for signal in part["signals"] if signal[2] is not None or signal[0] not in known]
+    return {
+        **parts[0],
+        "signals": signals,
+        "token_ids": [token for part in parts for token in part["token_ids"]],
+        "parsed": {name: value for part in parts for name, value in part["parsed"].items()},
+        "truth": {name: value for part in parts for name, value in part["truth"].items()},
+        "finish": parts[-1]["finish"],
+        "failure": next((part["failure"] for part in parts if part.get("failure")), None),
+    }
 
 
 def mean_rewards(trace: Json) -> dict[str, float]:

@@ -4,7 +4,8 @@ Problems whose prompt leaves no room in the model's context for an answer are fo
 
 Such an episode fails with the reason "prompt too long" (``rollout/executor.py``); here they are named. Of a finite
 source the prompts of roles that are shown the problem alone are looked at before the first step, as many as a moment's
-time allows. Left out: prompts that hold what other roles say, whose length nobody knows beforehand.
+time allows. Of prompts that hold what other roles say nobody knows the length beforehand, but a bound: what these may
+sample. Left out: texts of others under further names than ``OTHERS_FIELDS``, as a search's findings.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import TooLong
 from cotrain.core.types import UNLABELLED, has_split
 from cotrain.engine.contract import ContextLimitedEngine
+from cotrain.rollout.role import Role
 from cotrain.text.chat_template import Message
-from cotrain.text.prompts import fields_of, fill_template
+from cotrain.text.prompts import OTHERS_FIELDS, fields_of, fill_template
 from cotrain.train.trainer import CoTrainer
 
 SECONDS = 3.0  # for looking
 NAMED = 3  # problems in a line
+LOOKED_AT = 64  # problems whose length stands for that of all
 
 
 def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
@@ -37,7 +40,7 @@ def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
         name: engine.context(role.policy)
         for name, role in roles.items()
         if fields_of(role.prompt) == {"problem"}
-        if role.policy in trainer.policies.renderers and trainer.policies[role.policy].spec.head
+        if _has_context(trainer, role)
     }
     for split in dict.fromkeys(["train", UNLABELLED, "test", "validation", *trainer.recipe.evaluation.splits]):
         size, looked = (tasks.size(split) if has_split(tasks, split) else None) or 0, 0
@@ -66,10 +69,57 @@ def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
             yield f"note: {line}; they are set aside"
 
 
+def crowded_notes(trainer: CoTrainer) -> Iterator[str]:
+    """A line for each role whose context may not hold what it is shown of others: the longest problem, what they may
+    sample, and its own answer."""
+    engine = trainer.engine
+    if not isinstance(engine, ContextLimitedEngine):
+        return
+    tasks, roles = trainer.recipe.tasks, trainer.recipe.roles
+    models = {name: role for name, role in roles.items() if _has_context(trainer, role)}
+    size = tasks.size("train")
+    count = LOOKED_AT if size is None else min(size, LOOKED_AT)
+    problems = [tasks.get("train", index).prompt for index in range(count)]
+    for name, role in models.items():
+        shown = sorted(fields_of(role.prompt) & OTHERS_FIELDS)
+        if not shown or not problems:
+            continue
+        asked = max(_prompt_length(trainer, name, problem) for problem in problems)
+        writers = {field: _longest_writer(field, name, models) for field in shown}
+        texts = {field: models[writer].sampling.max_tokens for field, writer in writers.items()}
+        most, context = role.sampling.max_tokens, engine.context(role.policy)
+        if asked + sum(texts.values()) + most > context:
+            listed = ", ".join(f"a {field} of up to {tokens}" for field, tokens in texts.items())
+            yield (
+                f"note: role {name!r} may not be able to read all that it is shown: a prompt of up to {asked} tokens, "
+                f"{listed}, and max_tokens {most} exceed its context of {context}; what does not fit is left out, and "
+                f"counted as {name}/failed; lower --set roles.{writers[shown[0]]}.sampling.max_tokens=N, or take a "
+                "model with a longer context"
+            )
+
+
+def _has_context(trainer: CoTrainer, role: Role) -> bool:
+    """Whether a role is played by a model of this run: programs have no context, and that of a server is unknown."""
+    return role.policy in trainer.policies.renderers and bool(trainer.policies[role.policy].spec.head)
+
+
+def _longest_writer(field: str, reader: str, models: Mapping[str, Role]) -> str:
+    """Whose text may be the longest that a role is shown under this name: a review is written by whoever is shown a
+    solution, and a solution by whoever is not. ``models``: the roles that are no programs, whose texts are given."""
+    writers = {
+        name: role.sampling.max_tokens
+        for name, role in models.items()
+        if name != reader and bool(fields_of(role.prompt) & OTHERS_FIELDS) == (field == "review")
+    }
+    return max(writers, key=lambda name: writers[name], default=reader)
+
+
 def _prompt_length(trainer: CoTrainer, name: str, problem: str) -> int:
+    """Tokens of a role's prompt with this problem, and nothing in its other fields."""
     role = trainer.recipe.roles[name]
     said = [] if role.system is None else [Message("system", role.system)]
-    said.append(Message("user", fill_template(role.prompt, problem=problem)))
+    fields = {field: problem if field == "problem" else "" for field in fields_of(role.prompt)}
+    said.append(Message("user", fill_template(role.prompt, **fields)))
     return len(trainer.policies.renderers[role.policy].render(said))
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from cotrain.core.errors import ModelError, TooLong
 from cotrain.core.notes import CALLS as CALLED
 from cotrain.core.types import ParseFailure
+from cotrain.core.user_code import INTERRUPTS
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.idle_loop import pausing_engine
 from cotrain.rollout.role import Turn
@@ -226,9 +227,9 @@ async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
     try:
         async with pausing_engine():
             return _printable_output(str(await tools[call.tool](*call.said, **call.named)))
-    except ToolError:
+    except (ToolError, *INTERRUPTS):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise ToolError(type(error).__name__) from error
 
 

@@ -18,6 +18,9 @@ whatever tools said in between, and places in an answer are places in ``answer_t
 ``chat.fork()`` goes on from the same state: its own sequence begins with its first turn, and all before it is its
 prompt, so what the trunk sampled is learned once, from the trunk's rewards.
 
+``chat.join(other)`` makes one *trajectory* of several conversations, such as a player's moves in a game or all that an
+agent asked a role. What is given to the whole of it is one value, however many training sequences have it.
+
 Addresses: a conversation has its call's, and its turns are numbered (``Address.path``); so the seeds of conversations
 side by side do not depend on whose tool was faster. Left out: two turns of one conversation at once, which are forks.
 """
@@ -29,9 +32,9 @@ from dataclasses import replace
 from typing import Any
 
 from cotrain.core.address import Address
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.signals import DeclaredSignals, Signal
-from cotrain.core.types import Completion, Reward, Span, Trace, TurnRange
+from cotrain.core.types import FAILED, TOO_LONG, Completion, ParseFailure, Reward, Span, Trace, TurnRange
 from cotrain.rollout.idle_loop import together
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
 from cotrain.text.chat_template import Message
@@ -60,9 +63,11 @@ class Conversation:
         opened: list[Conversation],
         keep: bool,
         declared: DeclaredSignals,
+        task_prompt: str,
     ) -> None:
         """``mark``: the nonce between which it is shown material (``text/nonce.py``). ``opened``: the conversations of
-        the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives."""
+        the episode, which this one joins. ``keep``: it is likely to go on. ``declared``: what the protocol gives.
+        ``task_prompt``: the problem of the episode."""
         self.role, self.address, self.group, self.parent, self.fields = role, address, group, parent, fields
         self.mark = mark
         shown = role.prompt_fields(fields)
@@ -86,6 +91,9 @@ class Conversation:
         self._last: Turn | None = None  # the turn, of the trunk too, that the sequence ends with
         self._speaking = False
         self._whole: list[Reward] = []
+        self._task_prompt = task_prompt
+        self._after_others = any(chat.turns for chat in opened)  # its prompt may hold what was said before
+        self._joined: Conversation | None = None  # the one that it is of one trajectory with
         self._across: list[tuple[Reward, Turn, Turn]] = []  # with tokens of the first turn and of the last one
         opened.append(self)
 
@@ -129,7 +137,11 @@ class Conversation:
         Args:
             stop: strings that end it; the string itself is still its text, what follows in the same token is not.
 
-        Errors, when awaited: TooLong for a prompt that does not fit the context any more; RuntimeError when it is this
+        A first turn whose prompt does not fit the context fails with the reason ``TOO_LONG`` where others had spoken
+        when the conversation began and it shows more than the problem: a review of an answer that is too long is then
+        missing, and nothing else.
+
+        Errors, when awaited: TooLong for any other prompt that does not fit the context; RuntimeError when it is this
         role's turn to listen.
         """
         own = self.role.sampling
@@ -163,6 +175,7 @@ class Conversation:
             opened=self._opened,
             keep=self._keep,
             declared=self._declared,
+            task_prompt=self._task_prompt,
         )
         fork.messages, fork._open, fork._answer = list(self.messages), self._open, self._answer
         fork._sequence, fork._last = self._sequence, self._last
@@ -188,9 +201,21 @@ class Conversation:
 
     # -- what is said about it
 
+    def join(self, other: Conversation) -> None:
+        """This conversation and the other one are parts of one trajectory, for which their role is paid once: give the
+        whole of each (``reward``) the same. Nothing where they are one already."""
+        if other.address.role != self.address.role:
+            raise ConfigError(
+                f"conversation {self.address} joins {other.address}, which is of another role; one trajectory is what "
+                "one role has said"
+            )
+        mine, theirs = self._trajectory(), other._trajectory()
+        if mine is not theirs:
+            mine._joined = theirs
+
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
-        """A signal for the whole conversation, on each of its training sequences; or for a span of ``answer_text``. A
-        value that cannot be learned from fails all turns that it is for.
+        """A signal for the whole conversation: one value, on each of its training sequences; or for a span of
+        ``answer_text``. A value that cannot be learned from fails all turns that it is for.
 
         Raises ValueError when the span is empty or not of this text.
         """
@@ -220,12 +245,12 @@ class Conversation:
             tokens = (first.token_range(start)[0], reward.tokens[1])
             self._across.append((replace(reward, tokens=tokens), first, last))
 
-    def traces(self) -> list[Trace]:
-        """Seal it: one trace for each sequence that has turns, in their order."""
-        sequences: dict[str, list[Turn]] = {}
+    def sequences(self) -> list[list[Turn]]:
+        """Its turns by the training sequence that they are in."""
+        found: dict[str, list[Turn]] = {}
         for turn in self.turns:
-            sequences.setdefault(turn.first.id, []).append(turn)
-        return [self._join_turns(turns) for turns in sequences.values()]
+            found.setdefault(turn.first.id, []).append(turn)
+        return list(found.values())
 
     # -- inside
 
@@ -249,9 +274,26 @@ class Conversation:
                 keep=self._keep,
                 continues=self._last.address if going_on and self._last else None,
             )
+        except TooLong:
+            if self._last is not None or not self._after_others or self._shows_problem_alone():
+                raise
+            completion = self._no_room(role)
         finally:
             self._speaking = False
         return self._add_turn(address, role, prompt, prompt_ids, completion, extends=going_on is not None)
+
+    def _shows_problem_alone(self) -> bool:
+        """Whether nothing but the problem of the episode has been put into the role's prompt, and nothing behind it."""
+        alone = fields_of(self.role.prompt) == {"problem"} and self.fields["problem"] == self._task_prompt
+        return alone and self.messages[-1].role == "user"
+
+    def _no_room(self, role: Role) -> Completion:
+        """What stands for the answer to a prompt that does not fit the context since it shows what others said. That is
+        the fault of neither the problem nor the others, so this turn fails alone."""
+        ids = (self.renderer.stop_ids[0],)
+        return Completion(
+            token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=role.policy, version=0, failure=TOO_LONG
+        )
 
     def _add_turn(
         self,
@@ -287,8 +329,18 @@ class Conversation:
         self._sequence = sampled_after(prompt, prompt_ids, ids, self.renderer)
         self._last, self._answer = turn, (*self._answer, turn)
         thinking = "".join(text for text, _ in prompt[: len(prompt) - opened]).rstrip().endswith(THOUGHT)
-        turn.parsed = role.parse_reply(self.answer_text, self.fields, thinking=thinking)
+        if completion.failure == TOO_LONG:
+            turn.parsed = None if role.parse is None else ParseFailure(reason=TOO_LONG)
+        else:
+            turn.parsed = role.parse_reply(self.answer_text, self.fields, thinking=thinking)
         return turn
+
+    def _trajectory(self) -> Conversation:
+        """The conversation that stands for all of its trajectory."""
+        chat = self
+        while chat._joined is not None:
+            chat = chat._joined
+        return chat
 
     def _prompt_pieces(self) -> list[Piece]:
         """The prompt of the next turn: all messages, and what there is of the one that goes on."""
@@ -318,8 +370,12 @@ class Conversation:
         if self._speaking:
             raise RuntimeError(f"conversation {self.address} is speaking; await its turn, or fork it before")
 
-    def _join_turns(self, turns: Sequence[Turn]) -> Trace:
+    def _join_turns(self, turns: Sequence[Turn], *, signals_of_turns: bool = False) -> Trace:
+        """The trace of a training sequence. ``signals_of_turns``: those of a single turn have its tokens."""
         trace = join_traces([turn.trace() for turn in turns], self.renderer.decode)
+        if signals_of_turns:
+            length = len(trace.token_ids)
+            trace = replace(trace, signals=tuple(_with_tokens(signal, length) for signal in trace.signals))
         at = {turn.id: len(turn.prompt_ids) - len(trace.prompt_ids) for turn in turns}
         more = list(self._whole)
         for signal, first, last in self._across:
@@ -330,9 +386,36 @@ class Conversation:
         return replace(trace, signals=(*trace.signals, *more), turns=parts) if more or parts else trace
 
 
+def seal_conversations(chats: Sequence[Conversation]) -> list[Trace]:
+    """Seal all conversations of an episode: a trace for each sequence that has turns, in the order of their addresses.
+
+    Traces of one trajectory name its first one. There a signal of a single turn is one for its tokens, also where that
+    turn is all of its sequence; so what has no tokens is of the whole trajectory, whatever the chat template keeps of
+    earlier turns.
+    """
+    trajectories: dict[int, list[Conversation]] = {}
+    for chat in chats:
+        trajectories.setdefault(id(chat._trajectory()), []).append(chat)
+    traces: list[Trace] = []
+    for members in trajectories.values():
+        sequences = [(chat, turns) for chat in members for turns in chat.sequences()]
+        if len(sequences) == 1:
+            chat, turns = sequences[0]
+            traces.append(chat._join_turns(turns))
+            continue
+        parts = [chat._join_turns(turns, signals_of_turns=True) for chat, turns in sequences]
+        first = min((part.address for part in parts), default=None)
+        traces += [replace(part, trajectory=str(first)) for part in parts]
+    return sorted(traces, key=lambda trace: trace.address)
+
+
 def _fail_turns(turns: Sequence[Turn], signal: Signal) -> None:
     for turn in turns:
         turn.fail(OUT_OF_RANGE.format(signal.name))
+
+
+def _with_tokens(signal: Reward, length: int) -> Reward:
+    return signal if signal.tokens is not None else replace(signal, tokens=(0, length))
 
 
 def join_traces(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) -> Trace:

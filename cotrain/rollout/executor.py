@@ -8,9 +8,10 @@ Everything has an address, and the seed of a request is a hash of it, so the epi
 coroutine was faster. Call indexes are handed out when a role is called, in program order, not when it is awaited.
 
 A protocol that raises breaks off its own episode only: the episode keeps the reason and its traces, marked as failed.
-So does a prompt that does not fit its model's context; ``Executor.set_aside`` has the problem's name. Other errors of
-cotrain itself (a wrong template, an unknown policy) and of the engine end the play, as every episode would meet them.
-Nothing outlives a play: what is still running when it ends is cancelled.
+So does a problem that does not fit its model's context; ``Executor.set_aside`` has its name. A prompt that does not fit
+since it shows what others said fails that turn alone (``Conversation.say``). Other errors of cotrain itself (a wrong
+template, an unknown policy) and of the engine end the play, as every episode would meet them. Nothing outlives a play:
+what is still running when it ends is cancelled.
 
 Inside of a running event loop, as a notebook's, protocols are played in a thread: the engine's turn is defined by the
 loop being ours.
@@ -30,7 +31,7 @@ from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, 
 from cotrain.core.signals import DeclaredSignals, declared_by
 from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Completion, Episode, Grade, NoGrader, Task
 from cotrain.engine.contract import Engine, Request, SpeakerError
-from cotrain.rollout.conversation import Conversation
+from cotrain.rollout.conversation import Conversation, seal_conversations
 from cotrain.rollout.idle_loop import IdleLoop, Stopped, is_ended_by_play, pausing_engine, together
 from cotrain.rollout.role import Role, Turn
 from cotrain.text.prompts import fields_of
@@ -74,8 +75,9 @@ class PlayContext:
 class Roles:
     """The roles of one episode, as attributes: ``roles.solver(...)``. Raises UnknownName for a role there is not."""
 
-    def __init__(self, stage: PlayContext, task: int, member: int, declared: DeclaredSignals) -> None:
+    def __init__(self, stage: PlayContext, task: int, member: int, declared: DeclaredSignals, task_prompt: str) -> None:
         self._stage, self._task, self._member, self._declared = stage, task, member, declared
+        self._task_prompt = task_prompt
         self._calls = dict.fromkeys(stage.roles, 0)
         self._chats: list[Conversation] = []
         self._over = False
@@ -142,6 +144,7 @@ class Roles:
             opened=self._chats,
             keep=keep,
             declared=self._declared,
+            task_prompt=self._task_prompt,
         )
         if group is None:
             self._stage.asked[str(address)] = {key: str(fields[key]) for key in sorted(fields_of(role.prompt))}
@@ -190,7 +193,7 @@ class Roles:
         if failure is not None:
             for turn in (turn for chat in self._chats for turn in chat.turns):
                 turn.fail(BROKEN_OFF)
-        traces = sorted((trace for chat in self._chats for trace in chat.traces()), key=lambda trace: trace.address)
+        traces = seal_conversations(self._chats)
         return Episode(
             step=self._stage.step,
             task=self._task,
@@ -337,7 +340,7 @@ class Executor:
         task_members = [(position, member) for position in range(len(tasks)) for member in range(group_size)]
         for tried in range(1, TRIES + 1):
             over = self.watch(len(task_members)) if self.watch else None
-            seats = ((tasks[p], Roles(stage, first + p, m, declared)) for p, m in task_members)
+            seats = ((tasks[p], Roles(stage, first + p, m, declared, tasks[p].prompt)) for p, m in task_members)
             work = together(
                 [_play_episode(protocol, task, roles, over) for task, roles in seats],
                 [f"task {first + p}, member {m}" for p, m in task_members],

@@ -30,17 +30,18 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 from typing import Any, TypeVar, cast
 
 from cotrain.core.errors import CotrainError
-from cotrain.core.verbosity import shows_notes
+from cotrain.core.verbosity import print_note
 
 # -- Says where a play stands still: a protocol that computes without end, or that waits for what does not come.
 
 
 AFTER = 60.0  # seconds until the first line
+POLLS = 10  # turns of a coroutine in that time, from which on it is said to ask again and again
 
 _WATCHED: weakref.WeakSet[StallWatch] = weakref.WeakSet()
 _THREADS: dict[int, threading.Thread] = {}  # by process: a fork has none
@@ -55,7 +56,13 @@ class StallWatch:
         self._said = 0.0
         self._waits = 0.0  # seconds without an event
         self._polls: float | None = None  # since when coroutines go on without one
+        self._times_polled = 0  # since then
         _WATCHED.add(self)
+
+    def begin_play(self) -> None:
+        """What was waited and polled before belongs to another play; what the learners computed since, to nobody."""
+        self.note_resting()
+        self.note_progress()
 
     def note_computing(self) -> None:
         """A coroutine begins to run on, in this thread."""
@@ -80,10 +87,14 @@ class StallWatch:
         """Coroutines go on, and nothing has come. The models have no turn while one is ready to."""
         now = time.thread_time()  # a process that waits for the processor asks for nothing
         if self._polls is None:
-            self._polls = now
+            self._polls, self._times_polled = now, 0
         before, self._waits = self._waits, now - self._polls
+        self._times_polled += 1
         if _crosses_mark(before, self._waits):
-            ready = [task for task in asyncio.all_tasks(loop) if getattr(task, "_fut_waiter", None) is None]
+            tasks = asyncio.all_tasks(loop)
+            if self._times_polled < POLLS * len(tasks):  # each has computed for long, and none asks again and again
+                return
+            ready = [task for task in tasks if getattr(task, "_fut_waiter", None) is None]
             if where := _who_waits(ready, "asks again and again"):
                 print_note(
                     f"nothing has moved for {self._waits:.0f} s; {where}, and no model has a turn meanwhile; await "
@@ -163,12 +174,6 @@ def _frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
     return frames[::-1]
 
 
-def print_note(text: str) -> None:
-    if shows_notes():
-        with suppress(OSError, ValueError):  # a stream that is closed
-            print(f"note: {text}", file=sys.stderr, flush=True)
-
-
 T = TypeVar("T")
 _ENDED: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # tasks that are cancelled here, and by no protocol
 LOOK_UP = 0.1  # seconds between two looks at whether the run shall stop, while everyone waits for a server
@@ -206,6 +211,7 @@ class IdleLoop(asyncio.SelectorEventLoop):
         return self._run_and_clean(work)
 
     def _run_and_clean(self, work: Coroutine[Any, Any, T]) -> T:
+        self.watch.begin_play()
         try:
             return self.run_until_complete(work)
         except asyncio.CancelledError as error:

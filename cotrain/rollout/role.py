@@ -26,6 +26,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding, Note
 from cotrain.core.signals import DeclaredSignals, Signal
 from cotrain.core.types import Completion, ParseFailure, Reward, Sampling, Span, Trace
+from cotrain.core.user_code import INTERRUPTS
 from cotrain.text.decoding import char_to_tokens, stop_in
 from cotrain.text.parsers import (
     TAGS,
@@ -128,6 +129,20 @@ class Role:
         return guard_fields(self.prompt, shown, self.words, self.verdict)
 
 
+def as_reward(value: Any) -> float | None:
+    """A value of anybody's as a reward: a number no larger than ``LARGEST``. None for what is no number, for NaN, and
+    for what is infinite or too large."""
+    if isinstance(value, str | bytes):
+        return None
+    try:
+        number = float(value)
+    except INTERRUPTS:
+        raise
+    except BaseException:  # noqa: BLE001  whatever an object of the user's raises
+        return None
+    return number if abs(number) <= LARGEST else None
+
+
 class Turn:
     """One answer of a role, while its episode is played. ``trace()`` seals it."""
 
@@ -218,16 +233,13 @@ class Turn:
         """What ``reward`` adds, without adding it; None where it fails the turn."""
         self._check_open()
         self._declared.check_signal(signal, self.address.role, span=span is not None)
-        try:
-            number = math.nan if isinstance(value, str) else float(value)
-        except (TypeError, ValueError, RuntimeError, OverflowError):
-            number = math.nan
-        if math.isnan(number) and not hasattr(value, "__float__"):
+        number = as_reward(value)
+        if number is None and not hasattr(value, "__float__"):
             raise ConfigError(
                 f"protocol {self._declared.protocol!r} gives {signal.name!r} to role {self.address.role!r} as "
                 f"{type(value).__name__}; expected a number"
             )
-        if not abs(number) <= LARGEST:  # not a number, infinite, or too large
+        if number is None:  # not a number, infinite, or too large
             self.fail(OUT_OF_RANGE.format(signal.name))
             return None
         return Reward(name=signal.name, value=number, tokens=None if span is None else self.token_range(span))
@@ -279,8 +291,8 @@ class Turn:
         return self.parsed.tagged
 
     def trace(self) -> Trace:
-        """Seal the turn, as a sequence of its own with all before it as its prompt (``Conversation.traces`` joins
-        them). The same trace each time; after the first, nothing can be added."""
+        """Seal the turn, as a sequence of its own with all before it as its prompt (``seal_conversations``
+        joins them). The same trace each time; after the first, nothing can be added."""
         if self._trace is None:
             self._trace = Trace(
                 address=self.address,

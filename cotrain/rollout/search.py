@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.user_code import INTERRUPTS
 from cotrain.rollout.idle_loop import awaiting_server
 
 Search = Callable[[str], Awaitable[Sequence[str]]]  # what is searched for → documents, the best first
@@ -94,13 +95,21 @@ async def ask_function(function: Callable[[str], Any], text: str, name: str, lim
         with awaiting_server():
             async with limit:
                 return await function(text)
-    except Exception as error:  # a user's code
+    except INTERRUPTS:
+        raise
+    except BaseException as error:
         raise AskFailed(f"{name}: {'timeout' if limit.expired() else type(error).__name__}") from error
 
 
 async def ask_search(search: Search, query: str) -> tuple[str, ...]:
     """What a search finds. Raises AskFailed."""
     found = await ask_function(search, query, "search")
-    if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(one, str) for one in found):
+    try:
+        texts = tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else (None,)
+    except INTERRUPTS:
+        raise
+    except BaseException as error:  # a user's object
+        raise AskFailed(f"search: {type(error).__name__}") from error
+    if not all(isinstance(one, str) for one in texts):
         raise AskFailed("search: no list of texts")
-    return tuple(found)
+    return texts

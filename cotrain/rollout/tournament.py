@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from cotrain.core.errors import TooLong
 from cotrain.core.notes import CORRECT, Finding
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task
@@ -46,10 +45,7 @@ async def hold_tournament(
     async def margin_of(i: int, j: int) -> float | None:
         if entrants[i].tagged_text == entrants[j].tagged_text:
             return 0.0
-        try:
-            asked = await compare_both_ways(task, roles, judge, entrants[i], entrants[j])
-        except TooLong:
-            return None
+        asked = await compare_both_ways(task, roles, judge, entrants[i], entrants[j])
         return mean([lead if ahead else -lead for ahead, turn in asked if (lead := lead_of(turn)) is not None])
 
     for solution, rating in zip(

@@ -1,7 +1,8 @@
 """Observers of a run, and ``run.log``, which has every message with its time.
 
-Messages are notes, alarms, and what was resumed or passed over; the figures of each step are in ``metrics.jsonl``. The
-file depends on the clock and nothing is read from it.
+Messages are notes, alarms, and what was resumed or passed over, also those that are printed past an observer
+(``core/verbosity.py: print_note``); the figures of each step are in ``metrics.jsonl``. The file depends on the clock
+and nothing is read from it.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class LoggingObserver:
             if name not in self._told:
                 self._told.add(name)
                 self._append_line(f"nothing more is written to {name} ({why}); the run goes on")
+
+    def log_line(self, text: str) -> None:
+        """Write what was shown elsewhere."""
+        self._append_line(text)
 
     def _append_line(self, text: str) -> None:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"

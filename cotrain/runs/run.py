@@ -19,7 +19,7 @@ from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
-from cotrain.core.verbosity import Pace
+from cotrain.core.verbosity import Pace, notes_logged
 from cotrain.disk import transaction
 from cotrain.disk.files import FileDigest, GrowingFileHash
 from cotrain.disk.jsonl import JsonlWriter, cut_to_size, truncate_after
@@ -30,7 +30,7 @@ from cotrain.metrics.alarms import Monitor, with_examples
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.starved import SKIPPED
 from cotrain.metrics.steps import flops_of
-from cotrain.preflight.fitting import too_long_notes, with_packing
+from cotrain.preflight.fitting import crowded_notes, too_long_notes, with_packing
 from cotrain.runs import seal
 from cotrain.runs.directory import (
     AFTER,
@@ -156,10 +156,12 @@ def _finished_outcome(directory: RunDirectory, observer: Observer) -> Outcome | 
     return Outcome(directory=directory.path, summary=summary)
 
 
-def _continue_run(directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: Observer) -> Outcome:
+def _continue_run(
+    directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: LoggingObserver
+) -> Outcome:
     """Measure the start, load the newest checkpoint and do the steps that are left. After numbers that are not finite,
     or the loss of a process, go back and on from there."""
-    with stop_on_signal() as stopping:
+    with stop_on_signal() as stopping, notes_logged(observer.log_line):
         trainer.stop_on(stopping)
         record, room = seal.CheckpointRecord(directory), DiskRetry(stopping, observer)
         (directory.path / STOPPED).unlink(missing_ok=True)
@@ -237,7 +239,7 @@ def _measure_start(
     saved_figures = directory.read("before.json")
     if saved_figures is not None and (directory.path / "before_counts.json").exists():
         return dict(saved_figures)
-    for line in too_long_notes(trainer) if saved is None else ():
+    for line in (*too_long_notes(trainer), *crowded_notes(trainer)) if saved is None else ():
         observer.message(line)
     with progress_shown(trainer, "the start", observer.message):
         figures = final_figures(trainer)

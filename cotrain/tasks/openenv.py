@@ -17,6 +17,7 @@ servers.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -128,17 +129,18 @@ class OpenEnvTasks:
                 if self._prompt_in(session.reset(seed=seed).observation) != prompt:
                     return Grade(value=None, reason="prompt changed")
                 result = session.step({self._action: answer})
+            if not result.done:
+                return Grade(value=None, reason="not done after one answer")
+            if result.reward is None:
+                return Grade(value=None, reason="no reward")
+            reward = float(result.reward)
         except TimeoutError:
             return Grade(value=None, reason="timeout")
         except Exception:  # noqa: BLE001  of the client, the network or the server: no verdict on the answer
             return Grade(value=None, reason="environment failed")
-        if not result.done:
-            return Grade(value=None, reason="not done after one answer")
-        return (
-            Grade(value=None, reason="no reward")
-            if result.reward is None
-            else Grade(value=result.reward >= self._limits[1])
-        )
+        if not math.isfinite(reward):
+            return Grade(value=None, reason="reward not finite")
+        return Grade(value=reward >= self._limits[1])
 
     def close(self) -> None:
         """Nothing is held between grades."""

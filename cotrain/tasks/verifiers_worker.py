@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from typing import Any
 
 from cotrain.core.errors import ConfigError
@@ -28,13 +29,16 @@ def load_taskset_judging(argument: str) -> Judging:
         try:
             trace = trace_of(tasks[int(gold)], answer)
             asyncio.run(tasks[int(gold)].score(trace))
+            if not trace.rewards or None in trace.rewards.values():
+                return None, "no reward"
+            reward = float(trace.reward)
         except MemoryError:
             return None, "out of memory"
-        except Exception:  # noqa: BLE001  the package's own code, and no verdict on the answer
+        except BaseException:  # noqa: BLE001  the package's own code, and no verdict on the answer
             return None, "reward failed"
-        if not trace.rewards or None in trace.rewards.values():
-            return None, "no reward"
-        return bool(trace.reward >= settings["right_at"] - 1e-9), None
+        if not math.isfinite(reward):
+            return None, "reward not finite"
+        return reward >= settings["right_at"] - 1e-9, None
 
     return Judging(judge=judge)
 

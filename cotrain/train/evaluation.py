@@ -18,6 +18,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import TOO_LONG, Episode, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
+from cotrain.metrics.heldout import trajectories_in
 from cotrain.rollout.executor import Executor
 from cotrain.train.refusals import refuse_idleness, refuse_unmarked_answers, refuse_unmeasured
 
@@ -65,7 +66,7 @@ def measure_protocol(
                 raise ConfigError(f"evaluation: two measures give {key!r}, {one:.3f} and {other:.3f}; {hint}")
         found |= figures
     refuse_unmarked_answers(f"held-out problems of {split}", played, found)
-    found |= broken_off_share(played)
+    found |= broken_off_share(played) | failed_shares(played)
     if greedy and evaluation.greedy:
         single = play_held_out(executor.greedy_copy(), 1)
         for measure in evaluation.measures:
@@ -84,6 +85,24 @@ def broken_off_share(episodes: Sequence[Episode]) -> dict[str, Estimate]:
         row["broken"] += bool(_break_of(episode))
         row["all"] += 1.0
     return defined_figures({"broken_off": make_figure(counts, Share("broken", "all"), len(episodes))})
+
+
+def failed_shares(episodes: Sequence[Episode]) -> dict[str, Estimate]:
+    """``{role}/failed``: the share of what a role said, each trajectory once, that failed in an episode that did not
+    break off; nothing for a role of which nothing failed."""
+    counts: dict[str, dict[int, dict[str, float]]] = {}
+    for episode in episodes:
+        for trajectory in trajectories_in(episode):
+            row = counts.setdefault(trajectory.role, {}).setdefault(episode.task, {"failed": 0.0, "all": 0.0})
+            row["failed"] += float(trajectory.failure is not None and episode.failure is None)
+            row["all"] += 1.0
+    return defined_figures(
+        {
+            f"{role}/failed": make_figure(tasks, Share("failed", "all"), sum(row["all"] for row in tasks.values()))
+            for role, tasks in sorted(counts.items())
+            if any(row["failed"] for row in tasks.values())
+        }
+    )
 
 
 def _break_of(episode: Episode) -> str:

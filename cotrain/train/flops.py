@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from cotrain.backend.contract import ProcessStats, process_metrics
 from cotrain.backend.handles import ComputeShape
-from cotrain.core.types import Episode
+from cotrain.core.types import FAILED, Episode
 from cotrain.learn.collate import computed_samples
 from cotrain.learn.contract import LossTerm, with_context
 from cotrain.train.policy_store import PolicyStore
@@ -91,7 +91,7 @@ class FlopsMeter:
 
     def count_play(self, episodes: Sequence[Episode]) -> None:
         """What the roles were asked and said. A reward model that plays a role is asked and says nothing."""
-        traces = [t for e in episodes for t in e.traces]
+        traces = [t for e in episodes for t in e.traces if t.finish != FAILED]
         for name in sorted({t.policy for t in traces} & set(self._shapes)):
             policy_traces = [t for t in traces if t.policy == name]
             prompt_part = "scoring" if name in self._scoring else "prefill"

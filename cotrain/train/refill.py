@@ -18,6 +18,7 @@ from dataclasses import replace
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import train_task
 from cotrain.core.types import UNLABELLED, Episode, Task
+from cotrain.metrics.heldout import trajectories_in
 
 ROUNDS = 2**20  # more than a step can have: places of a step's own in the stream
 
@@ -52,7 +53,7 @@ def flat_places(episodes: Sequence[Episode], objective: Objective) -> list[int]:
     spread: set[int] = set()
     first: dict[str, tuple[float, ...]] = {}  # what the first answer of each group earned
     for episode in episodes:
-        for trace in episode.traces:
+        for trace in trajectories_in(episode):
             if trace.role in objective.roles and trace.failure is None:
                 earned = tuple(reward.value for reward in trace.signals if reward.name in read)
                 if first.setdefault(trace.group, earned) != earned:

@@ -110,10 +110,11 @@ def refuse_mixed(
 def refuse_lonely(name: str, objective: Objective, traces: Sequence[Trace], episodes: int) -> None:
     """An algorithm that compares traces must get some to compare. A role that speaks in some episodes only (a digest of
     what a search found) may be alone by chance; then its traces have no spread and are counted as such."""
-    if len(traces) < episodes:
+    groups = {trace.trajectory_id: trace.group for trace in traces}  # all that was paid as one is one to compare
+    if len(groups) < episodes:
         return
     least = objective.by.needs().group
-    largest = max(Counter(t.group for t in traces).values(), default=least)
+    largest = max(Counter(groups.values()).values(), default=least)
     if largest < least:
         raise ConfigError(
             f"objective {name!r} uses {type(objective.by).__name__}, which compares at least {least} traces of "

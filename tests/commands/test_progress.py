@@ -7,6 +7,7 @@ import torch
 
 from cotrain import api
 from cotrain.cli import main
+from cotrain.commands.running import summary_keys
 from cotrain.config.override import override
 from cotrain.lab.attack.play import attack
 from cotrain.lab.attack.xplay import xplay
@@ -60,3 +61,11 @@ def test_a_check_of_data(tmp_path, capsys):
     assert left(capsys.readouterr().out.splitlines(), "gold answers tried")
     assert main(["check", "data", str(tmp_path / "rows.jsonl"), "--json"]) == 0
     json.loads(capsys.readouterr().out)
+
+
+def test_what_the_figures_leave_out_stands_beside_them_and_never_alone():
+    assert summary_keys(["solver/failed", "solver/truth/rollout_reward"]) == [
+        "solver/truth/rollout_reward",
+        "solver/failed",
+    ]
+    assert summary_keys(["broken_off", "solver/pass@1", "solver/read"]) == ["solver/pass@1", "broken_off"]

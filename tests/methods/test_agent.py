@@ -3,6 +3,7 @@ it does wrong is counted."""
 
 import asyncio
 import json
+import math
 import subprocess
 import sys
 import time
@@ -13,8 +14,15 @@ import torch
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.user_code import load_file
+from cotrain.learn.algorithms import grpo
+from cotrain.learn.contract import Batch, sampled_only
+from cotrain.learn.samples import sample_of
 from cotrain.methods.agent import agent
-from cotrain.methods.agent.recipe import SEQUENCES, make_agent_protocol
+from cotrain.methods.agent.recipe import EARNED, EARNINGS, SEQUENCES, make_agent_protocol
+from cotrain.metrics.alarms import check_rows
+from cotrain.metrics.heldout import measure_note
+from cotrain.metrics.steps import role_metrics
+from cotrain.train.evaluation import failed_shares
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, RandomLatency
 
@@ -65,6 +73,24 @@ def value(task, answer):
 
 def once(problem, base_url, api_key, **more):
     return say(base_url, api_key, "solver", [{"role": "user", "content": problem}], **more)[-1]["content"]
+
+
+LEFT = [5, 1, 1, 1]  # questions of the next rollouts
+
+
+def asks(problem, base_url, api_key):
+    """One rollout asks five times, each time anew, and the others once."""
+    count = LEFT.pop()
+    for _ in range(count):
+        once(problem, base_url, api_key)
+    return str(count)
+
+
+def mostly_raises(problem, base_url, api_key):
+    """Three of four rollouts fail after the model spoke."""
+    if asks(problem, base_url, api_key) != "5":
+        raise ValueError("mine")
+    return "5"
 
 
 def right(problem, base_url, api_key):
@@ -216,9 +242,9 @@ class Recorder:
         return completion
 
 
-def play(executor, program, reward=None, tasks=1, **limits):
+def play(executor, program, reward=None, tasks=1, group_size=1, **limits):
     protocol = make_agent_protocol(program, reward, ("solver",), **(LIMITS | limits))
-    return executor.play(protocol, [EASY.get("train", k) for k in range(tasks)], step=0, group_size=1)
+    return executor.play(protocol, [EASY.get("train", k) for k in range(tasks)], step=0, group_size=group_size)
 
 
 def reasons(episodes):
@@ -339,6 +365,63 @@ def test_an_agent_that_asks_nothing_breaks_off_its_episode(executor, functions):
     (stranger,), (idle,) = play(executor, functions.stranger), play(executor, lambda *given: "12")
     assert "own.py, line" in stranger.failure and "HTTPError" in stranger.failure
     assert "agent: no request" in idle.failure and not idle.traces
+
+
+def test_a_rollout_counts_once_however_many_conversations_it_has(executor, functions):
+    functions.LEFT[:] = [5, 1, 1, 1]
+    episodes = play(executor, functions.asks, lambda task, answer: float(answer == "5"), group_size=4, requests=9)
+    assert sorted(len(episode.traces) for episode in episodes) == [1, 1, 1, 5]
+    row = role_metrics(episodes, ["solver"])
+    assert row["solver/truth/rollout_reward"] == row["solver/reward/rollout_reward"] == 0.25
+    assert row["solver/truth/sequences"] == 2.0
+    assert measure_note("solver", EARNINGS)(episodes)["solver/truth/rollout_reward"].value == 0.25
+    samples = tuple(sample_of(sampled_only(trace)[0]) for episode in episodes for trace in episode.traces)
+    credit, _ = grpo(rewards={EARNED: 1.0}).credit(Batch(samples=samples), {})
+    assert credit.metrics["reward/rollout_reward"] == 0.25
+    paid = {sample.key: float(sample.advantages[0]) for sample in credit.samples}
+    values = {str(t.address): t.signals[0].value for episode in episodes for t in episode.traces}
+    for key, advantage in paid.items():
+        assert advantage == pytest.approx(1.5 if values[key] else -0.5, abs=1e-4)
+
+
+def test_rollouts_that_fail_after_the_model_spoke_earn_nothing_and_are_told(executor, functions):
+    functions.LEFT[:] = [5, 1, 1, 1]
+    episodes = play(executor, functions.mostly_raises, lambda task, answer: 1.0, group_size=4, requests=9)
+    assert not any(episode.failure for episode in episodes)
+    figures = measure_note("solver", EARNINGS)(episodes) | failed_shares(episodes)
+    assert {name: figure.value for name, figure in figures.items()} == {
+        "solver/truth/rollout_reward": 0.25,
+        "solver/failed": 0.75,
+    }
+    row = {"step": 0, **role_metrics(episodes, ["solver"])}
+    assert row["solver/failed"] == 0.75 and "solver/ungraded" not in row
+    assert "failed rollouts" in [alarm.band for alarm in check_rows([row])]
+
+
+class NoText:
+    def __str__(self):
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize("value", [1e308, math.inf, math.nan, 10**400, {"solver": math.nan}])
+def test_a_reward_that_is_not_usable_is_a_counted_failure(executor, functions, value):
+    episodes = play(executor, functions.once, lambda task, answer: value)
+    assert reasons(episodes) == {"reward: expected finite numbers within ±1e+06"}
+    assert not any(episode.failure for episode in episodes)
+
+
+def test_what_a_reward_and_an_answer_raise_is_counted_whatever_it_is(executor, functions):
+    def leaves(task, answer):
+        raise SystemExit(3)
+
+    for reward in (leaves, lambda task, answer: {NoText(): NoText()}):
+        episodes = play(executor, functions.once, reward)
+        assert not any(episode.failure for episode in episodes)
+        assert all(reason.startswith("reward: ") for reason in reasons(episodes))
+    for program in (lambda *given: functions.once(*given) and NoText(),):
+        (episode,) = play(executor, program)
+        (trace,) = episode.traces
+        assert episode.failure is None and trace.failure.endswith("SystemExit")
 
 
 def test_rewards_that_cannot_be_read_are_counted(executor, functions):

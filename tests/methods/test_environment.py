@@ -89,13 +89,67 @@ class Twice(vf.Env[TwiceConfig]):
         for _ in range(2):
             await agents.agent.run(task)
 """
+UNEVEN = """
+import verifiers.v1 as vf
+
+__all__ = ["Uneven"]
+PLAYED = []
+
+
+class UnevenConfig(vf.EnvConfig):
+    agent: vf.AgentConfig = vf.AgentConfig()
+
+
+class Uneven(vf.Env[UnevenConfig]):
+    async def run(self, task, agents):
+        PLAYED.append(len(PLAYED) % 4)
+        for _ in range(5 if PLAYED[-1] == 0 else 1):
+            trace = await agents.agent.run(task)
+            trace.record_reward("paid", float(PLAYED[-1] == 0))
+
+    async def finalize(self, task, episode):
+        pass
+"""
+ODD = """
+import verifiers.v1 as vf
+
+__all__ = ["Odd"]
+
+
+class OddConfig(vf.EnvConfig):
+    agent: vf.AgentConfig = vf.AgentConfig()
+
+
+class Odd(vf.Env[OddConfig]):
+    async def run(self, task, agents):
+        trace = await agents.agent.run(task)
+        trace.record_reward("paid", float("nan"))
+"""
+LONG = """
+import verifiers.v1 as vf
+
+__all__ = ["Long"]
+
+
+class LongConfig(vf.EnvConfig):
+    agent: vf.AgentConfig = vf.AgentConfig()
+
+
+class Long(vf.Env[LongConfig]):
+    async def run(self, task, agents):
+        async with agents.agent.interaction(task) as talk:
+            segments = [await talk.turn(), await talk.turn("word " * 2000), await talk.turn("And?")]
+        assert [segment.terminated for segment in segments] == [False, True, True]
+        talk.trace.record_reward("paid", 1.0)
+"""
+FURTHER = {"cotrain_uneven": UNEVEN, "cotrain_odd": ODD, "cotrain_long": LONG}
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 3, "max_tokens": 12, "lr": 1e-3, "evaluation_tasks": 2}
 
 
 @pytest.fixture(scope="module", params=["fake", "real"])
 def longer(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("packages")
-    with on_the_path(folder, request.param, cotrain_longer=LONGER, cotrain_twice=TWICE):
+    with on_the_path(folder, request.param, cotrain_longer=LONGER, cotrain_twice=TWICE, **FURTHER):
         yield task_source("environment:cotrain_longer")
 
 
@@ -163,11 +217,46 @@ def test_an_environment_goes_with_another_taskset(longer):
     (done,) = solo_steps(CoTrainer(made))
     for episode in done.episodes:
         assert len(episode.traces) == 2 and {trace.role for trace in episode.traces} == {"agent"}
+        (earned,) = {reward.value for trace in episode.traces for reward in trace.signals}
+        assert earned in (0.0, 0.25, 0.5) and len({trace.trajectory_id for trace in episode.traces}) == 1
+    apart = environment(**SMALL, tasks=source, steps=1, compare="prompt")
+    (done,) = solo_steps(CoTrainer(apart))
+    for episode in done.episodes:
         assert {s.value for t in episode.traces for s in t.signals} <= {0.0, 0.5}
+        assert len({trace.trajectory_id for trace in episode.traces}) == 2
     again = from_description(json.loads(json.dumps(source.describe())))
     assert again.get("test", 0).id == source.get("test", 0).id
     with pytest.raises(DataError, match="its tasks have changed"):
         Environments("cotrain_longer", digest="0")
+
+
+def test_an_episode_counts_once_however_many_conversations_a_seat_has(longer):
+    """One of four episodes is paid for each of its five conversations; the even lengths pay half a point beside."""
+    source = task_source("environment:cotrain_uneven+cotrain_longer")
+    (done,) = solo_steps(CoTrainer(environment(**SMALL | {"group_size": 4}, tasks=source, steps=1)))
+    earned = {}
+    for episode in done.episodes:
+        (value,) = {reward.value for trace in episode.traces for reward in trace.signals}
+        earned.setdefault(episode.task, []).append(value)
+    assert sorted({len(episode.traces) for episode in done.episodes}) == [1, 5]
+    values = [value for one in earned.values() for value in one]
+    for key in ("agent/truth/earnings", "agent/reward/earned", "agent/credit/reward/earned"):
+        assert done.row[key] == pytest.approx(sum(values) / len(values)), key
+
+
+def test_a_reward_that_is_no_usable_number_is_counted(longer):
+    source = task_source("environment:cotrain_odd+cotrain_longer")
+    (done,) = solo_steps(CoTrainer(environment(**SMALL, tasks=source, steps=1)))
+    assert not any(episode.failure for episode in done.episodes)
+    assert done.row["agent/failed"] == 1.0 and done.row["agent/truth/earnings"] == 0.0
+    assert done.row["failures/agent: reward earned out of range"] == 6
+
+
+def test_a_conversation_that_outgrows_the_context_is_over(longer):
+    source = task_source("environment:cotrain_long+cotrain_longer")
+    (done,) = solo_steps(CoTrainer(environment(**SMALL, tasks=source, steps=1)))
+    assert {episode.failure for episode in done.episodes} == {None}, done.row
+    assert all(trace.signals and not trace.turns for episode in done.episodes for trace in episode.traces)
 
 
 def test_few_tasks_are_in_every_split(longer):

@@ -207,15 +207,19 @@ def test_a_reward_may_be_awaited():
 def odd(task, texts):
     if "x" in texts[0]:
         raise ValueError("not that")
-    return {"s": "much", "n": float("nan")}.get(texts[0], 1.0)
+    if "l" in texts[0]:
+        raise SystemExit(3)
+    return {"s": "much", "n": float("nan"), "h": 10**400}.get(texts[0], 1.0)
 
 
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
         ("x", r"joint reward: test_magrpo.py, line \d+: ValueError"),
-        ("s", "joint reward: ValueError"),
+        ("s", "joint reward: no number"),
         ("n", "joint reward: out of range"),
+        ("h", "joint reward: out of range"),
+        ("l", r"joint reward: test_magrpo.py, line \d+: SystemExit"),
     ],
 )
 def test_a_reward_that_fails_is_a_counted_failure_of_its_joint_action(said, reason):

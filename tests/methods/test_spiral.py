@@ -175,6 +175,8 @@ class Broken:
     def after_move(self, move):
         if self.fault == "raises" and self.made:
             raise ValueError("not now")
+        if self.fault == "leaves" and self.made:
+            raise SystemExit(3)
         return Broken(self.fault, self.made + 1)
 
 
@@ -182,6 +184,7 @@ class Broken:
     ("fault", "reason"),
     [
         ("raises", r"game: test_spiral.py, line \d+: ValueError"),
+        ("leaves", r"game: test_spiral.py, line \d+: SystemExit"),
         ("stands", "game: no moves"),
         ("pays", "game: payoff beyond the stake"),
         ("goes on", "game: no end after 4 moves"),
@@ -204,7 +207,7 @@ def endless(perfect=False, covered=False):
     ("make", "told"),
     [
         (lambda race: {"name": "race"}, "expected a cotrain.methods.spiral.Game"),
-        (lambda race: replace(race, stake=0.0), "'race': stake is 0.0; expected a number above 0"),
+        (lambda race: replace(race, stake=0.0), "'race': stake is 0.0; expected above 0 and up to 1e.06"),
         (lambda race: replace(race, rules=" "), "'race': rules is ' '; expected the rules in words"),
         (lambda race: replace(race, starts=tuple), "starts.. gives no start"),
         (lambda race: replace(race, starts=lambda: [3]), "'race': .*AttributeError.*'mover'"),

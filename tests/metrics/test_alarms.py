@@ -100,6 +100,7 @@ CASES = {  # band → (a bad series, the step of its alarm, good ones)
         2,
         [rows(broken_off=[0.1] * 5)],
     ),
+    "failed rollouts": (rows(solver__failed=[None, 0.2]), 1, [rows(solver__failed=[0.1] * 5)]),
     "mostly cut off": (rows(solver__truncated=[0.7]), 0, [rows(solver__truncated=[0.6])]),
     "constant reward": (
         rows(generator__zero_spread_groups=[0.9, 1.0, 1.0]),

@@ -1,15 +1,25 @@
 """Figures counted by hand on small invented episodes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from cotrain.core.address import Address
+from cotrain.core.notes import Note
 from cotrain.core.statistics import independent_difference
-from cotrain.core.types import Episode, Trace
+from cotrain.core.types import BROKEN_OFF, Episode, Reward, Trace, TurnRange
 from cotrain.metrics.clusters import counts_json, paired_changes
-from cotrain.metrics.heldout import measure_judge, measure_pass_at_k, measure_selection, measure_solver
-from cotrain.metrics.steps import verdict_rates
+from cotrain.metrics.heldout import (
+    measure_judge,
+    measure_note,
+    measure_pass_at_k,
+    measure_selection,
+    measure_solver,
+    trajectories_in,
+)
+from cotrain.metrics.steps import role_metrics, verdict_rates
+from cotrain.train.evaluation import failed_shares
 
 
 def trace(role, task, member, *, parsed, truth, call=0, parent=None):
@@ -210,3 +220,67 @@ def test_a_problem_that_one_side_lost_keeps_its_counts_on_the_other():
     assert change.value == pytest.approx(3 / 4 - 6 / 8)
     none_wrong = [e for e in FOUR if e.traces[0].truth["correct"]]
     assert "verifier/balanced_accuracy" not in paired(FOUR, none_wrong, measure_judge("verifier"))
+
+
+EARNED = Note[float]("earned", float, "what a rollout earned")
+
+
+def rollouts():
+    """Four rollouts of one task: one earned 1 in five sequences, the others 0 in one."""
+    found = []
+    for member, (count, earned) in enumerate([(5, 1.0), (1, 0.0), (1, 0.0), (1, 0.0)]):
+        parts = [trace("solver", 0, member, parsed={}, truth={"earned": earned}, call=call) for call in range(count)]
+        name = str(parts[0].address) if count > 1 else ""
+        signals = (Reward(name="paid", value=earned),)
+        parts = [replace(part, trajectory=name, signals=signals) for part in parts]
+        found.append(Episode(step=-1, task=0, member=member, task_id="t", traces=tuple(parts)))
+    return found
+
+
+def test_a_rollout_counts_once_in_every_figure():
+    row = role_metrics(rollouts(), ["solver"])
+    assert row["solver/truth/earned"] == row["solver/reward/paid"] == row["solver/reward/paid/at_max"] == 0.25
+    assert row["solver/traces"] == 8, "that many sequences"
+    measured = measure_note("solver", EARNED)(rollouts())["solver/truth/earned"]
+    assert measured.value == 0.25 and measured.n == 4
+
+
+def test_a_solution_in_two_sequences_is_one_sample_and_is_judged_as_one():
+    """What its template cut in two: the answer stands in the second part, and the review names that."""
+    whole = episode(0, 0, "4", True, [True, True], True, 0.9)
+    first = replace(trace("solver", 0, 1, parsed={"problem": "p"}, truth={}), finish="length")
+    last = trace("solver", 0, 1, parsed={"answer": "5"}, truth={"correct": False, "step_ok": [True, False]}, call=1)
+    first, last = (replace(part, trajectory=str(first.address)) for part in (first, last))
+    review = trace("verifier", 0, 1, parsed={"final": False, "score": 0.1}, truth={"correct": False}, parent=None)
+    review = replace(review, parent=str(last.address))
+    cut = Episode(step=-1, task=0, member=1, task_id="t0", traces=(first, last, review))
+    played = [whole, cut]
+    assert measure_solver("solver", 2)(played)["solver/pass@1"].value == 0.5
+    assert measure_selection("solver", "verifier", 2)(played)["solver/best@2"].value == 1.0
+    joined, judged = trajectories_in(cut)
+    assert joined.parsed == {"problem": "p", "answer": "5"} and joined.finish == "stop"
+    assert joined.turns == (TurnRange(start=0, end=1, finish="length"), TurnRange(start=1, end=2, finish="stop"))
+    assert joined.sampled_count == 2 and judged.parent == str(first.address)
+    assert role_metrics(played, ["solver"])["solver/accuracy"] == 0.5
+
+
+def test_the_mean_of_a_note_is_that_of_a_games_moves_before_it_is_that_of_games():
+    """Moves right in one of three, and in one of one."""
+    moves = [trace("solver", 0, 0, parsed={}, truth={"right": value}, call=i) for i, value in enumerate([1, 0, 0])]
+    moves = [replace(move, trajectory=str(moves[0].address)) for move in moves]
+    short = trace("solver", 0, 1, parsed={}, truth={"right": 1})
+    played = [Episode(step=-1, task=0, member=i, task_id="t", traces=tuple(t)) for i, t in enumerate([moves, [short]])]
+    found = measure_note("solver", Note[int]("right", int, "was the move right"))(played)
+    assert found["solver/truth/right"].value == pytest.approx((1 / 3 + 1) / 2)
+
+
+def test_the_share_that_failed_stands_beside_the_figures():
+    """Of four rollouts two failed, one of them in two sequences; an episode that broke off is told elsewhere."""
+    played = rollouts()
+    for place, reason in ((0, "agent: ValueError"), (1, "agent: timeout"), (2, BROKEN_OFF)):
+        parts = tuple(replace(part, failure=reason) for part in played[place].traces)
+        played[place] = replace(played[place], traces=parts, failure="it raised" if reason == BROKEN_OFF else None)
+    share = failed_shares(played)["solver/failed"]
+    assert share.value == 0.5 and share.n == 4
+    assert role_metrics(played, ["solver"])["solver/failed"] == 0.5
+    assert failed_shares(rollouts()) == {} and "solver/failed" not in role_metrics(rollouts(), ["solver"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_run import episode, write
 
-from cotrain.core.types import Episode
+from cotrain.core.types import Episode, Reward
 from cotrain.disk.ledger import Ledger
 from cotrain.pages.counts import best_of_n, vote_agreement
 from cotrain.pages.rollouts import FIELDS, FIRST_FOUND, FIRST_MISSED, STEP_BELIEVED, STEP_DOUBTED
@@ -91,3 +91,24 @@ def test_a_group_is_counted_by_hand(tmp_path: Path) -> None:
         "arithmetic",
         "arithmetic",
     ]
+
+
+def test_a_rollout_of_several_sequences_is_one_row(tmp_path: Path) -> None:
+    """Its reward counts once, its answer stands in the last part, and the review of that part is its review."""
+    write(tmp_path / "recipe.json", {"name": "counts"})
+    whole = made(0, right=True, says=True, answer="4", score=0.8, steps=[True, True, True])
+    last, review = whole.traces
+    place = dataclasses.replace(last.address, path=(1,))
+    name, paid = str(last.address), (Reward(name="outcome", value=1.0),)
+    first = dataclasses.replace(last, trajectory=name, signals=paid, parsed={"problem": "p"}, truth={})
+    last = dataclasses.replace(last, address=place, trajectory=name, signals=paid)
+    review = dataclasses.replace(review, parent=str(place))
+    with Ledger(tmp_path / "episodes") as ledger:
+        ledger.append(0, [dataclasses.replace(whole, traces=(first, last, review))])
+    view = RunView(tmp_path)
+    while view.rollouts.read_some():
+        pass
+    (row,) = view.rollouts.known_rows()[0]
+    values = {field: row[AT[field]] for field in ("right", "said", "reviews", "reward", "answer", "tokens")}
+    tokens = len(first.token_ids) + len(last.token_ids)
+    assert values == {"right": 1, "said": 1, "reviews": 1, "reward": 1.0, "answer": "4", "tokens": tokens}

@@ -28,6 +28,19 @@ async def calculator(expression):
         return {"*": int(left) * int(right), "+": int(left) + int(right)}[sign]
 
 
+async def leaving(said):
+    raise SystemExit(3)
+
+
+class NoText:
+    def __str__(self):
+        raise SystemExit(3)
+
+
+async def textless(said):
+    return NoText()
+
+
 async def shouting(text):
     return text.upper() * 300
 
@@ -78,13 +91,16 @@ def test_a_calculator_is_called_several_times_in_one_answer():
         ("<call>calculator 6 ? 7</call>", "bad sign", "so far\n(bad sign)"),
         ("<call>calculator 6 times 7</call>", "KeyError", "(KeyError)"),
         ("<call>calculator</call>", "ValueError", "(ValueError)"),
+        ("<call>leaving a</call>", "SystemExit", "(SystemExit)"),
+        ("<call>textless a</call>", "SystemExit", "(SystemExit)"),
         ("<call>oracle 6 * 7</call>", "unknown tool", "(unknown tool)"),
         ("<call>shouting a</call>", "ok", "A" * 300),
         ("<call>shouting <answer></call>", "ok", ("<ANSWER>" * 63)[:500] + "\n(cut)"),
     ],
 )
 def test_what_becomes_of_a_call_is_a_value(said, outcome, output):
-    trace, prompts = called([said, "done"], {"calculator": calculator, "shouting": shouting})
+    tools = {"calculator": calculator, "shouting": shouting, "leaving": leaving, "textless": textless}
+    trace, prompts = called([said, "done"], tools)
     assert trace.parsed["calls"] == [outcome] and prompts == [said + shown(output)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import ANSWER, CORRECT, GOLD
 from cotrain.core.signals import OUTCOME, Signal, gives
-from cotrain.core.types import Completion, Sampling, Span
+from cotrain.core.types import TOO_LONG, Completion, Sampling, Span
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.engine.reference import ReferenceEngine
 from cotrain.rollout.executor import Executor
@@ -260,7 +261,8 @@ def test_a_template_that_rewrites_begins_a_new_trace_with_the_reward_of_the_whol
     assert [str(t.address) for t in (before, after)] == ["3:0:0:solver:0", "3:0:0:solver:0.2"]
     assert [len(t.turns) for t in (before, after)] == [2, 0]
     assert [(s.name, s.tokens) for s in before.signals] == [("outcome", None)]
-    assert [(s.name, s.tokens) for s in after.signals] == [("turn", None), ("outcome", None)]
+    assert [(s.name, s.tokens) for s in after.signals] == [("turn", (0, len(after.token_ids))), ("outcome", None)]
+    assert before.trajectory == after.trajectory == str(before.address)  # the outcome was given once
     text = renderer.tokenizer.decode(after.prompt_ids)
     assert (
         "so" not in text and "<|im_start|>assistant\nfirst<|im_end|>" in text and text.endswith("assistant\n<think>\n")
@@ -290,10 +292,9 @@ def test_who_may_not_speak_is_told(model):
         await solver.say()
         with pytest.raises(ConfigError, match="is asked without problem"):
             roles.solver.begin(question="x")
-        long = roles.solver.begin(problem="x")
-        long.user("y" * 200)
+        solver.user("y" * 200)
         with pytest.raises(TooLong):
-            await long.say()
+            await solver.say()
 
     play(model, protocol)
 
@@ -307,3 +308,73 @@ def test_paths_of_addresses():
     for address in (first, third, leaf):
         assert Address.parse(str(address)) == address and address.later_turn(0) == address
     assert sorted([leaf, third, first]) == [first, third, leaf]
+
+
+def test_conversations_that_join_are_one_trajectory(model):
+    @all_given
+    async def protocol(task, roles):
+        first, second, third = (roles.solver.begin(problem=letter) for letter in "abc")
+        for chat in (first, second, third):
+            await chat.say()
+        third.join(second)
+        second.join(first)
+        first.join(third)  # they are one already
+        for chat in (first, second, third):
+            chat.reward(OUTCOME, 1.0)
+        third.turns[0].reward(TURN, 0.5)
+        with pytest.raises(ConfigError, match="which is of another role"):
+            first.join(roles.other.begin(problem="x"))
+        await roles.solver(problem="alone")
+
+    [episode] = play(model, protocol)
+    *joined, alone = episode.traces
+    assert [trace.trajectory for trace in joined] == [str(joined[0].address)] * 3 and alone.trajectory == ""
+    assert len({trace.trajectory_id for trace in episode.traces}) == 2
+    signals = [(reward.name, reward.tokens) for reward in joined[2].signals]
+    assert signals == [("turn", (0, len(joined[2].token_ids))), ("outcome", None)]
+
+
+def test_what_is_too_long_since_others_said_too_much_fails_alone(model):
+    """A first turn after others have spoken; not the problem's own, nor a conversation that outgrows its context."""
+    seen = {}
+
+    @all_given
+    async def protocol(task, roles):
+        first = await roles.solver(problem=task.prompt)
+        first.reward(OUTCOME, 1.0)
+        review = await roles.other(problem="x" * 200, parent=first)
+        seen.update(failed=review.failed, parsed=review.parsed, unread=(await roles.solver(problem="y" * 200)).parsed)
+
+    [episode] = play(model, protocol)
+    other, solved, unsolved = episode.traces
+    assert (solved.failure, other.failure, unsolved.failure) == (None, TOO_LONG, TOO_LONG)
+    assert [reward.value for reward in solved.signals] == [1.0] and other.parent == str(solved.address)
+    assert other.finish == "failed" and other.text == ""
+    assert seen["failed"] and seen["parsed"] is None, "a role without a parser"
+    assert not seen["unread"].ok and seen["unread"].reason == TOO_LONG
+
+    @all_given
+    async def too_long_a_problem(task, roles):
+        await roles.solver(problem="x" * 200)
+
+    @all_given
+    async def outgrows(task, roles):
+        chat = roles.solver.begin(problem=task.prompt)
+        await chat.say()
+        chat.user("x" * 200)
+        await chat.say()
+
+    @all_given
+    async def too_long_for_the_second(task, roles):
+        await roles.solver(problem="x")
+        await roles.solver(problem=task.prompt)
+
+    long = [replace(task, prompt="y" * 200) for task in letter_tasks(1)]
+    for broken, tasks in (
+        (too_long_a_problem, letter_tasks(1)),
+        (outgrows, letter_tasks(1)),
+        (too_long_for_the_second, long),
+    ):
+        executor = Executor(EmbeddedEngine({"a": model}), {"a": CharRenderer()}, {"solver": ROLES["solver"]}, seed=0)
+        [episode] = executor.play(broken, tasks, step=0, group_size=1)
+        assert episode.failure == TOO_LONG

@@ -62,9 +62,28 @@ async def numbers(query):
     return [1, 2]
 
 
+async def leaves(query):
+    raise SystemExit(3)
+
+
+class Endless(list):
+    def __iter__(self):
+        raise SystemExit(3)
+
+
+async def odd(query):
+    return Endless()
+
+
 @pytest.mark.parametrize(
     ("search", "reason"),
-    [(raises, "search: TimeoutError"), (one_text, "search: no list of texts"), (numbers, "search: no list of texts")],
+    [
+        (raises, "search: TimeoutError"),
+        (one_text, "search: no list of texts"),
+        (numbers, "search: no list of texts"),
+        (leaves, "search: SystemExit"),
+        (odd, "search: SystemExit"),
+    ],
 )
 def test_a_search_that_fails_has_a_reason(search, reason):
     with pytest.raises(AskFailed, match=reason):

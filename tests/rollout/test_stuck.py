@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from cotrain.core.verbosity import notes_logged, print_note
 from cotrain.rollout import idle_loop
 from cotrain.rollout.idle_loop import IdleLoop, pausing_engine, together
 
@@ -108,3 +109,50 @@ def test_many_short_waits_between_which_the_engine_works_are_no_trouble(capsys):
     answers = []
     IdleLoop().run_to_end(asks(), advance)
     assert capsys.readouterr().err == ""
+
+
+def busy_for(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_an_update_between_two_plays_is_no_polling(capsys):
+    """What the learners compute between two plays was counted from the last turn of the first play on."""
+
+    async def play():
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    loop = IdleLoop()
+    loop.run_to_end(play())
+    busy_for(0.5)
+    loop.run_to_end(play())
+    assert capsys.readouterr().err == ""
+
+
+def test_coroutines_that_compute_one_after_the_other_do_not_poll(capsys):
+    async def computes():
+        await asyncio.sleep(0)
+        busy_for(0.1)
+
+    IdleLoop().run_to_end(together([computes() for _ in range(6)]))
+    assert "asks again and again" not in capsys.readouterr().err
+
+
+def test_such_notes_are_logged_by_the_run_that_goes_on(capsys):
+    async def waits():
+        await asyncio.sleep(0.5)
+
+    with notes_logged(str):  # those of other tests
+        pass
+    logged = []
+    print_note("said before")
+    with notes_logged(logged.append):
+        IdleLoop().run_to_end(waits())
+    IdleLoop().run_to_end(waits())
+    assert logged[0] == "note: said before" and len(logged) == 2 and "nothing has moved for" in logged[1]
+    assert capsys.readouterr().err.count("nothing has moved for") == 2
+    with notes_logged(logged.append):
+        pass
+    assert len(logged) == 3 and "nothing has moved for" in logged[2], "of the run that begins next"

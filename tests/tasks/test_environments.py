@@ -75,7 +75,8 @@ class FakeClient:
         if self.mode == "late":
             raise TimeoutError
         reward = float(action["answer"] == str(self.a + self.b))
-        return Result({}, None if self.mode == "unpaid" else reward, self.mode != "long")
+        paid = {"unpaid": None, "endless": float("nan"), "much": "much"}.get(self.mode, reward)
+        return Result({}, paid, self.mode != "long")
 
 
 @pytest.fixture
@@ -107,6 +108,8 @@ def test_an_openenv_server_is_a_task_source(fake_openenv, monkeypatch):
         "broken": "environment failed",
         "late": "timeout",
         "unpaid": "no reward",
+        "endless": "reward not finite",
+        "much": "environment failed",
         "long": "not done after one answer",
     }
     for mode, reason in modes.items():

@@ -94,16 +94,18 @@ async def imitate(
 
 
 async def score_replies(task: Task, roles: Roles, expert: Turn, replies: Sequence[Turn]) -> list[float | None]:
-    """D of each reply."""
+    """D of each reply; None of one that is too long for it."""
     group = roles.discriminator.whole_group
     rate = partial(roles.discriminator, problem=task.prompt, reference="", group=group)
     rated = (expert, *replies)
     turns = await together([rate(parent=reply, solution=reply.tagged_text) for reply in rated])
     for reply, turn in zip(rated, turns, strict=True):
+        if turn.failed:  # the reply is too long for it
+            continue
         turn.note(CORRECT, reply is expert)
         turn.show(SCORE, 0.5 + 0.5 * tanh(0.5 * turn.score))
         turn.reward(LABEL, float(reply is expert))
-    return [turn.score for turn in turns[1:]]
+    return [None if turn.failed else turn.score for turn in turns[1:]]
 
 
 async def compare_replies(

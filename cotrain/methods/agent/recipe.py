@@ -21,15 +21,16 @@ from cotrain import ConfigError, Note, Objective, Phase, Positive, Recipe, Role,
 from cotrain import alternate, frozen, gives, grpo, measure_note, recipe
 from cotrain.config.schedule import Protocol
 from cotrain.core.errors import UnknownName
-from cotrain.core.user_code import failure_reason
+from cotrain.core.user_code import INTERRUPTS, failure_reason
 from cotrain.methods.agent.program import Agent, AgentFailed, find_program
 from cotrain.methods.agent.rollout import Rollout
+from cotrain.rollout.role import LARGEST, as_reward
 from cotrain.text.answers import final_answer
 from cotrain.text.parsers import write_solution
 
 Reward = Callable[[Task, Any], Any]  # (task, answer) → a number, or a number for each role
 EARNED = Signal("rollout_reward", meaning="what a role earned for the rollout of an agent")
-EARNINGS = Note[float]("rollout_reward", float, "what the role earned for the rollout")
+EARNINGS = Note[float]("rollout_reward", float, "what the role earned for the rollout; 0 where that failed")
 SEQUENCES = Note[int]("sequences", int, "training sequences of the role in the rollout: 1 where each prompt extends")
 
 
@@ -66,6 +67,7 @@ def make_agent_protocol(
                 turn.note(SEQUENCES, sum(one.first is one for one in turns))
                 if failure is not None:
                     turn.fail(failure)
+                    turn.note(EARNINGS, 0.0)
                 elif name in earned:
                     turn.note(EARNINGS, earned[name])
             for chat in chats if name in earned else ():
@@ -80,23 +82,44 @@ async def compute_rewards(
 ) -> dict[str, float]:
     """What each role earned: what ``reward`` says, else 1 for a right answer and 0 for a wrong one. Raises
     AgentFailed."""
-    if reward is None:
-        text = "" if answer is None else str(answer).strip()
-        if not text:
-            raise AgentFailed("agent: no answer")
-        said = final_answer(text) or text
-        grade = await roles.grade(task, text if task.whole else write_solution((said,), said))
-        if grade.value is None:
-            raise AgentFailed(grade.reason or "ungraded")
-        return dict.fromkeys(models, float(grade.value))
+    if reward is not None:
+        return ask_reward(reward, task, answer, models)
+    text = text_of_answer(answer)
+    if not text:
+        raise AgentFailed("agent: no answer")
+    said = final_answer(text) or text
+    grade = await roles.grade(task, text if task.whole else write_solution((said,), said))
+    if grade.value is None:
+        raise AgentFailed(grade.reason or "ungraded")
+    return dict.fromkeys(models, float(grade.value))
+
+
+def text_of_answer(answer: Any) -> str:
+    """What an agent returned, as a text; "" for nothing. Raises AgentFailed for an object that has none."""
+    try:
+        return "" if answer is None else str(answer).strip()
+    except INTERRUPTS:
+        raise
+    except BaseException as error:
+        raise AgentFailed(failure_reason("agent", error)) from error
+
+
+def ask_reward(reward: Reward, task: Task, answer: Any, models: tuple[str, ...]) -> dict[str, float]:
+    """What the user's function says that each role earned. Raises AgentFailed."""
     try:
         value: Any = reward(task, answer)
-    except Exception as error:  # a user's code
+        values: dict[str, Any] = dict(value) if isinstance(value, Mapping) else dict.fromkeys(models, value)
+        are_numbers = values.keys() <= set(models) and all(hasattr(one, "__float__") for one in values.values())
+    except INTERRUPTS:
+        raise
+    except BaseException as error:
         raise AgentFailed(failure_reason("reward", error)) from error
-    values: dict[str, Any] = dict(value) if isinstance(value, Mapping) else dict.fromkeys(models, value)
-    if not values.keys() <= set(models) or not all(isinstance(one, int | float) for one in values.values()):
+    if not are_numbers:
         raise AgentFailed("reward: expected a number, or a number for each role")
-    return {name: float(one) for name, one in values.items()}
+    earned = {name: as_reward(one) for name, one in values.items()}
+    if None in earned.values():
+        raise AgentFailed(f"reward: expected finite numbers within ±{LARGEST:g}")
+    return {name: number for name, number in earned.items() if number is not None}
 
 
 @recipe(kl=0.0, tasks_per_step=8)

@@ -11,7 +11,8 @@ so batches follow from the work and not from the clock, as long as the agent ask
 
 A request sends a whole conversation. Where it begins with what the role has heard and said in one of its conversations
 of this rollout, it goes on with the very tokens that were sampled; what does not begin with them starts a training
-sequence, and is counted (``sequences``). Left out: several answers to one request, log-probabilities.
+sequence, and is counted (``sequences``). All that a role says in a rollout is one trajectory. Left out: several answers
+to one request, log-probabilities.
 """
 
 from __future__ import annotations
@@ -189,8 +190,11 @@ class Rollout:
         if known:
             return max(known, key=lambda chat: len(chat.messages))
         role = getattr(self._roles, params.model)
-        chats.append(role.begin(problem=messages[-1].content, group=role.whole_group))
-        return chats[-1]
+        chat: Conversation = role.begin(problem=messages[-1].content, group=role.whole_group)
+        if chats:
+            chat.join(chats[0])  # one rollout earns once, however many conversations it has
+        chats.append(chat)
+        return chat
 
 
 def _refuse_reply(reply: Future[Reply], error: UserError) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from cotrain.core.arguments import Positive
-from cotrain.core.errors import UnknownName
+from cotrain.core.errors import TooLong, UnknownName
 from cotrain.core.notes import FAILURE, PROBLEM, Finding, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import ParseFailure, Task
@@ -163,7 +163,13 @@ async def _search_chain(
     while sum(map(tokens_of, all_turns)) < budget:
         node = max(nodes, key=lambda one: one.promise)  # of equals the one that came first
         node.tries += 1
-        turns = await node.chat.many(width, stop=(CLOSING, END))
+        try:
+            turns = await node.chat.many(width, stop=(CLOSING, END))
+        except TooLong:
+            if node is root:
+                raise
+            nodes.remove(node)  # the chain has outgrown the context
+            continue
         all_turns += turns
         for turn in turns:
             if turn.text.endswith(END):

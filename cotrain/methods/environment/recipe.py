@@ -5,8 +5,9 @@ the seat earned (GRPO). ``shared`` has one policy play all seats, as prime-rl tr
 calls untrainable, such as a simulated user, stay as they were.
 
 What a seat earned in the ``group_size`` episodes of a task is compared, though it may have been asked different things
-in them (``compare="seat"``). With "prompt" only conversations that began with the same words are compared, so that a
-seat which is asked something new each time learns nothing.
+in them (``compare="seat"``): one value an episode, the mean over its conversations, and all of them learn from it. With
+"prompt" each conversation is compared, with those that began with the same words, so that a seat which is asked
+something new each time learns nothing.
 
 Control: ``learns`` names the seats that learn, and the others stay frozen. Left out: tools, containers, judge models
 (refused by name), the environment's own retries and time limits.
@@ -29,7 +30,7 @@ def environment(
     *,
     shared: bool = False,  # one policy for all seats that learn
     learns: str | None = None,  # seats that learn, with commas between; by default all that may
-    compare: Compare = "seat",  # answers of one seat to a task, or only those to the same first prompt
+    compare: Compare = "seat",  # what a seat earned in an episode, or each conversation with the same first prompt
     turns: Positive = 16,  # of one conversation of a seat, at most
     max_tokens: Positive = 512,  # of a turn
 ) -> Recipe:

@@ -10,21 +10,23 @@ the episode, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any, Literal
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import PROBLEM, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
 from cotrain.methods.environment.source import EnvironmentTask
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import Protocol, Roles
+from cotrain.rollout.role import as_reward
 
-EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat for a conversation")
-EARNINGS = Note[float]("earnings", float, "sum of the rewards that the environment gives for the conversation")
+EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
+EARNINGS = Note[float]("earnings", float, "sum of the rewards that the environment gives a seat")
 Compare = Literal["seat", "prompt"]
 
 
@@ -76,7 +78,8 @@ class Interaction:
 
     async def turn(self, message: Any = None) -> Any:
         """What the seat says to ``message``; to the task's own prompt where there is no message, the first time. The
-        segment is ``terminated`` where it may say no more."""
+        segment is ``terminated`` where it may say no more, and where its conversation does not fit the context any
+        more."""
         import verifiers.v1 as vf
         from verifiers.v1.agent import Segment
 
@@ -89,7 +92,14 @@ class Interaction:
             self._chat = self._begin("\n\n".join(part for part in (self._task.data.system_prompt, asked) if part))
         else:
             self._chat.user(asked)
-        said = await self._chat.say()
+        try:
+            said = await self._chat.say()
+        except TooLong:
+            if not self._chat.turns:
+                raise
+            self._over = True
+            self.trace.stop("context_length")
+            return Segment(messages=[], terminated=True)
         reply = vf.AssistantMessage(content=said.text)
         last = len(self.trace.nodes) - 1
         self.trace.nodes.append(
@@ -183,9 +193,29 @@ def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: i
         async with roles.busy():
             await environment.finalize(row, episode)
         for seat in seats:
-            for chat, trace in getattr(agents, seat).conversations:
-                chat.reward(EARNED, trace.reward)
-                for turn in chat.turns:
-                    turn.note(EARNINGS, trace.reward)
+            spoken = [(chat, trace.reward) for chat, trace in getattr(agents, seat).conversations if chat.turns]
+            if compare == "seat":
+                pay_seat(spoken)
+            else:
+                for chat, reward in spoken:
+                    pay_conversation(chat, reward)
 
     return play_environment
+
+
+def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
+    """What a seat earned in an episode, for all of its conversations, which are one trajectory: the mean of what each
+    was given."""
+    rewards = [as_reward(reward) for _, reward in spoken]
+    usable = [reward for reward in rewards if reward is not None]
+    mean = sum(usable) / len(rewards) if len(usable) == len(rewards) and usable else math.nan
+    for chat, _ in spoken:
+        chat.join(spoken[0][0])
+        pay_conversation(chat, mean)
+
+
+def pay_conversation(chat: Conversation, reward: Any) -> None:
+    """What a conversation earned; one that is no usable number fails it, and is noted as 0."""
+    chat.reward(EARNED, reward)
+    for turn in chat.turns:
+        turn.note(EARNINGS, as_reward(reward) or 0.0)

@@ -23,9 +23,9 @@ from typing import Literal
 
 from cotrain import ConfigError, Objective, Phase, Recipe, Settings, Weight
 from cotrain import alternate, common_roles, frozen, measure_judge, measure_note, measure_solver, recipe, reinforce_pp
+from cotrain.core.verbosity import print_note
 from cotrain.methods.mae.evolve import EARNED, evolve, examine_all, answer_judge as answer_judge
 from cotrain.methods.mae.evolve import question_rater
-from cotrain.rollout.idle_loop import print_note
 from cotrain.rollout.proposals import VALID, proposer_role
 from cotrain.rollout.readers import Check, reader_of
 from cotrain.rollout.stores import TaskPool

@@ -23,13 +23,13 @@ from cotrain.core.notes import Note
 from cotrain.core.signals import gives
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Sampling, Task
-from cotrain.core.user_code import failure_reason
+from cotrain.core.user_code import INTERRUPTS, failure_reason
 from cotrain.methods.magrpo.joint import Pairing
 from cotrain.methods.magrpo.tree import JOINT, JointActions, Path, play_tree
 from cotrain.metrics.heldout import measure_note
 from cotrain.rollout.executor import Roles
 from cotrain.rollout.idle_loop import together
-from cotrain.rollout.role import LARGEST, Role, Turn
+from cotrain.rollout.role import Role, Turn, as_reward
 from cotrain.text.nonce import wrap_text
 from cotrain.text.parsers import behind_thoughts
 
@@ -135,13 +135,16 @@ class RewardedTeam:
         """What the user's function says; None, and the answers fail with the reason, where that is no number."""
         try:
             said = self.reward(self.task, [spoken_text(turn) for turn in action])
-            value = float(await said if inspect.isawaitable(said) else said)
-            reason = "" if abs(value) <= LARGEST else "joint reward: out of range"
-        except Exception as error:  # noqa: BLE001  a user's code
-            reason = failure_reason("joint reward", error)
-        for turn in action if reason else ():
+            said = await said if inspect.isawaitable(said) else said
+            value = as_reward(said)
+            reason = f"joint reward: {'out of range' if hasattr(said, '__float__') else 'no number'}"
+        except INTERRUPTS:
+            raise
+        except BaseException as error:  # noqa: BLE001  a user's code
+            value, reason = None, failure_reason("joint reward", error)
+        for turn in action if value is None else ():
             turn.fail(reason)
-        return None if reason else value
+        return value
 
 
 def spoken_text(turn: Turn) -> str:

@@ -119,6 +119,8 @@ async def rate_replies(task: Task, roles: Roles, replies: Sequence[Turn]) -> Non
     """The scalar judge's score of each reply."""
     rate = partial(roles.judge, problem=task.prompt, reference="", group=roles.judge.whole_group)
     for reply, turn in zip(replies, await together([rate(parent=r, solution=r.text) for r in replies]), strict=True):
+        if turn.failed:  # the reply is too long for it
+            continue
         turn.note(CORRECT, CORRECT.require(reply))
         turn.show(SCORE, probability_of(turn.score))
         turn.reward(LABEL, float(CORRECT.require(reply)))
@@ -130,6 +132,8 @@ async def rate_judgements(task: Task, roles: Roles, seen: Sequence[Turn], judgem
     readable = [turn for turn in judgements if turn.parsed.ok]
     rate = partial(roles.meta, problem=material, reference="", group=seen[0].id)
     for turn, rating in zip(readable, await together([rate(parent=t, solution=t.text) for t in readable]), strict=True):
+        if rating.failed:
+            continue
         right = is_right(turn, CORRECT.require(turn))
         rating.note(CORRECT, right)
         rating.show(FINAL, rating.score > 0.0)

@@ -40,7 +40,7 @@ from cotrain.functional.values import gae
 from cotrain.learn.contract import Batch, Credit, Loss, MicroBatch, Needs, Normaliser, Sample
 from cotrain.learn.losses import CLIPPED, Kl, TokenLoss, check_loss, has_other_terms, policy_loss, uses_ratio
 from cotrain.learn.ppo import ValueRegression, old_values_of
-from cotrain.learn.samples import pools_of, usable_samples, value_of
+from cotrain.learn.samples import first_samples, pools_of, trajectories_of, usable_samples, value_of
 
 Estimator = Literal["rloo", "reinforce++", "grpo", "ppo"]
 
@@ -127,12 +127,17 @@ class Prime:
         for sample in graded:
             groups.setdefault(sample.group, []).append(sample)
         low, high = self.keep
-        kept_groups = [g for g in groups.values() if low <= sum(value_of(s, self.outcome) for s in g) / len(g) <= high]
+        kept_groups = [group for group in groups.values() if low <= self._share_right(group) <= high]
         kept_samples = [sample for group in kept_groups for sample in group]
         if len(kept_samples) < len(graded):
             dropped["accuracy filter"] = len(graded) - len(kept_samples)
         metrics = {"traces": float(len(graded)), "groups": float(len(groups)), "kept_groups": float(len(kept_groups))}
         return kept_samples, metrics, dropped
+
+    def _share_right(self, group: Sequence[Sample]) -> float:
+        """Mean outcome of the answers of a group; the samples of a trajectory are one answer."""
+        answers = first_samples(group)
+        return sum(value_of(answer, self.outcome) for answer in answers) / len(answers)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         kept_samples, metrics, dropped = self.keep_samples(batch)
@@ -147,11 +152,14 @@ class Prime:
             streams = zip(kept_samples, self.token_rewards(kept_samples), strict=True)
             returns = [gae(paid, old_values_of(s, self.values), lam=self.lam)[0] for s, paid in streams]
         else:
+            answers, (trajectories, _) = first_samples(kept_samples), trajectories_of(kept_samples)
+            values = torch.tensor([value_of(answer, self.outcome) for answer in answers], dtype=torch.float64)
+            answer_pools, _ = pools_of(answers)
             compared = {
-                "rloo": leave_one_out(outcomes, pools),
-                "reinforce++": outcomes,
-                "grpo": group_mean_std(outcomes, pools, std="sample"),
-            }[self.estimator]
+                "rloo": leave_one_out(values, answer_pools),
+                "reinforce++": values,
+                "grpo": group_mean_std(values, answer_pools, std="sample"),
+            }[self.estimator][trajectories]
             returns = [(self.outcome_weight * compared[i]).repeat(len(s.token_ids)) for i, s in enumerate(kept_samples)]
             for i, tokens in enumerate(self._compare_tokens(rewards, pools) if self.process_weight else ()):
                 returns[i] = returns[i] + self.process_weight * reward_to_go(tokens)

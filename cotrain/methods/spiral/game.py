@@ -19,14 +19,14 @@ start.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from cotrain.core.errors import ConfigError
-from cotrain.core.user_code import failure_of, failure_reason
+from cotrain.core.user_code import INTERRUPTS, failure_of, failure_reason
+from cotrain.rollout.role import LARGEST
 
 T = TypeVar("T")
 MOST_POSITIONS = 100_000  # of a game whose tree is searched
@@ -95,7 +95,9 @@ def ask_game(question: Callable[[], T]) -> T:
     """What a user's own game answers. Raises GameFault in the place of whatever it raises."""
     try:
         return question()
-    except Exception as error:  # a user's code
+    except INTERRUPTS:
+        raise
+    except BaseException as error:
         raise GameFault(failure_reason("game", error)) from error
 
 
@@ -126,7 +128,7 @@ def check_game(game: object) -> Game:
     for name, right, expected in (
         ("name", isinstance(game.name, str) and game.name.isidentifier(), "a word"),
         ("rules", isinstance(game.rules, str) and game.rules.strip() != "", "the rules in words"),
-        ("stake", isinstance(game.stake, int | float) and 0 < game.stake < math.inf, "a number above 0"),
+        ("stake", isinstance(game.stake, int | float) and 0 < game.stake <= LARGEST, f"above 0 and up to {LARGEST:g}"),
         ("starts", callable(game.starts), "a function that returns states"),
         ("probed", callable(game.probed), "a function of a start that returns states"),
         ("most_moves", isinstance(game.most_moves, int) and game.most_moves > 0, "a whole number above 0"),

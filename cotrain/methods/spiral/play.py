@@ -104,21 +104,25 @@ async def play_game(task: Task, roles: Roles, first: str, second: str) -> list[t
             turn.fail(str(fault))
         return []
     results = [(seats[mover], turn, payoff if mover == 0 else -payoff) for mover, turn in moves_made]
-    for _, turn, own_payoff in results:
+    first_moves: dict[int, Turn] = {}
+    for (mover, turn), (_, _, own_payoff) in zip(moves_made, results, strict=True):
         turn.note(WON, own_payoff)
+        turn.chat.join(first_moves.setdefault(mover, turn).chat)  # a game is one trajectory of each player
     return results
 
 
 async def _play_to_end(
     judge: GameGrader, roles: Roles, seats: tuple[str, str], moves_made: list[tuple[int, Turn]]
 ) -> float:
-    """What player 0 wins, by the end or by a forfeit. Raises GameFault."""
+    """What player 0 wins, by the end or by a forfeit. Raises GameFault, also where a player could not be asked."""
     game, state = judge.game, judge.start
     while (position := read_position(game, state)).mover is not None:
         if len(moves_made) == game.most_moves:
             raise GameFault(f"game: no end after {game.most_moves} moves")
         turn = await ask_move(roles, seats[position.mover], game, state, position)
         moves_made.append((position.mover, turn))
+        if turn.completion.failure is not None:
+            raise GameFault(turn.completion.failure)
         if not turn.parsed.ok:
             return game.stake * (-1.0 if position.mover == 0 else 1.0)
         state = ask_game(partial(state.after_move, turn.parsed.move))
@@ -130,7 +134,7 @@ async def duel(task: Task, roles: Roles, *, first: str = "first", second: str = 
     """A game to be learned from. Roles of other names than ``SEATS`` are opponents without a reward."""
     for seat, turn, won in await play_game(task, roles, first, second):
         if seat in SEATS:
-            turn.reward(PAYOFF, won)
+            turn.chat.reward(PAYOFF, won)
 
 
 async def probe(task: Task, roles: Roles) -> None:

@@ -153,6 +153,7 @@ async def search_along(
             live, await together([role(group=group, question=t.shown_text) for t in live]), strict=True
         ):
             trail.turns.append(turn)
+            turn.chat.join(trail.turns[0].chat)  # a search is one trajectory
             query = turn.parsed.text if turn.parsed.ok else ""
             turn.show(*((SEARCHED, query) if query else (FAILURE, turn.parsed.reason)))
             trail.over = query in ("", ENOUGH)
@@ -264,11 +265,11 @@ async def search_and_play(
         proposal.show(MINTED, (text, answer, name, share))
         proposal.note(SOLVED, share)
         for turn in proposer_turns:
-            turn.reward(LEARNABLE, 1.0 - share)
+            turn.chat.reward(LEARNABLE, 1.0 - share)
         return
     proposal.show(FAILURE, reason)
     for turn in proposer_turns:
-        turn.reward(LEARNABLE, invalid)
+        turn.chat.reward(LEARNABLE, invalid)
     if (old := pool.draw_problem(rng_of("replay", proposal.id, task.id))) is not None:
         share = await _search_and_solve(task, roles, old.problem, old.answer, proposal, samples, turns, own)
         if share is not None:
@@ -345,7 +346,7 @@ async def _search_and_solve(
             continue
         rewards.append(is_right)
         for earner in (*trail.turns, turn):
-            earner.reward(OUTCOME, float(is_right))
+            earner.chat.reward(OUTCOME, float(is_right))
     return sum(rewards) / len(rewards) if rewards else None
 
 
