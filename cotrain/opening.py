@@ -18,7 +18,7 @@ from cotrain.models.load import EMBEDDED_RATER
 from cotrain.preflight.fitting import with_packing
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.runs import seal
-from cotrain.runs.changes import rebuild_recipe
+from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.train.trainer import CoTrainer
 
@@ -30,7 +30,7 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
     """The recipe of a run directory, or for a model (a directory, a name of the Hub, an embedded one) a recipe in which
     it is the solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
     if not is_model(where):
-        return rebuild_recipe(where)
+        return recipe_to_measure(where)
     from cotrain.methods.grpo import grpo
 
     model = str(where)

@@ -140,6 +140,14 @@ def add_trust_flag(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_changed_code_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--changed-code",
+        action="store_true",
+        help="go on though code of yours is not what the run was begun with; the run records both",
+    )
+
+
 class _TrustAction(argparse.Action):
     def __call__(self, *_: Any) -> None:
         from cotrain.core.trust import set_consent

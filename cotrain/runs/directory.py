@@ -5,6 +5,7 @@
     recipe.json       which recipe with which arguments, and the resolved settings
     quarantine.jsonl  malformed rows that were left out, with --lenient
     provenance.json   versions, machine, threads, hashes of the starting weights
+    code.json         the user's own code that made the run: hashes and texts (``code_record.py``)
     seal.json         size and hash of the files that are written once (``seal.py``)
     metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
     stopped.json      what ended a run before its time; gone when it goes on
@@ -55,8 +56,9 @@ PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "nu
 SEAL = "seal.json"
 AFTER = "after_problems.json"
 STOPPED = "stopped.json"
+CODE = "code.json"
 RECIPE_FILE = "recipe.json"  # the file that makes a directory one of a run
-EARLY_FILES = ("provenance.json", QUARANTINE, SEAL, LOG)  # written before it
+EARLY_FILES = ("provenance.json", CODE, QUARANTINE, SEAL, LOG)  # written before it
 FILES = (  # of a run that never finished a step; the first one goes last
     *EARLY_FILES, "before.json", "before_counts.json", "metrics.jsonl", "timings.jsonl", STOPPED, "trackers.json",
     "report.html", RECIPE_FILE,
@@ -68,7 +70,7 @@ class RunDirectory:
     """Paths of one run, and its small JSON files."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        self.path = Path(path).expanduser().absolute()  # code of the user's may change the working directory
         self.checkpoints = self.path / "checkpoints"
         self.episodes = self.path / "episodes"
         self.metrics = self.path / "metrics.jsonl"

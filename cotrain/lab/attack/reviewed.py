@@ -40,7 +40,7 @@ from cotrain.metrics.clusters import Array, Bounded, Share, Sums, make_figure, r
 from cotrain.models.load import model_directory
 from cotrain.rollout import common_roles
 from cotrain.rollout.role import Role
-from cotrain.runs.changes import rebuild_recipe
+from cotrain.runs.changes import recipe_to_measure
 from cotrain.text.parsers import Solution, tagged_solution
 
 FILE, FORMAT = "reviewed.json", 1
@@ -66,7 +66,7 @@ def review_rollouts(
     rollout), UnknownName for a role there is not, RunDirectoryError for what is no run, ModelError for a reference that
     cannot be loaded.
     """
-    recipe = rebuild_recipe(directory)
+    recipe = recipe_to_measure(directory)
     role, judge = judging_role(recipe, role)
     points = points_of(str(directory), recipe, every)
     if len(points) == 1:

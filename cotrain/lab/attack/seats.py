@@ -35,7 +35,7 @@ from cotrain.lab.attack.xplay import RunPoint, Say, points_of, refuse_other_prob
 from cotrain.metrics.clusters import Figure, make_figure, mean_of_values
 from cotrain.metrics.heldout import measure_judge, traces_by_task
 from cotrain.runs import seal
-from cotrain.runs.changes import rebuild_recipe
+from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.train.refusals import refuse_unmeasured
@@ -64,7 +64,7 @@ def play_seats(
     Raises ConfigError for runs that play other games or other problems, UnknownName for a role or signal there is not,
     RunDirectoryError for what is no run.
     """
-    recipes = {str(directory): rebuild_recipe(directory) for directory in directories}
+    recipes = {str(directory): recipe_to_measure(directory) for directory in directories}
     first = next(iter(recipes.values()))
     for run, recipe in recipes.items():
         for role in roles:

@@ -34,7 +34,7 @@ from cotrain.lab.attack.play import judge_attempts, judging_role, solve_one
 from cotrain.lab.attack.tables import Attempt, AttemptOutcome
 from cotrain.metrics.clusters import Share, Statistic, make_figure
 from cotrain.metrics.verdicts import MCC, best_is_right, confusion_counts, rate_statistics
-from cotrain.runs.changes import rebuild_recipe
+from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory
 from cotrain.text.parsers import Solution
 from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
@@ -87,7 +87,7 @@ def xplay(
     Raises ConfigError for runs on different problems, UnknownName for a role there is not, RunDirectoryError for what
     is no run.
     """
-    recipes = {str(directory): rebuild_recipe(directory) for directory in directories}
+    recipes = {str(directory): recipe_to_measure(directory) for directory in directories}
     first = next(iter(recipes.values()))
     named = {judging_role(recipe, role)[0] for recipe in recipes.values()}
     if len(named) > 1:
