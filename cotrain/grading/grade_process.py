@@ -51,13 +51,16 @@ class LineProcess:
         environment: Mapping[str, str] | None = None,
         errors: int | None = None,
         end: Callable[[subprocess.Popen[bytes]], None] | None = None,
+        folder: str | None = None,
     ) -> None:
+        """``folder``: its working directory; None: that of this process."""
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment,
+            cwd=folder,
             start_new_session=True,
         )
         assert process.stdin is not None and process.stdout is not None

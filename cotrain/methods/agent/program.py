@@ -12,8 +12,9 @@ import inspect
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -29,14 +30,22 @@ class AgentFailed(Exception):
     """Why a rollout came to nothing: a short phrase that is the same for equal failures."""
 
 
-def find_program(agent: Agent | None, command: str | None) -> Agent | Sequence[str]:
-    """The function, or the words of the command. Raises ConfigError for neither, both, or one that cannot be run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program that is started once a rollout."""
+
+    words: tuple[str, ...]
+    folder: str  # its working directory: relative names among the words mean what they meant when it was given
+
+
+def find_program(agent: Agent | None, command: str | None) -> Agent | Command:
+    """The function, or the command. Raises ConfigError for neither, both, or one that cannot be run."""
     if (agent is None) == (command is None):
         raise ConfigError("agent: expected --agent my_agent.py:function, or --command 'python my_agent.py'")
     if not (find_spec("starlette") and find_spec("uvicorn")):
         raise ConfigError("agent needs starlette and uvicorn; install them: pip install 'cotrain[serve]'")
     if command is not None:
-        return command_words(command, "agent")
+        return Command(words=tuple(command_words(command, "agent")), folder=os.getcwd())
     assert agent is not None
     try:
         inspect.signature(agent).bind("", "", "")
@@ -51,7 +60,7 @@ class ProgramRun:
     """One run of a program, which begins at once."""
 
     def __init__(
-        self, program: Agent | Sequence[str], problem: str, base_url: str, key: str, on_end: Callable[[], object]
+        self, program: Agent | Command, problem: str, base_url: str, key: str, on_end: Callable[[], object]
     ) -> None:
         """``on_end``: called in the program's thread."""
         self._key, self._on_end, self._stopped = key, on_end, False
@@ -78,9 +87,9 @@ class ProgramRun:
             with suppress(RuntimeError):  # its loop is closed
                 self._cancel()
 
-    def _run_program(self, program: Agent | Sequence[str], given: tuple[str, str, str]) -> None:
+    def _run_program(self, program: Agent | Command, given: tuple[str, str, str]) -> None:
         try:
-            if not callable(program):
+            if isinstance(program, Command):
                 self._result = self._run_command(program, *given)
             elif inspect.iscoroutinefunction(program):
                 self._result = asyncio.run(self._run_coroutine(program, given))
@@ -97,11 +106,16 @@ class ProgramRun:
         self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
         return None if self._stopped else await program(*given)
 
-    def _run_command(self, words: Sequence[str], problem: str, base_url: str, key: str) -> str:
+    def _run_command(self, command: Command, problem: str, base_url: str, key: str) -> str:
         """What it prints."""
         environment = os.environ | {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": key}
         process = self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+            command.words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            cwd=command.folder,
+            start_new_session=True,
         )
         if self._stopped:
             self.stop()

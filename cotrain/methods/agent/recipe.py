@@ -14,7 +14,7 @@ machines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cotrain import ConfigError, Note, Objective, Phase, Positive, Recipe, Role, Roles, Sampling, Settings, Signal, Task
@@ -22,7 +22,7 @@ from cotrain import alternate, frozen, gives, grpo, measure_note, recipe
 from cotrain.config.schedule import Protocol
 from cotrain.core.errors import UnknownName
 from cotrain.core.user_code import failure_reason
-from cotrain.methods.agent.program import Agent, AgentFailed, find_program
+from cotrain.methods.agent.program import Agent, AgentFailed, Command, find_program
 from cotrain.methods.agent.rollout import Rollout
 from cotrain.text.answers import final_answer
 from cotrain.text.parsers import write_solution
@@ -34,7 +34,7 @@ SEQUENCES = Note[int]("sequences", int, "training sequences of the role in the r
 
 
 def make_agent_protocol(
-    program: Agent | Sequence[str],
+    program: Agent | Command,
     reward: Reward | None,
     models: tuple[str, ...],
     *,

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from typing import Any
 
 from cotrain.core.errors import ModelError, TooLong, UserError, unknown_message
 from cotrain.core.notes import PROBLEM
-from cotrain.methods.agent.program import Agent, AgentFailed, ProgramRun
+from cotrain.methods.agent.program import Agent, AgentFailed, Command, ProgramRun
 from cotrain.methods.agent.tools import ToolMessages
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import Roles
@@ -81,7 +80,7 @@ class Rollout:
         what = error.code or error.param or "body" if isinstance(error, BadRequest) else "context_length_exceeded"
         self._refused = f"agent: request refused ({what})"
 
-    async def play(self, program: Agent | Sequence[str], problem: str, seconds: float) -> Any:
+    async def play(self, program: Agent | Command, problem: str, seconds: float) -> Any:
         """The answer that the program ends with. ``seconds``: that it may take by itself. Raises AgentFailed."""
         from cotrain.methods.agent.server import agent_server
 
