@@ -50,9 +50,10 @@ def test_a_command_is_found_where_it_was_given(here):
     from cotrain.methods.agent.program import ProgramRun, find_program
 
     command = find_program(None, "python3 agent.py")
+    folder = os.getcwd()
     os.chdir("/")
     ended = threading.Event()
-    run = ProgramRun(command, "2 + 2", "http://127.0.0.1:9/v1", "key", ended.set)
+    run = ProgramRun(command, "2 + 2", "http://127.0.0.1:9/v1", "key", ended.set, folder)
     assert ended.wait(60) and run.answer() == "4"
 
 

@@ -10,7 +10,8 @@ import torch
 from served_asks import HERE, ask, body, events
 from starlette.testclient import TestClient
 
-from cotrain.disk.jsonl import JsonlWriter, read_jsonl
+from cotrain.disk.jsonl import read_jsonl
+from cotrain.disk.record import RecordFile
 from cotrain.learn.scorer import Scorer
 from cotrain.methods.cooper import cooper
 from cotrain.serve.app import make_application
@@ -62,7 +63,7 @@ def test_a_role_is_asked_as_in_training(client, served, task, greedy):
 
 def test_a_record_holds_what_was_sampled_and_is_learned_as_chats(served, task, tmp_path):
     record = tmp_path / "record.jsonl"
-    recorded = ServedRun(served.trainer, JsonlWriter(record))
+    recorded = ServedRun(served.trainer, RecordFile(record, field="messages"))
     client = TestClient(make_application(recorded), base_url=HERE)
     asked = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "How many?"}]
     first = ask(client, "chat/completions", model="generator", messages=asked, temperature=1, max_tokens=6, seed=1)

@@ -14,6 +14,7 @@ machines.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from cotrain import alternate, frozen, gives, grpo, measure_note, recipe
 from cotrain.config.schedule import Protocol
 from cotrain.core.errors import UnknownName
 from cotrain.core.user_code import failure_reason
-from cotrain.methods.agent.program import Agent, AgentFailed, Command, find_program
+from cotrain.methods.agent.program import Agent, AgentFailed, find_program
 from cotrain.methods.agent.rollout import Rollout
 from cotrain.text.answers import final_answer
 from cotrain.text.parsers import write_solution
@@ -34,7 +35,7 @@ SEQUENCES = Note[int]("sequences", int, "training sequences of the role in the r
 
 
 def make_agent_protocol(
-    program: Agent | Command,
+    program: Agent | Sequence[str],
     reward: Reward | None,
     models: tuple[str, ...],
     *,
@@ -44,6 +45,7 @@ def make_agent_protocol(
     at_once: int,
 ) -> Protocol:
     """The protocol that runs the agent, to learn from and to measure."""
+    folder = os.getcwd()  # relative names in a command mean what they mean now
     slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 
     @gives(*(EARNED.to(name) for name in models))
@@ -54,7 +56,7 @@ def make_agent_protocol(
         earned, failure = dict[str, float](), None
         try:
             async with slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(at_once)):
-                answer = await rollout.play(program, task.prompt, seconds)
+                answer = await rollout.play(program, task.prompt, seconds, folder)
             earned = await compute_rewards(task, roles, answer, reward, models)
         except AgentFailed as error:
             failure = str(error)

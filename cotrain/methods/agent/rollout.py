@@ -27,7 +27,7 @@ from typing import Any
 
 from cotrain.core.errors import ModelError, TooLong, UserError, unknown_message
 from cotrain.core.notes import PROBLEM
-from cotrain.methods.agent.program import Agent, AgentFailed, Command, ProgramRun
+from cotrain.methods.agent.program import Agent, AgentFailed, ProgramRun
 from cotrain.methods.agent.tools import ToolMessages
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.executor import Roles
@@ -80,14 +80,15 @@ class Rollout:
         what = error.code or error.param or "body" if isinstance(error, BadRequest) else "context_length_exceeded"
         self._refused = f"agent: request refused ({what})"
 
-    async def play(self, program: Agent | Command, problem: str, seconds: float) -> Any:
-        """The answer that the program ends with. ``seconds``: that it may take by itself. Raises AgentFailed."""
+    async def play(self, program: Agent | Sequence[str], problem: str, seconds: float, folder: str) -> Any:
+        """The answer that the program ends with. ``seconds``: that it may take by itself; ``folder``: the working
+        directory of a command. Raises AgentFailed."""
         from cotrain.methods.agent.server import agent_server
 
         server = agent_server()
         ended = partial(self._loop.call_soon_threadsafe, self._inbox.put_nowait, None)
         with server.admit(self):
-            run = ProgramRun(program, problem, server.base_url, self.key, ended)
+            run = ProgramRun(program, problem, server.base_url, self.key, ended, folder)
             try:
                 await self._answer_requests(seconds)
             finally:
