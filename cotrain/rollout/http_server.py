@@ -35,7 +35,8 @@ THINKING_S = 3600.0  # between two requests of a client that is known
 MAX_BODY = 4 * 2**20  # bytes
 BODY_S = 30.0  # for all of it to come
 MOST_CONNECTIONS = 512
-BACKLOG = 128  # connections that are accepted in one go
+ACCEPTED = 128  # connections that are accepted in one go, before any of them is looked at
+WAITING = 1024  # that the system holds meanwhile
 GONE = Response(status_code=499)  # nobody is there to read it
 
 KnowsClient = Callable[[str], bool]  # the value of a request's Authorization header → is its client known
@@ -145,10 +146,19 @@ def make_server(app: ASGIApp, connections: Connections, seconds: float = HEAD_S)
         access_log=False,
         timeout_keep_alive=math.ceil(seconds),
         timeout_graceful_shutdown=5,
-        backlog=BACKLOG,
+        backlog=ACCEPTED,
         server_header=False,
     )
-    return uvicorn.Server(config)
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Accepts a few connections at a time, while more of them may wait."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(WAITING)
 
 
 def serve_application(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cotrain import ConfigError, Note, Objective, Phase, Positive, Recipe, Role, Roles, Sampling, Settings, Signal, Task

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -61,6 +62,12 @@ class Rollout:
         self._tools = ToolMessages()
         self._refused = ""
         self._over = False
+        self._run: ProgramRun | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process from which all processes of its command descend; None where there is none."""
+        return None if self._run is None else self._run.pid
 
     def ask(self, params: RequestParams) -> Future[Reply]:
         """Called by the server, which cancels the reply where the agent does not wait for it any more: what is sampled
@@ -88,7 +95,7 @@ class Rollout:
         server = agent_server()
         ended = partial(self._loop.call_soon_threadsafe, self._inbox.put_nowait, None)
         with server.admit(self):
-            run = ProgramRun(program, problem, server.base_url, self.key, ended, folder)
+            run = self._run = ProgramRun(program, problem, server.base_url, self.key, ended, folder)
             try:
                 await self._answer_requests(seconds)
             finally:

@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cotrain.core.errors import UserError
+from cotrain.methods.agent import peers
 from cotrain.methods.agent.rollout import Reply, Rollout
 from cotrain.rollout.http_server import note_departure, read_body, serve_application
 from cotrain.text.request_params import BadRequest, error_json, read_chat
@@ -37,6 +38,7 @@ class AgentServer:
 
     def __init__(self) -> None:
         self._rollouts: dict[str, Rollout] = {}
+        self._seen: dict[str, set[frozenset[str]]] = {}  # key → connections that are not of another rollout's program
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         routes = [
@@ -50,16 +52,18 @@ class AgentServer:
     @contextmanager
     def admit(self, rollout: Rollout) -> Iterator[None]:
         """Inside of the block requests with the rollout's key are answered."""
-        self._rollouts[rollout.key] = rollout
+        self._rollouts[rollout.key], self._seen[rollout.key] = rollout, set()
         try:
             yield
         finally:
-            del self._rollouts[rollout.key]
+            del self._rollouts[rollout.key], self._seen[rollout.key]
 
     async def _answer_chat(self, request: Request) -> Response:
         rollout = self._find_rollout(request)
         if rollout is None:
             return _refusal(BadRequest("the key is of no rollout that is played; send api_key", status=401))
+        if await asyncio.to_thread(self._is_of_another, request, rollout):
+            return _refusal(BadRequest("the key is of another rollout than the program that sent it", status=401))
         try:
             params = read_chat(await read_body(request), tools=True)
             answer = asyncio.wrap_future(rollout.ask(params))
@@ -82,6 +86,19 @@ class AgentServer:
 
     def _knows(self, authorization: str) -> bool:
         return _key_in(authorization) in self._rollouts
+
+    def _is_of_another(self, request: Request, rollout: Rollout) -> bool:
+        """Whether a program of another rollout sends this request (``peers.py``)."""
+        others = [pid for one in list(self._rollouts.values()) if one is not rollout and (pid := one.pid) is not None]
+        if request.client is None or not others:
+            return False
+        sockets, seen = peers.sockets_from(request.client.port), self._seen.get(rollout.key, set())
+        if sockets in seen:
+            return False
+        is_foreign = peers.is_held_by(sockets, others)
+        if not is_foreign:
+            seen.add(sockets)
+        return is_foreign
 
     def _find_rollout(self, request: Request) -> Rollout | None:
         return self._rollouts.get(_key_in(request.headers.get("authorization", "")))
