@@ -12,6 +12,7 @@ from cotrain.backend.local import LocalBackend
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import RunDirectoryError, UnknownName
+from cotrain.disk.kept_work import claim_place
 from cotrain.metrics.heldout import measure_pass_at_k
 from cotrain.metrics.table import table_rank
 from cotrain.models.load import EMBEDDED_RATER
@@ -111,6 +112,7 @@ def evaluate(
     ``step``: the checkpoint after so many steps, 0 for the start. The file's name has both. Raises UnknownName for a
     role that answers nothing, RunDirectoryError for a step without a checkpoint."""
     folder = RunDirectory.open(directory)
+    claim_place(folder.path)
     trainer = load_trainer(directory, step=step, device=device)
     if split == "train":
         raise RunDirectoryError("the training split is never evaluated on; choose validation, test or an ood split")

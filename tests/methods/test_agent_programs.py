@@ -1,4 +1,4 @@
-"""Commands that are agents end with all that they started, print no more than is read, and speak for themselves alone."""
+"""Commands that are agents end with all that they started, print no more than is read, and speak for themselves."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ THIEF = """
 import json, os, sys, time, urllib.error, urllib.request
 
 def ask(key):
-    body = json.dumps({"model": "solver", "messages": [{"role": "user", "content": "2 hats"}], "max_tokens": 4}).encode()
+    messages = [{"role": "user", "content": "2 hats"}]
+    body = json.dumps({"model": "solver", "messages": messages, "max_tokens": 4}).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
     request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
     try:

@@ -30,6 +30,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import declared_by
 from cotrain.core.types import Episode
+from cotrain.disk.kept_work import claim_place
 from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
 from cotrain.lab.attack.xplay import RunPoint, Say, points_of, refuse_other_problems
 from cotrain.metrics.clusters import Figure, make_figure, mean_of_values
@@ -80,6 +81,7 @@ def play_seats(
         raise UnknownName(f"signal of role {roles[0]!r} (--signal)", signal, signal_names)
     points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
     tasks = held_out(first.tasks, split, problems, first.seed)
+    claim_place(RunDirectory(out or directories[0]).path)
     played: dict[tuple[int, int], tuple[Episode, ...]] = {}
     for i, row in enumerate(points):
         for j, trainer in enumerate(seat_trainers(row, points, recipes, roles[1], device)):
