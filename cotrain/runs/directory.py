@@ -42,6 +42,7 @@ from cotrain.config.schedule import Phase
 from cotrain.core import redact
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
+from cotrain.core.input_files import open_regular, read_regular
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
 from cotrain.disk import transaction
@@ -203,7 +204,7 @@ class RunDirectory:
         if not target.exists():
             return None
         try:
-            value = json.loads(target.read_text(encoding="utf-8"))
+            value = json.loads(read_regular(target).decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise RunDirectoryError(f"{target} is damaged ({error}); restore it, or start the run anew") from error
         except OSError as error:
@@ -354,7 +355,7 @@ def estimates_json(figures: Mapping[str, Estimate]) -> dict[str, Any]:
 
 
 def sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -84,7 +84,7 @@ def test_a_place_that_takes_nothing_is_said_at_once(tmp_path):
     assert list((tmp_path / "new" / "folder").iterdir()) == []
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(DiskError, match="nothing was begun|untouched"):
+        with pytest.raises(DiskError, match=r"nothing was begun|untouched"):
             claim_place(place)
     with pytest.raises(DiskError):
         claim_place(type(tmp_path)("/proc/none"))

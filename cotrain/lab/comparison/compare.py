@@ -34,6 +34,7 @@ from typing import Any
 
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.input_files import read_regular
 from cotrain.core.threads import usable_cores
 from cotrain.disk.files import DiskError, replace_file
 from cotrain.lab.comparison import asking
@@ -288,10 +289,10 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     if out.is_file() or (entries and not path.exists()):
         raise ConfigError(f"{out} holds something else than a comparison; choose another --out")
     try:
-        saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        saved = json.loads(read_regular(path)) if path.exists() else None
         if saved is not None and not isinstance(saved, dict):
             raise ValueError("not an object")
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
     if saved is not None:
         # a setting that is newer than it
