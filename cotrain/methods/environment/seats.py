@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any, Literal
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import PROBLEM, Note
 from cotrain.core.signals import Signal, gives
 from cotrain.core.types import Task
@@ -26,6 +26,7 @@ from cotrain.rollout.executor import Protocol, Roles
 EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat for a conversation")
 EARNINGS = Note[float]("earnings", float, "sum of the rewards that the environment gives for the conversation")
 Compare = Literal["seat", "prompt"]
+MOST_SAID = 1_000_000  # characters of one message of an environment
 
 
 class Seat:
@@ -81,6 +82,8 @@ class Interaction:
         from verifiers.v1.agent import Segment
 
         asked = self._task.data.prompt_text if message is None else message_text(message)
+        if len(asked) > MOST_SAID:
+            raise TooLong(f"the environment says {len(asked)} characters at once; at most {MOST_SAID} are read")
         if self._over or self.trace.num_turns >= self._seat.turns:
             self._over = True
             self.trace.stop("max_turns")
