@@ -18,6 +18,7 @@ import tomllib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -104,7 +105,7 @@ def _refuse_large(path: Path, name: str, value: Any) -> bool:
     return False
 
 
-def open_regular(path: Path | str) -> BinaryIO:
+def open_regular(path: Path | str) -> BufferedReader:
     """A file of a run, or of the user's, to be read. Raises OSError, also for what is no regular file: to open a pipe
     is to wait for whoever writes to it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
