@@ -180,7 +180,7 @@ def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
     LOGGER.debug("server: %s: %s", context.get("message"), context.get("exception"))
 
 
-async def read_body(request: Request) -> bytes:
+async def receive_body(request: Request) -> bytes:
     """The body of a request. Raises BadRequest for one that is too large or too slow, ClientDisconnect."""
     declared_length = request.headers.get("content-length", "")
     content = bytearray()

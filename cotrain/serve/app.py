@@ -40,7 +40,7 @@ from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
 from cotrain.disk.files import DiskError
 from cotrain.disk.record import RecordFile
 from cotrain.engine import contract
-from cotrain.rollout.http_server import GONE, note_departure, read_body, serve_application
+from cotrain.rollout.http_server import GONE, note_departure, receive_body, serve_application
 from cotrain.rollout.idle_loop import together
 from cotrain.serve import shapes
 from cotrain.serve.models import Choice, ServedModel, ServedRun
@@ -120,7 +120,7 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
         return JSONResponse({"status": "ok", "version": __version__, **state, "running": served.engine.open_requests})
 
     async def chat(request: Request) -> Response:
-        params = asked.read_chat(await _read_body(request))
+        params = asked.read_chat(await _json_body(request))
         entry = served.find_model(params.model)
         params = replace(params, messages=served.fill_messages(entry, params.messages))
 
@@ -141,7 +141,7 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
         )
 
     async def completions(request: Request) -> Response:
-        params, prompts = asked.read_completions(await _read_body(request))
+        params, prompts = asked.read_completions(await _json_body(request))
         entry = served.find_model(params.model)
         served.check_capacity(len(prompts) * params.n)  # before any of them is cut into tokens
 
@@ -162,7 +162,7 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
         )
 
     async def verify_solution(request: Request) -> Response:
-        result = await _unless_gone(request, verify_request(served, await _read_body(request)))
+        result = await _unless_gone(request, verify_request(served, await _json_body(request)))
         return GONE if result is None else JSONResponse(result)
 
     app = Starlette(
@@ -270,11 +270,11 @@ async def _stream_events(
         work.cancel()
 
 
-async def _read_body(request: Request) -> bytes:
+async def _json_body(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise BadRequest(f"content-type is {kind or 'missing'}; expected application/json")
-    return await read_body(request)
+    return await receive_body(request)
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:

@@ -24,10 +24,10 @@ def application():
     from starlette.routing import Route
 
     from cotrain.core.errors import UserError
-    from cotrain.rollout.http_server import note_departure, read_body
+    from cotrain.rollout.http_server import note_departure, receive_body
 
     async def echo(request):
-        return PlainTextResponse(str(len(await read_body(request))))
+        return PlainTextResponse(str(len(await receive_body(request))))
 
     async def refuse(request, error):
         return PlainTextResponse(str(error), status_code=error.status)

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from cotrain.core.errors import UserError
 from cotrain.methods.agent import peers
 from cotrain.methods.agent.rollout import Reply, Rollout
-from cotrain.rollout.http_server import note_departure, read_body, serve_application
+from cotrain.rollout.http_server import note_departure, receive_body, serve_application
 from cotrain.text.request_params import BadRequest, error_json, read_chat
 
 
@@ -65,7 +65,7 @@ class AgentServer:
         if await asyncio.to_thread(self._is_of_another, request, rollout):
             return _refusal(BadRequest("the key is of another rollout than the program that sent it", status=401))
         try:
-            params = read_chat(await read_body(request), tools=True)
+            params = read_chat(await receive_body(request), tools=True)
             answer = asyncio.wrap_future(rollout.ask(params))
             while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
                 if await request.is_disconnected():
