@@ -38,7 +38,7 @@ def run(
     alarms; None: standard output, as the command has it. ``lag``: K plays step t + K beside the update of step t
     (docs/cluster-layouts.md)."""
     _refuse_other_than_recipe(recipe)
-    out = Path(out).expanduser()
+    out = Path(out).expanduser().absolute()
     begin = partial(loop.start_run, recipe, out, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     try:
         with _observer_for(recipe, observer) as watch:
@@ -57,17 +57,24 @@ def resume(
     device: str = "auto",
     backend: Backend | None = None,
     observer: Observer | None = None,
+    changed_code: bool = False,
 ) -> Outcome:
-    """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe."""
+    """Go on with an interrupted run. ``recipe`` is needed only where the run was started from a bare Recipe.
+    ``changed_code``: whether it may go on with other code of yours than it was begun with, which it then records."""
     from cotrain.runs.changes import rebuild_recipe, refuse_lost
+    from cotrain.runs.code_record import refuse_changed_code
 
-    directory = Path(directory).expanduser()
+    directory = Path(directory).expanduser().absolute()
     try:
+        if not (changed_code or RunDirectory.open(directory).summary.exists()):
+            refuse_changed_code(directory)
         run_recipe = recipe or rebuild_recipe(directory)
         if not RunDirectory(directory).summary.exists():
             refuse_lost(run_recipe.policies, directory)
         with _observer_for(run_recipe, observer, latest_costs(directory)) as watch:
-            outcome = loop.resume_run(run_recipe, directory, device=device, backend=backend, observer=watch)
+            outcome = loop.resume_run(
+                run_recipe, directory, device=device, backend=backend, observer=watch, changed_code=changed_code
+            )
     except Exception as error:
         _report_stopped(directory, error)
         raise

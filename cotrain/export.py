@@ -25,6 +25,7 @@ from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.types import take_fields
 from cotrain.disk import transaction
 from cotrain.disk.files import filled_directory, replace_file
+from cotrain.disk.kept_work import claim_place
 from cotrain.disk.parts import split_part_name
 from cotrain.disk.watching import MegabytePace, Say, WatchedFiles, directory_bytes, watch_growth
 from cotrain.models.names import hub_name_of
@@ -74,6 +75,7 @@ def export_policy(
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
+    claim_place(target.parent)
     if model is not None:
         refuse_foreign_code(directory)  # before anything of the run is changed
         update_model_path(directory, model)

@@ -12,13 +12,14 @@ from cotrain.backend.local import LocalBackend
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import RunDirectoryError, UnknownName
+from cotrain.disk.kept_work import claim_place
 from cotrain.metrics.heldout import measure_pass_at_k
 from cotrain.metrics.table import table_rank
 from cotrain.models.load import EMBEDDED_RATER
 from cotrain.preflight.fitting import with_packing
 from cotrain.rollout.common_roles import EMBEDDED, speaks_short, verifier
 from cotrain.runs import seal
-from cotrain.runs.changes import rebuild_recipe
+from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.train.trainer import CoTrainer
 
@@ -30,7 +31,7 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
     """The recipe of a run directory, or for a model (a directory, a name of the Hub, an embedded one) a recipe in which
     it is the solver, ``judging``: and the verifier. Raises RunDirectoryError for what is neither."""
     if not is_model(where):
-        return rebuild_recipe(where)
+        return recipe_to_measure(where)
     from cotrain.methods.grpo import grpo
 
     model = str(where)
@@ -111,6 +112,7 @@ def evaluate(
     ``step``: the checkpoint after so many steps, 0 for the start. The file's name has both. Raises UnknownName for a
     role that answers nothing, RunDirectoryError for a step without a checkpoint."""
     folder = RunDirectory.open(directory)
+    claim_place(folder.path)
     trainer = load_trainer(directory, step=step, device=device)
     if split == "train":
         raise RunDirectoryError("the training split is never evaluated on; choose validation, test or an ood split")

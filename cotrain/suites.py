@@ -34,6 +34,7 @@ from cotrain.core.types import TOO_LONG, Episode, ParseFailure, Task, Trace
 from cotrain.core.verbosity import Pace, print_progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
+from cotrain.disk.kept_work import claim_place
 from cotrain.grading.fences import program_of
 from cotrain.grading.pool import AnswerGrader, vote_key
 from cotrain.metrics.suites import (
@@ -115,14 +116,16 @@ def evaluate_suites(
     """
     play = play or SuitePlay()
     paths = suite_data(suites, data)
+    is_model = opening.is_model(directory)
+    folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
     recipe, judge = opening.recipe_of(directory, judging=not JUDGED.keys().isdisjoint(suites)), AnswerGrader()
     aside = Quarantine() if play.lenient else None
     items = {name: draw_items(_load_items(name, paths[name], judge, aside), play.problems) for name in paths}
     if aside is not None and aside.refused:
         say(f"note: {aside.summary_line()}")
-    is_model = opening.is_model(directory)
     solver, verifier = _resolve_role(recipe, play.solver, "solver"), _resolve_role(recipe, play.verifier, "verifier")
     play = replace(play, solver=solver, verifier=verifier, comparer=_resolve_role(recipe, play.comparer, "comparer"))
+    claim_place(folder.path)
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
     if is_model or play.how.of_answers:
@@ -135,8 +138,6 @@ def evaluate_suites(
             recipe = override(recipe, answers)
     recipe = override(recipe, choose_verdict_settings(recipe, play.how, device=device, say=say, look=False))
     trainer = opening.load_trainer(directory, recipe=recipe, device=device)
-    folder = RunDirectory(out or (Path("evals") / recipe.name if is_model else directory))
-    folder.path.mkdir(parents=True, exist_ok=True)
     policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
     base_settings = {
         "run": str(directory),

@@ -22,6 +22,15 @@ def test_every_row_is_there_and_names_where_it_is_held_or_says_what_is_not():
         assert re.search(r"`tests/|\.md\)|make test|Not\s+covered", text), number
 
 
+def test_every_promise_about_agents_servers_and_viewers_names_a_test_that_is_there():
+    section = PAGE.partition("## Agents, servers and viewers")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and line != "| promise | test |"]
+    assert len(rows) >= 17
+    for row in rows:
+        tests = re.findall(r"`(tests/[\w/]+\.py)`", row.split(" | ")[-1])
+        assert tests and all((ROOT / name).is_file() for name in tests), row
+
+
 def test_what_it_names_is_there():
     named = set(re.findall(r"`((?:tests|benchmarks)/[\w/.]+)", BOTH)) | set(
         re.findall(r"python (benchmarks/\S+\.py)", BOTH)

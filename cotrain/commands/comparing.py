@@ -18,7 +18,7 @@ from cotrain.commands.common import (
     quiet_libraries,
 )
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_count, real_number, whole_number
+from cotrain.core.flags import Parser, add_changed_code_flag, add_count, real_number, whole_number
 from cotrain.core.verbosity import print_progress, tell_result
 from cotrain.pages.compare_words import EQUAL
 
@@ -55,6 +55,7 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
     add_device_flag(parser)
     add_count(parser, "--workers", "runs at a time (default: one a core)")
+    add_changed_code_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv, _setting_meant)
     quiet_libraries()
@@ -90,6 +91,7 @@ def compare(argv: Sequence[str]) -> int:
             **asdict(answer_format_of(arguments)),
             device=device_of(arguments.device),
             workers=arguments.workers,
+            changed_code=arguments.changed_code,
             say=print_progress,
         )
 
@@ -116,6 +118,7 @@ def study(argv: Sequence[str]) -> int:
     )
     add_device_flag(parser)
     add_count(parser, "--workers", "runs at a time (default: one a core)")
+    add_changed_code_flag(parser)
     parser.add_argument("--dry-run", action="store_true", help="check file and arms, print what they run, and stop")
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
@@ -124,7 +127,12 @@ def study(argv: Sequence[str]) -> int:
     from cotrain.lab.comparison.study import run_study
     from cotrain.lab.comparison.study_file import git_status, read_study, study_path
 
-    plan = read_study(study_path(arguments.study), workers=arguments.workers, device=device_of(arguments.device))
+    plan = read_study(
+        study_path(arguments.study),
+        workers=arguments.workers,
+        device=device_of(arguments.device),
+        changed_code=arguments.changed_code,
+    )
     if arguments.dry_run:
         lines = [*forecast(plan), git_status(plan.path)["words"]]
         tell_result({"study": str(plan.path), "lines": lines})

@@ -152,6 +152,7 @@ def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
 def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
     """``--suite core``: a base model on its own log-probabilities, without a role or an answer."""
     from cotrain import opening
+    from cotrain.disk.kept_work import claim_place
     from cotrain.disk.run_files import QUARANTINE
     from cotrain.runs.directory import RunDirectory
     from cotrain.stages.core_tasks import measure_core
@@ -166,6 +167,8 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
         parser.error(
             f"--suite core measures a model; first `cotrain export {arguments.directory} --role ROLE --out MODEL`"
         )
+    folder = RunDirectory(arguments.out or Path("evals") / Path(arguments.directory).name)
+    claim_place(folder.path)
     aside = Quarantine() if arguments.lenient else None
     found = measure_core(
         arguments.directory,
@@ -176,8 +179,6 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
         aside=aside,
         say=(lambda text: None) if arguments.json else say,
     )
-    folder = RunDirectory(arguments.out or Path("evals") / Path(arguments.directory).name)
-    folder.path.mkdir(parents=True, exist_ok=True)
     folder.write("suite-core.json", found)
     if aside is not None and aside.refused:
         aside.write(folder.path / QUARANTINE)

@@ -20,7 +20,7 @@ from cotrain.commands.common import (
 )
 from cotrain.commands.running import cluster_notes_of, run_watched
 from cotrain.core.errors import ConfigError
-from cotrain.core.flags import Parser, add_count, add_trust_flag
+from cotrain.core.flags import Parser, add_changed_code_flag, add_count, add_trust_flag
 from cotrain.runs.changes import rebuild_recipe, refuse_foreign_code
 
 
@@ -34,15 +34,20 @@ def resume(argv: Sequence[str]) -> int:
     add_backend_flags(parser)
     add_lag_flag(parser, None)
     add_trust_flag(parser)
+    add_changed_code_flag(parser)
     add_view_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
+    from cotrain.runs.code_record import refuse_changed_code
     from cotrain.runs.directory import RunDirectory, refuse_other_lag
 
     quiet_libraries()
     from cotrain import api
 
     refuse_foreign_code(arguments.directory)  # before anything of the run is changed
+    goes_on = arguments.steps is not None or not RunDirectory.open(arguments.directory).summary.exists()
+    if goes_on and not arguments.changed_code:
+        refuse_changed_code(arguments.directory)
     refuse_other_lag(arguments.directory, arguments.lag)
     if arguments.model is not None:
         from cotrain.runs.changes import update_model_path
@@ -74,7 +79,12 @@ def resume(argv: Sequence[str]) -> int:
         return run_watched(
             recipe,
             lambda watch: api.resume(
-                arguments.directory, recipe=recipe, device=device, backend=backend, observer=watch
+                arguments.directory,
+                recipe=recipe,
+                device=device,
+                backend=backend,
+                observer=watch,
+                changed_code=arguments.changed_code,
             ),
             out=arguments.directory,
             trackers=trackers_of_run(arguments.directory),

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cotrain import __version__
 from cotrain.commands.common import (
     add_column_flags,
     add_device_flag,
@@ -25,6 +26,7 @@ from cotrain.core.flags import Parser, add_count, real_number
 from cotrain.core.verbosity import print_progress, tell_result
 from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.jsonl import encode_row
+from cotrain.disk.kept_work import KeptWork, claim_place, stamp_of
 from cotrain.disk.run_files import QUARANTINE
 from cotrain.pages.page import escape_terminal
 from cotrain.tasks.reading import Quarantine
@@ -120,6 +122,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     add_count(parser, "--seed", "of the procedural corpus", least=0, default=0)
     arguments = parser.parse_strictly(argv)
     refuse_used(arguments.out)
+    claim_place(Path(arguments.out).parent)
     from cotrain.stages.pretrain import sample_texts
     from cotrain.stages.tokenizer import train_tokenizer
 
@@ -176,6 +179,7 @@ def pretrain(argv: Sequence[str]) -> int:
     arguments = parser.parse_strictly(argv)
     if arguments.model and arguments.tokenizer:
         raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
+    claim_place(Path(arguments.out).parent)
     _set_up_machine(arguments)
     from cotrain.models.load import load_tokenizer
     from cotrain.stages import pretrain as stage
@@ -269,8 +273,10 @@ def sft(argv: Sequence[str]) -> int:
     from cotrain.tasks.words.source import study_problems
 
     quarantine, samples, taught = _quarantine_of(arguments), list[dict[str, Any]](), dict[str, Any]()
+    claim_place(Path(arguments.out).parent)
+    work = KeptWork(Path(arguments.out), _sampling_settings(arguments)) if arguments.from_samples else None
     if arguments.role is not None:
-        parts, samples, taught = _role_conversations(arguments, quarantine)
+        parts, samples, taught = _role_conversations(arguments, quarantine, work)
         _note_quarantine(quarantine, arguments.out)
     elif arguments.data is not None:
         parts = [(corpus_file(arguments.data, quarantine), 1)]
@@ -296,6 +302,8 @@ def sft(argv: Sequence[str]) -> int:
         )
     if outcome.finished and arguments.data is None:
         mark_short_prompts(Path(arguments.out))
+    if outcome.finished and work is not None:
+        work.finish()
     if outcome.finished and samples:
         replace_file(Path(arguments.out) / "samples.jsonl", b"".join(map(encode_row, samples)))
     _write_quarantine(quarantine, arguments.out)
@@ -327,8 +335,21 @@ def _check_role(parser: Parser, arguments: Any) -> None:
         )
 
 
+SAMPLED_BY = (  # flags on which the samples of --from-samples depend
+    *("role", "answer", "steps_as", "prompt", "verdict", "verifier_prompt", "judge", "reviews", "samples"),
+    *("max_tokens", "seed", "lenient", "data", "model"),
+)
+
+
+def _sampling_settings(arguments: Any) -> dict[str, Any]:
+    """All that the samples of ``--from-samples`` depend on."""
+    settings = {name: getattr(arguments, name) for name in SAMPLED_BY}
+    files = (arguments.prompt, arguments.verifier_prompt, arguments.data, arguments.model)
+    return settings | {"files": [stamp_of(file) for file in files if file], "cotrain": __version__}
+
+
 def _role_conversations(
-    arguments: Any, quarantine: Quarantine | None
+    arguments: Any, quarantine: Quarantine | None, work: KeptWork | None
 ) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
     """The conversations of ``--role``, those of them that the model made itself, and how the role is asked and read."""
     from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
@@ -363,10 +384,11 @@ def _role_conversations(
         "seed": arguments.seed,
         "aside": quarantine,
         "say": print_progress,
+        "work": work,
     }
     sampling_options["device"] = arguments.device
     if arguments.role == "verifier":
-        look_options = {key: value for key, value in sampling_options.items() if key != "samples"}
+        look_options = {key: value for key, value in sampling_options.items() if key not in ("samples", "work")}
         role = choose_step_format(role, arguments.model, arguments.data, **look_options)
         review_count = 4 if arguments.reviews is None else arguments.reviews
         corpus, rows = own_reviews(

@@ -22,9 +22,12 @@ def recipe_names() -> list[str]:
 def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
     """The recipe that this function makes of these arguments; a user's function that fails is named in one line.
     ``again``: of a run that was begun, whose arguments do not change with the size of its model."""
+    from cotrain.core.user_code import kept_working_directory
+
     build = find_recipe(target)
     try:
-        return build.again(**arguments) if again else build(**arguments)  # type: ignore[attr-defined]
+        with kept_working_directory():
+            return build.again(**arguments) if again else build(**arguments)  # type: ignore[attr-defined]
     except CotrainError:
         raise
     except (Exception, SystemExit) as error:

@@ -90,6 +90,7 @@ class Parser(argparse.ArgumentParser):
             hint = elsewhere(word, value) or (f"did you mean --{near}?" if near else "")
             self.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
         self._refuse_unusable(values)
+        _make_absolute(values)
         set_level(values.log_level)
         return values
 
@@ -107,6 +108,25 @@ class Parser(argparse.ArgumentParser):
             if place.is_symlink() and not place.exists():
                 what = f"{place} is a symbolic link to {os.readlink(place)}, which is not there"
                 self.error(f"argument --out: {what}; make it, or choose another")
+
+
+PLACES = ("out", "record", "quarantine", "directory", "directories", "one", "other")  # flags that name a place
+
+
+def _make_absolute(values: argparse.Namespace) -> None:
+    """Places that a command works in stay what they are though code of the user's changes the working directory. What
+    is read may also be a name of the Hub: it becomes absolute only where it is there."""
+    for name in PLACES:
+        value = getattr(values, name, None)
+        if isinstance(value, list):
+            setattr(values, name, [_absolute_place(one) for one in value])
+        elif isinstance(value, str):
+            is_written = name in ("out", "record", "quarantine")
+            setattr(values, name, os.path.abspath(value) if is_written else _absolute_place(value))
+
+
+def _absolute_place(value: str) -> str:
+    return os.path.abspath(value) if os.path.lexists(value) else value
 
 
 def expand_home(word: str) -> str:
@@ -137,6 +157,14 @@ def add_trust_flag(parser: argparse._ActionsContainer) -> None:
         action=_TrustAction,
         nargs=0,
         help="run the Python that the run names, though no run of yours was begun with it; it may do all that you may",
+    )
+
+
+def add_changed_code_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--changed-code",
+        action="store_true",
+        help="go on though code of yours is not what the run was begun with; the run records both",
     )
 
 

@@ -9,6 +9,7 @@ Left out: input from a pipe; write it to a file first.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import re
@@ -17,6 +18,7 @@ import tomllib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -101,6 +103,25 @@ def _refuse_large(path: Path, name: str, value: Any) -> bool:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise DataError(f"{path}: {name:.60} is a number of more than 64 bits; write a smaller one")
     return False
+
+
+def open_regular(path: Path | str) -> BufferedReader:
+    """A file of a run, or of the user's, to be read. Raises OSError, also for what is no regular file: to open a pipe
+    is to wait for whoever writes to it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return open(descriptor, "rb")
+
+
+def read_regular(path: Path | str, most: int = MOST_WHOLE) -> bytes:
+    """All of such a file. Raises OSError, also for one of more than ``most`` bytes."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes", str(path))
+    return content
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import shlex
 import shutil
@@ -16,7 +17,8 @@ import sys
 import sysconfig
 import traceback
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -52,7 +54,8 @@ def load_file(path: str, where: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
+        with kept_working_directory():
+            spec.loader.exec_module(module)
     except SyntaxError as error:
         raise ConfigError(
             f"{error.filename or path}, line {error.lineno}, column {error.offset}: {error.msg}"
@@ -62,6 +65,21 @@ def load_file(path: str, where: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{where}: {failure_in(file, error)}") from error
     return module
+
+
+@contextmanager
+def kept_working_directory() -> Iterator[None]:
+    """Afterwards the working directory is what it was, whatever code of the user's has made of it: relative paths of
+    the command mean what they meant."""
+    before = None
+    with suppress(OSError):  # it was removed meanwhile: there is nothing to go back to
+        before = os.getcwd()
+    try:
+        yield
+    finally:
+        if before is not None:
+            with suppress(OSError):
+                os.chdir(before)
 
 
 def failure_in(file: Path, error: BaseException) -> str:

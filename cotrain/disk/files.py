@@ -14,6 +14,7 @@ import errno as codes
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from io import FileIO
 from pathlib import Path
 
 from cotrain.core.errors import UserError
+from cotrain.core.input_files import open_regular
 
 BLOCK = 1 << 22  # bytes written or read at a time
 FULL = (codes.ENOSPC, codes.EDQUOT)
@@ -91,6 +93,10 @@ def filled_directory(target: Path) -> Iterator[None]:
         raise
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+
+
 class GrowingFileHash:
     """The hash of a file that is only ever appended to: each call reads what is new."""
 
@@ -112,7 +118,7 @@ class GrowingFileHash:
 
     def hash_up_to(self, limit: int | None = None) -> None:
         """Go on to byte ``limit``, or to the end. Raises OSError."""
-        with self._path.open("rb") as file:
+        with open_regular(self._path) as file:
             file.seek(self._size)
             while block := file.read(BLOCK if limit is None else min(BLOCK, limit - self._size)):
                 self._digest.update(block)
@@ -123,8 +129,13 @@ class Files:
     """The real file system. Every method raises OSError as the system does."""
 
     def open(self, path: Path, mode: str) -> FileIO:
-        """``mode`` is one of Python's binary modes, such as "rb", "wb", "ab" or "r+b"."""
-        return FileIO(path, mode.replace("b", ""))
+        """``mode`` is one of Python's binary modes, such as "rb", "wb", "ab" or "r+b". What is no regular file is
+        refused: to open a pipe is to wait for whoever is at its other end."""
+        file = FileIO(path, mode.replace("b", ""), opener=_open_at_once)
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise OSError(codes.EINVAL, "not a regular file", str(path))
+        return file
 
     def close(self, file: FileIO) -> None:
         file.close()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError, StateError
+from cotrain.core.input_files import MOST_LINES, read_regular
 from cotrain.disk.files import (
     REAL_FILES,
     Files,
@@ -121,7 +122,7 @@ def check_json(value: Any, where: str, *, finite: bool = True) -> None:
 def try_read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; {} where there is none, or it cannot be read."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_regular(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -133,9 +134,11 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     Raises DataError with file and line for a missing file, or a line that is not a JSON object.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path, MOST_LINES)
     except FileNotFoundError:
         raise DataError(f"no such file: {path}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()}); restore it") from error
     return [_decode_row(path, number, line) for number, line in enumerate(_split_lines(content), start=1)]
 
 
@@ -149,7 +152,7 @@ def truncate_after(path: Path, step: int, *, files: Files = REAL_FILES) -> int:
     if not path.exists():
         return 0
     with report_disk_errors(f"cut {path}"):
-        content = path.read_bytes()
+        content = read_regular(path, MOST_LINES)
     lines = _split_lines(content)
     kept = [line for number, line in enumerate(lines, start=1) if _row_step(path, number, line) <= step]
     kept_content = b"".join(line + b"\n" for line in kept)
@@ -162,7 +165,7 @@ def cut_to_size(path: Path, size: int, *, files: Files = REAL_FILES) -> None:
     """Keep only the first ``size`` bytes, in one rename, as above. A missing file is an empty one. Raises DiskError."""
     with report_disk_errors(f"cut {path}"):
         if path.exists() and path.stat().st_size > size:
-            replace_file(path, path.read_bytes()[:size], files=files)
+            replace_file(path, read_regular(path, MOST_LINES)[:size], files=files)
 
 
 def _row_step(path: Path, number: int, line: bytes) -> float:

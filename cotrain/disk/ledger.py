@@ -22,6 +22,7 @@ Left out: columns (Parquet would be smaller still, at the price of a dependency 
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import struct
 import sys
@@ -38,8 +39,9 @@ from typing import Any
 from cotrain.core.address import Address
 from cotrain.core.entropy import as_text, from_text
 from cotrain.core.errors import StateError, UserError
+from cotrain.core.input_files import open_regular
 from cotrain.core.types import Episode, Reward, State, Trace, TurnRange, take_fields
-from cotrain.disk.files import REAL_FILES, Files, make_directory, report_disk_errors, write_all
+from cotrain.disk.files import BLOCK, REAL_FILES, DiskError, Files, make_directory, report_disk_errors, write_all
 from cotrain.disk.jsonl import check_json
 
 # -- Where the steps of a ledger lie in its file, held in 20 bytes a step: a run may have a hundred thousand.
@@ -131,6 +133,7 @@ def decode_floats(text: str) -> tuple[float, ...]:
 NAME = "episodes.jsonl.gz"
 ADVANTAGES = "advantages"  # of a trace: objective → [advantage, tokens] in order, over the tokens that were sampled
 Advantages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
+UNPACKED, UNPACKED_LEAST = 100, 1 << 26  # a step unpacks to so many times its size, and to so much in any case
 LEVEL = 6  # 9 takes twice as long for 1 % less
 ODD = (TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)  # of JSON of another shape
 _FIXED = bytes([0x1F, 0x8B, 8, 4, 0, 0, 0, 0, 0, 255])  # gzip: deflate, has an extra field, no time, unknown system
@@ -208,7 +211,7 @@ class Ledger:
         if member is None:
             self._refuse_damage()
             raise NotRecorded(f"no step {step} in {self.path}: {self._extent_text()}")
-        with report_disk_errors(f"read {self.path}"), self.path.open("rb") as file:
+        with report_disk_errors(f"read {self.path}"), open_regular(self.path) as file:
             file.seek(member.start)
             packed = file.read(member.bytes)
         return decode_member(member, packed, self.path)
@@ -266,8 +269,11 @@ class Ledger:
     def _scan_headers(self) -> None:
         """Hop over the headers from where the last scan ended, or from the start when the file has shrunk."""
         try:
-            file = self.path.open("rb")
-        except FileNotFoundError:
+            with report_disk_errors(f"read {self.path}"):
+                file = open_regular(self.path)
+        except DiskError as error:
+            if error.errno != errno.ENOENT:
+                raise
             self._index, self._damage = LedgerIndex(), None
             return
         with report_disk_errors(f"read {self.path}"), file:
@@ -320,12 +326,26 @@ def decode_head(head: bytes, start: int) -> Member | None:
     return Member(step=step, start=start, bytes=size, episodes=episodes)
 
 
+def unpack_member(packed: bytes) -> bytes:
+    """The text of a member. Raises ValueError where it is not one whole member, or unpacks to more than a ledger does:
+    to ``UNPACKED`` times its size, or to ``UNPACKED_LEAST`` bytes if that is more. zlib.error for what is no gzip."""
+    inflate, text = zlib.decompressobj(zlib.MAX_WBITS | 16), bytearray()
+    most, rest = max(UNPACKED_LEAST, UNPACKED * len(packed)), packed
+    while rest and not inflate.eof:
+        text += inflate.decompress(rest, BLOCK)
+        rest = inflate.unconsumed_tail
+        if len(text) > most:
+            raise ValueError(f"it unpacks to more than {most} bytes, {UNPACKED} times its size")
+    if not inflate.eof or inflate.unused_data:
+        raise ValueError("it is not the member that the index says")
+    return bytes(text)
+
+
 def decode_member(member: Member, packed: bytes, path: Path) -> tuple[Episode, ...]:
     """Raises StateError when the bytes do not agree with their checksum or with the index."""
     try:
-        inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        text = inflate.decompress(packed)
-        if not inflate.eof or inflate.unused_data or decode_head(packed[:_HEAD], member.start) != member:
+        text = unpack_member(packed)
+        if decode_head(packed[:_HEAD], member.start) != member:
             raise ValueError("it is not the member that the index says")
         episodes = tuple(episode_from_json(json.loads(line)) for line in text.split(b"\n")[:-1])
         if len(episodes) != member.episodes:

@@ -163,6 +163,15 @@ SHAPES: dict[str, ShapeCheck] = {
         {"weights": map_of(text), "packages": map_of(or_null(text)), "command": list_of(text)}
         | {"backend": or_null(record_of({}, {"world": positive, "replicas": positive}))},
     ),
+    "code.json": record_of(
+        {
+            "versions": both_of(
+                list_of(record_of({"from_step": count, "files": map_of(text)})),
+                _type_check("a list with the first version", bool),
+            ),
+            "texts": map_of(text),
+        },
+    ),
     "summary.json": record_of(
         {"steps": count, "before": estimates, "after": estimates},
         {"change": estimates, "alarms": list_of(alarm), "recipe": text, "seed": integer}

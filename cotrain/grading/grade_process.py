@@ -27,6 +27,8 @@ from cotrain.grading.grade_worker import LEAST_PATIENCE_S, PATIENCE
 MATHEMATICS = "cotrain.grading.mathematics:load_mathematics"
 GRACE_S = 2.0  # after all patience, for a worker to say that it is at an end
 DIED = "grader died"
+MOST_LINE = 1 << 24  # bytes of a reply; a process that says more at once is ended
+UNREAD, LOOK_S = 64, 0.5  # replies that may wait to be read, and seconds between looks at whether anybody will
 START_S = 120.0  # a worker that has not loaded by then is given up
 
 # nothing else of it, such as keys, is passed on
@@ -51,20 +53,24 @@ class LineProcess:
         environment: Mapping[str, str] | None = None,
         errors: int | None = None,
         end: Callable[[subprocess.Popen[bytes]], None] | None = None,
+        folder: str | None = None,
     ) -> None:
+        """``folder``: its working directory; None: that of this process."""
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment,
+            cwd=folder,
             start_new_session=True,
         )
         assert process.stdin is not None and process.stdout is not None
         self._process, self._requests = process, process.stdin
-        self.replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the process closed its output
-        threading.Thread(target=_forward_lines, args=(process.stdout, self.replies), daemon=True).start()
-        self._end = weakref.finalize(self, end or end_group, process)
+        self.replies: queue.Queue[bytes | None] = queue.Queue(UNREAD)  # None: no more lines, or one too long
+        ended = threading.Event()
+        threading.Thread(target=_forward_lines, args=(process.stdout, self.replies, ended), daemon=True).start()
+        self._end = weakref.finalize(self, _end_reading, ended, end or end_group, process)
 
     @property
     def pid(self) -> int:
@@ -138,11 +144,32 @@ class Worker(LineProcess):
         return json.loads(line)
 
 
-def _forward_lines(stream: IO[bytes], replies: queue.SimpleQueue[bytes | None]) -> None:
+def _forward_lines(stream: IO[bytes], replies: queue.Queue[bytes | None], ended: threading.Event) -> None:
+    """Lines as they come, until there are no more or one is too long. A process that writes what nobody reads waits for
+    it, as for a full pipe; ``ended``: it was killed, and nobody reads any more."""
     with stream:
-        for line in stream:
-            replies.put(line)
-    replies.put(None)
+        while (line := stream.readline(MOST_LINE)).endswith(b"\n"):
+            if not _put_line(replies, line, ended):
+                return
+    _put_line(replies, None, ended)
+
+
+def _put_line(replies: queue.Queue[bytes | None], line: bytes | None, ended: threading.Event) -> bool:
+    """Whether the line was taken before the process was killed."""
+    while not ended.is_set():
+        with contextlib.suppress(queue.Full):
+            replies.put(line, timeout=LOOK_S)
+            return True
+    with contextlib.suppress(queue.Full):
+        replies.put_nowait(None)  # for whoever still waits
+    return False
+
+
+def _end_reading(
+    ended: threading.Event, end: Callable[[subprocess.Popen[bytes]], None], process: subprocess.Popen[bytes]
+) -> None:
+    ended.set()
+    end(process)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -62,6 +62,7 @@ class StepChecker:
 
     def __init__(self, command: str) -> None:
         self._words = command_words(command, "checker")
+        self._folder = os.getcwd()  # relative names in the command mean what they mean now
         self._command, self._asked = command, 0
         self._process: LineProcess | None = None
         self._looked = 0.0
@@ -95,7 +96,9 @@ class StepChecker:
             if self._process is None:
                 mark = f"{MARK}={uuid.uuid4().hex}"
                 environment = os.environ | dict([mark.split("=")])
-                self._process = LineProcess(self._words, environment, end=partial(end_marked, mark))
+                self._process = LineProcess(
+                    self._words, environment, end=partial(end_marked, mark), folder=self._folder
+                )
                 self._reply_to({"id": 0, "problem": "", "answer": None, "steps": []}, START_S)
             self._asked += 1
             return read_reply(self._reply_to({"id": self._asked, **question}, LIMIT_S), self._asked, len(steps))

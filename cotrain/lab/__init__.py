@@ -16,4 +16,5 @@ def compare(
     from cotrain.lab.comparison.compare import ComparisonPlan
     from cotrain.lab.comparison.compare import compare as work
 
-    return work(ComparisonPlan(arms=tuple(map(parse_arm, arms)), seeds=seeds, out=Path(out), **options), say=say)
+    plan = ComparisonPlan(arms=tuple(map(parse_arm, arms)), seeds=seeds, out=Path(out).absolute(), **options)
+    return work(plan, say=say)

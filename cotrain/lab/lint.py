@@ -31,6 +31,7 @@ from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import Parser
 from cotrain.core.types import ParseFailure
 from cotrain.core.verbosity import Pace, print_progress
+from cotrain.disk.kept_work import claim_place
 from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.tasks.processbench import solution_of_row
@@ -372,6 +373,8 @@ def command(argv: Sequence[str]) -> int:
         check_answer(arguments.answer)
     if arguments.quarantine is not None and Path(arguments.quarantine).exists():
         raise ConfigError(f"--quarantine {arguments.quarantine}: it is there already; name a new file")
+    if arguments.quarantine is not None:
+        claim_place(Path(arguments.quarantine).parent)
     schema = ANY if arguments.schema is None else schema_of(arguments.schema)
     schema = replace(
         schema, question=arguments.question_column or schema.question, answer=arguments.answer_column or schema.answer

@@ -32,6 +32,7 @@ from transformers import (
 from cotrain.core.errors import DataError, ModelError, RunDirectoryError
 from cotrain.core.flags import Parser, add_count
 from cotrain.disk.files import filled_directory
+from cotrain.disk.kept_work import claim_place
 from cotrain.models.encoding import read_encoding
 from cotrain.models.load import save_model
 
@@ -90,6 +91,7 @@ def convert(
     source, target = Path(directory), Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
+    claim_place(target.parent)
     file, meta = _checkpoint_files(source, step)
     loaded_tokenizer = _find_tokenizer(source, None if tokenizer is None else Path(tokenizer))
     config = _read_config(meta, loaded_tokenizer)

@@ -1,5 +1,8 @@
-"""``cotrain diff A B``: two runs side by side, in a terminal of 80 columns: settings that differ, what was measured at
-the end, and what both wrote to one problem.
+"""``cotrain diff A B``: two runs side by side, in a terminal of 80 columns: settings that differ, code of the user's
+that differs, what was measured at the end, and what both wrote to one problem.
+
+Code is compared as the runs recorded it (``code.json``): between A and B, between the versions with which one run went
+on, and with what stands on the disk now.
 
 The intervals are those of each run, over its problems. They say nothing of another seed: whether one method is better
 than another is a question for ``cotrain compare``. Left out: runs that have not finished have no final figures; their
@@ -12,30 +15,36 @@ import json
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from difflib import unified_diff
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser
 from cotrain.core.notes import CORRECT, FINAL
+from cotrain.core.own_code import read_code
+from cotrain.core.redact import redact_text
 from cotrain.core.statistics import Estimate
+from cotrain.disk.run_files import fault_in
 from cotrain.metrics.table import table_rank
 from cotrain.pages.follow import read_json_object
 from cotrain.pages.guide import parse_estimates
 from cotrain.pages.page import escape_terminal
 from cotrain.pages.runs import RunView, open_run, redact_texts
 from cotrain.pages.settings import flatten_settings
+from cotrain.runs.directory import CODE
 
 WIDE = 80
 SIDE = (WIDE - 3) // 2  # characters of a column
 NOTHING = "–"
 LONGEST = 600  # characters of one text
 BRIEF = 160  # of a setting
+MOST_CODE = 40  # lines of a file's differences
 
 
 def diff(words: Sequence[str]) -> int:
-    """Two runs side by side: settings that differ, final figures, and what both wrote to one problem."""
+    """Two runs side by side: settings and code that differ, final figures, and what both wrote to one problem."""
     parser = Parser(prog="cotrain diff", description=diff.__doc__)
     parser.add_argument("one", metavar="A", help="a run directory")
     parser.add_argument("other", metavar="B", help="another")
@@ -59,6 +68,7 @@ def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> di
             {"setting": name, "a": a, "b": b}
             for name, a, b in unequal_settings(*(redact_texts(run.recipe.get("settings", {})) for run in runs))
         ],
+        "code": code_differences(one, other),
         "figures": _figure_differences(*map(_final_figures, runs)),
         "rollout": _rollout_pair(one, other, rollout),
     }
@@ -70,6 +80,93 @@ def unequal_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tup
     for name in dict.fromkeys([*flat_a, *flat_b]):
         if flat_a.get(name) != flat_b.get(name):
             yield name, flat_a.get(name), flat_b.get(name)
+
+
+# -- code
+
+
+def code_differences(one: RunView, other: RunView) -> list[dict[str, Any]]:
+    """Files of the user's code that differ, each as ``{"between": …, "file": …, "lines": […]}``, the lines as of a
+    unified diff, of which there are none where a text was not kept."""
+    found = _differing_files("A and B", _latest_code(one), _latest_code(other))
+    views = {"A": one} if one.directory == other.directory else {"A": one, "B": other}
+    for letter, run in views.items():
+        versions = _code_versions(run)
+        for (_, before), (step, after) in pairwise(versions):
+            found += _differing_files(f"{letter} before step {step}, and from then on", before, after)
+        if versions:
+            recorded = versions[-1][1]
+            found += _differing_files(f"{letter}, and the disk now", recorded, _code_on_disk(recorded))
+    return found
+
+
+CodeTexts = dict[str, tuple[str, str | None]]  # path → hash, and the text where it was kept
+
+
+def _code_versions(run: RunView) -> list[tuple[int, CodeTexts]]:
+    """The code of a run: from which step, and its files."""
+    if not (run.directory / CODE).is_file():
+        return []
+    record, _ = read_json_object(run.directory / CODE)
+    if fault_in(CODE, record) is not None:
+        return []
+    texts = record["texts"]
+    return [
+        (version["from_step"], {path: (sha, texts.get(sha)) for path, sha in version["files"].items()})
+        for version in record["versions"]
+    ]
+
+
+def _latest_code(run: RunView) -> CodeTexts:
+    versions = _code_versions(run)
+    return versions[-1][1] if versions else {}
+
+
+def _code_on_disk(recorded: CodeTexts) -> CodeTexts:
+    """The same files as they are now; those that are gone are left out."""
+    files = {path: read_code(Path(path)) for path in recorded}
+    return {path: (file.sha256, redact_text(file.text)) for path, file in files.items() if file is not None}
+
+
+def _differing_files(between: str, a: CodeTexts, b: CodeTexts) -> list[dict[str, Any]]:
+    """Files of one path, or of one name in another folder, that do not hold the same; and those that one lacks."""
+    pairs = _paired_by_path(a, b)
+    return [
+        {"between": between, "file": path, "lines": _unified(a.get(path), b.get(other))}
+        for path, other in pairs
+        if (a.get(path) or (None,))[0] != (b.get(other) or (None,))[0]
+    ]
+
+
+def _paired_by_path(a: CodeTexts, b: CodeTexts) -> list[tuple[str, str]]:
+    """Which file of ``b`` each file of ``a`` is held against; a file that only one has is held against nothing."""
+    by_name = {Path(path).name: path for path in b if path not in a}
+    pairs = [(path, path if path in b else by_name.pop(Path(path).name, path)) for path in a]
+    taken = {other for _, other in pairs}
+    return [*pairs, *((path, path) for path in b if path not in taken)]
+
+
+def _unified(a: tuple[str, str | None] | None, b: tuple[str, str | None] | None) -> list[str]:
+    texts = ["" if side is None else side[1] for side in (a, b)]
+    if None in texts:  # too much to be kept
+        return []
+    before, after = (str(text).splitlines() for text in texts)
+    return list(unified_diff(before, after, lineterm="", n=1))[2:]
+
+
+def _code_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["", "code that differs"]
+    for row in rows:
+        lines += ["", f"{row['between']}:", escape_terminal(row["file"], WIDE)]
+        lines += [f"  {escape_terminal(line, WIDE)}" for line in row["lines"][:MOST_CODE]]
+        if len(row["lines"]) > MOST_CODE:
+            lines.append(f"  … and {len(row['lines']) - MOST_CODE} more lines; see --json")
+    return lines
+
+
+# -- figures
 
 
 def _final_figures(run: RunView) -> dict[str, Estimate]:
@@ -167,6 +264,7 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
             *_in_two_columns(_setting_text(row["a"]), _setting_text(row["b"])),
         ]
     lines += [] if comparison["settings"] else ["none"]
+    lines += _code_lines(comparison["code"])
     lines += ["", "measured at the end, with 95 % intervals over each run's problems"]
     width = 30
     for row in comparison["figures"]:

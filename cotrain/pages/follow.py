@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cotrain.core.input_files import open_regular, read_regular
 from cotrain.disk.run_files import fault_in
 
 RECIPE = "recipe.json"
@@ -30,7 +31,7 @@ class JsonlReader:
     def read_new(self) -> tuple[list[dict[str, Any]], bool]:
         """The objects since the last call, and whether the file was cut back: then they are all there are."""
         try:
-            file = self.path.open("rb")
+            file = open_regular(self.path)
         except OSError:
             was_cut = self._end > 0
             self._end, self._before, self.damaged = 0, b"", 0
@@ -62,9 +63,11 @@ class JsonlReader:
 def read_json_object(path: Path) -> tuple[dict[str, Any], str]:
     """A JSON object from a file, and what is wrong with it: "" where nothing is."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
+        value = json.loads(read_regular(path).decode("utf-8", "replace"))
+    except FileNotFoundError:
         return {}, f"{path.name} is missing"
+    except OSError as error:
+        return {}, f"{path.name} cannot be read ({error.strerror}) and was left out"
     except (ValueError, RecursionError):
         return {}, f"{path.name} is not valid JSON and was left out"
     fault = fault_in(path.name, value, partial=True)

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import CotrainError
+from cotrain.core.input_files import open_regular
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, FIRST_WRONG, PROBLEM, STEP_OK
-from cotrain.disk.ledger import ODD, Ledger, Member
+from cotrain.disk.ledger import ODD, Ledger, Member, unpack_member
 from cotrain.disk.run_files import fault_in
 from cotrain.pages.counts import (
     BINS,
@@ -44,7 +45,6 @@ UNREAD, REVIEW_UNREAD, TRUNCATED, TOOL_FAILED, LEFT_OUT, UNSOUND = 1, 2, 4, 8, 1
 STEP_BELIEVED, STEP_DOUBTED, FIRST_FOUND, FIRST_MISSED = 64, 128, 256, 512  # by at least one review
 FINE = ("ok", "no output")  # what a call of a tool may end in
 SHORT = 180  # characters of a problem and of an answer in a row
-MOST_UNPACKED = 1 << 30  # bytes of a step
 NOT_PAID = ("truth", "label")  # signals that name a class
 Json = Mapping[str, Any]
 Weights = Mapping[str, Mapping[str, float]]  # role → signal → what the recipe weighs it with
@@ -258,14 +258,10 @@ class Rollouts:
 def read_episodes(path: Path, member: Member) -> tuple[list[Json], int]:
     """The episodes of one step as JSON, and how many are left out as they have another shape. Raises OSError,
     ValueError and zlib.error for a damaged step."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(member.start)
         packed = file.read(member.bytes)
-    inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    text = inflate.decompress(packed, MOST_UNPACKED)
-    if not inflate.eof:
-        raise ValueError(f"more than {MOST_UNPACKED} bytes, or less than all of it")
-    episodes, lines = [], text.split(b"\n")[:-1]
+    episodes, lines = [], unpack_member(packed).split(b"\n")[:-1]
     for line in lines:
         try:
             episode = json.loads(line)

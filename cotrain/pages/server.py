@@ -79,6 +79,7 @@ class Viewer:
         self._open: dict[Path, RunView] = {}
         self._together: dict[int, ComparedRuns] = {}
         self._lock = threading.RLock()
+        self._opening: dict[object, threading.Lock] = {}  # held while something is read for the first time
         self._stop = threading.Event()
         self._asking = 0  # requests that are being answered
         self._quiet = threading.Condition()
@@ -106,17 +107,25 @@ class Viewer:
         return self._open_run(place.path)
 
     def _open_run(self, path: Path) -> RunView:
-        with self._lock:
+        """Reading is done under the lock of this run alone: one that is slow to read does not keep others."""
+        with self._lock_of(path):
             if path not in self._open:
-                self._open[path] = open_run(path)
+                run = open_run(path)
+                with self._lock:
+                    self._open[path] = run
             return self._open[path]
+
+    def _lock_of(self, what: object) -> threading.Lock:
+        """The lock of a run, by its path, or of runs that are shown together, by their number."""
+        with self._lock:
+            return self._opening.setdefault(what, threading.Lock())
 
     def find_compared_runs(self, number: str) -> ComparedRuns:
         """A comparison, or seeds. Raises Refused for a number that no such has."""
         place = self.find_place(number)
         if place.kind not in ("comparison", "seeds"):
             raise RequestRefused(HTTPStatus.NOT_FOUND)
-        with self._lock:
+        with self._lock_of(int(number)):
             if int(number) not in self._together:
                 self._together[int(number)] = self._compared_runs(place)
             return self._together[int(number)]

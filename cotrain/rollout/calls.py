@@ -36,6 +36,7 @@ from cotrain.text.request_params import function_call
 
 Tool = Callable[..., Awaitable[object]]
 MAX_OUTPUT = 500  # characters
+MOST_READ = 100_000  # characters of an output that are looked at; a tool that returns more has failed
 CUT = "\n(cut)"
 
 
@@ -226,14 +227,23 @@ async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
         raise ToolError("unknown tool")
     try:
         async with pausing_engine():
-            return _printable_output(str(await tools[call.tool](*call.said, **call.named)))
+            output = str(await tools[call.tool](*call.said, **call.named))
     except (ToolError, *INTERRUPTS):
         raise
     except BaseException as error:
         raise ToolError(type(error).__name__) from error
+    return read_output(output)
+
+
+def read_output(output: str) -> str:
+    """What is shown of what a tool returned. Raises ToolError for more than is read."""
+    if len(output) > MOST_READ:
+        raise ToolError("too much output", output[:MAX_OUTPUT])
+    return _printable_output(output)
 
 
 def _printable_output(output: str) -> str:
-    """What is shown of an output."""
+    """What is shown of an output, of which ``MOST_READ`` characters are looked at."""
+    output = output[:MOST_READ]
     output = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in output).strip()
     return output if len(output) <= MAX_OUTPUT else output[:MAX_OUTPUT] + CUT

@@ -186,6 +186,15 @@ def rebuild_recipe(directory: Path | str, *, say: Callable[[str], None] | None =
         return _rebuild_saved(directory, saved, say)
 
 
+def recipe_to_measure(directory: Path | str) -> Recipe:
+    """The recipe of a run that is asked or measured: a note on the terminal says where its code has changed."""
+    from cotrain.runs.code_record import tell_changed_code
+
+    recipe = rebuild_recipe(directory)
+    tell_changed_code(directory)
+    return recipe
+
+
 def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None] | None) -> Recipe:
     origin = saved["origin"]
     if origin is None:

@@ -5,6 +5,7 @@
     recipe.json       which recipe with which arguments, and the resolved settings
     quarantine.jsonl  malformed rows that were left out, with --lenient
     provenance.json   versions, machine, threads, hashes of the starting weights
+    code.json         the user's own code that made the run: hashes and texts (``code_record.py``)
     seal.json         size and hash of the files that are written once (``seal.py``)
     metrics.jsonl     one row a step, and evaluation rows; the same bytes whether or not the run was interrupted
     stopped.json      what ended a run before its time; gone when it goes on
@@ -41,6 +42,7 @@ from cotrain.config.schedule import Phase
 from cotrain.core import redact
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
+from cotrain.core.input_files import open_regular, read_regular
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
 from cotrain.disk import transaction
@@ -55,8 +57,9 @@ PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "nu
 SEAL = "seal.json"
 AFTER = "after_problems.json"
 STOPPED = "stopped.json"
+CODE = "code.json"
 RECIPE_FILE = "recipe.json"  # the file that makes a directory one of a run
-EARLY_FILES = ("provenance.json", QUARANTINE, SEAL, LOG)  # written before it
+EARLY_FILES = ("provenance.json", CODE, QUARANTINE, SEAL, LOG)  # written before it
 FILES = (  # of a run that never finished a step; the first one goes last
     *EARLY_FILES, "before.json", "before_counts.json", "metrics.jsonl", "timings.jsonl", STOPPED, "trackers.json",
     "report.html", RECIPE_FILE,
@@ -68,7 +71,7 @@ class RunDirectory:
     """Paths of one run, and its small JSON files."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        self.path = Path(path).expanduser().absolute()  # code of the user's may change the working directory
         self.checkpoints = self.path / "checkpoints"
         self.episodes = self.path / "episodes"
         self.metrics = self.path / "metrics.jsonl"
@@ -201,7 +204,7 @@ class RunDirectory:
         if not target.exists():
             return None
         try:
-            value = json.loads(target.read_text(encoding="utf-8"))
+            value = json.loads(read_regular(target).decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise RunDirectoryError(f"{target} is damaged ({error}); restore it, or start the run anew") from error
         except OSError as error:
@@ -352,7 +355,7 @@ def estimates_json(figures: Mapping[str, Estimate]) -> dict[str, Any]:
 
 
 def sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -32,8 +32,10 @@ from cotrain.metrics.starved import SKIPPED
 from cotrain.metrics.steps import flops_of
 from cotrain.preflight.fitting import crowded_notes, too_long_notes, with_packing
 from cotrain.runs import seal
+from cotrain.runs.code_record import first_record, record_changed_code, refuse_changed_code
 from cotrain.runs.directory import (
     AFTER,
+    CODE,
     STOPPED,
     RunDirectory,
     estimates_json,
@@ -98,7 +100,8 @@ def start_run(
             observer.message(note)
         aside = getattr(recipe.tasks, "quarantine", None)
         grown = {} if aside is None else _write_quarantine(aside, directory.path / QUARANTINE, observer)
-        directory.write_sealed({"provenance.json": versions, "recipe.json": saved}, grown)
+        files = {"provenance.json": versions, CODE: first_record(recipe), "recipe.json": saved}
+        directory.write_sealed({name: value for name, value in files.items() if value is not None}, grown)
         remember_code(directory.path, recipe)
         return _continue_run(directory, trainer, checkpoint_every, observer)
 
@@ -122,8 +125,10 @@ def resume_run(
     backend: Backend | None = None,
     observer: Observer | None = None,
     wrap: Callable[[Any], Any] | None = None,
+    changed_code: bool = False,
 ) -> Outcome:
-    """Go on where a run was interrupted; a finished run only has its summary returned."""
+    """Go on where a run was interrupted; a finished run only has its summary returned. ``changed_code``: also with
+    other code of the user's than it was begun with."""
     from cotrain.runs.changes import with_recorded_packing
 
     directory = RunDirectory.open(out)
@@ -136,6 +141,10 @@ def resume_run(
         refuse_other(directory.path, saved, recipe)
         if (done := _finished_outcome(directory, observer)) is not None:
             return done
+        if not changed_code:
+            refuse_changed_code(directory.path)
+        if (line := record_changed_code(directory, recipe, from_step=max(_saved_step(directory), 0))) is not None:
+            observer.message(line)
         versions: Any = directory.read("provenance.json")
         if versions["threads"] != torch.get_num_threads():
             observer.message(

@@ -9,7 +9,8 @@ It listens on this machine alone unless told otherwise, and knows no passwords. 
 happens to show from using it: a Host header that is not this server's name is refused (a page whose own name was made
 to point here, "DNS rebinding"), and so is a body that is not declared as JSON (a form that another page posts).
 
-Left out: TLS, keys, quotas and several processes, which belong to a proxy in front of it; tools and images.
+What slow, many and leaving clients may cost: ``rollout/http_server.py``. Left out: TLS, keys, quotas and several
+processes, which belong to a proxy in front of it; tools and images.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import asyncio
 import json
 import re
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -25,33 +27,30 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cotrain import __version__, opening
 from cotrain.core.errors import ConfigError, CotrainError, TooLong, UserError
-from cotrain.disk.jsonl import JsonlWriter
+from cotrain.disk.files import DiskError
+from cotrain.disk.record import RecordFile
 from cotrain.engine import contract
+from cotrain.rollout.http_server import GONE, note_departure, receive_body, serve_application
 from cotrain.rollout.idle_loop import together
 from cotrain.serve import shapes
 from cotrain.serve.models import Choice, ServedModel, ServedRun
-from cotrain.serve.patience import PatientProtocol
 from cotrain.serve.verify import verify_request
 from cotrain.text import request_params as asked
 from cotrain.text.request_params import BadRequest, RequestParams
 
-MAX_BODY = 4 * 2**20  # bytes
-BODY_SECONDS = 30.0  # for all of it to come
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _LISTEN_EVERYWHERE = ("0.0.0.0", "::")
 _HOST = re.compile(r"(\[(?P<address>[^\[\]]+)\]|(?P<name>[^\[\]:]+))(:[0-9]*)?", re.ASCII)
-_GONE = Response(status_code=499)  # nobody is there to read it
 T = TypeVar("T")
 
 
@@ -70,11 +69,12 @@ def run_server(
         hosts: further names in Host headers that are answered.
         record: the file to which each answer to a chat is appended, with its conversation.
 
-    Raises ConfigError when the address is taken or not this machine's; DiskError for a record that cannot be opened.
+    Raises ConfigError when the address is taken or not this machine's; DataError and DiskError for a record that is
+    something else, or cannot be opened.
     """
     listener = open_listener(host, port)  # before the models are loaded
     with listener:
-        writer = None if record is None else JsonlWriter(Path(record))
+        writer = None if record is None else RecordFile(Path(record), field="messages")
         trainer = opening.open_trainer(directory, device=device)
         served = ServedRun(trainer, writer)
         where = f"[{host}]" if ":" in host else host
@@ -82,15 +82,8 @@ def run_server(
         print(f"http://{where}:{listener.getsockname()[1]}/v1  (Ctrl-C to leave)", flush=True)
         if host not in LOCAL:
             print("cotrain: this server asks nobody for a password and now answers other machines", flush=True)
-        config = uvicorn.Config(
-            make_application(served, (host, *hosts)),
-            http=PatientProtocol,
-            log_level="warning",
-            timeout_graceful_shutdown=5,
-            server_header=False,
-        )
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            serve_application(make_application(served, (host, *hosts)), listener)
         finally:  # a signal is raised again when the server has ended
             served.close()
     return 0
@@ -127,7 +120,7 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
         return JSONResponse({"status": "ok", "version": __version__, **state, "running": served.engine.open_requests})
 
     async def chat(request: Request) -> Response:
-        params = asked.read_chat(await _read_body(request))
+        params = asked.read_chat(await _json_body(request))
         entry = served.find_model(params.model)
         params = replace(params, messages=served.fill_messages(entry, params.messages))
 
@@ -148,8 +141,9 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
         )
 
     async def completions(request: Request) -> Response:
-        params, prompts = asked.read_completions(await _read_body(request))
+        params, prompts = asked.read_completions(await _json_body(request))
         entry = served.find_model(params.model)
+        served.check_capacity(len(prompts) * params.n)  # before any of them is cut into tokens
 
         async def prepare() -> list[contract.Request]:
             return served.make_requests(entry, [served.raw_prompt_ids(entry, prompt) for prompt in prompts], params)
@@ -168,8 +162,8 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
         )
 
     async def verify_solution(request: Request) -> Response:
-        result = await _unless_gone(request, verify_request(served, await _read_body(request)))
-        return _GONE if result is None else JSONResponse(result)
+        result = await _unless_gone(request, verify_request(served, await _json_body(request)))
+        return GONE if result is None else JSONResponse(result)
 
     app = Starlette(
         routes=[
@@ -182,6 +176,8 @@ def make_application(served: ServedRun, hosts: Sequence[str] = ()) -> ASGIApp:
         ],
         exception_handlers={
             UserError: _refusal_response,
+            ClientDisconnect: note_departure,
+            DiskError: _full_disk_response,
             CotrainError: _failure_response,
             HTTPException: _no_route_response,
             Exception: _failure_response,
@@ -223,7 +219,7 @@ async def _respond_choices(
         return {**head, "choices": shaped, "usage": shapes.usage_json(choices)}
 
     result = await _unless_gone(request, served.engine.run_in_thread(all_choices()))
-    return _GONE if result is None else JSONResponse(result)
+    return GONE if result is None else JSONResponse(result)
 
 
 async def _stream_events(
@@ -263,6 +259,8 @@ async def _stream_events(
         if params.usage:
             yield encode_event([], usage=shapes.usage_json(choices))
         yield b"data: [DONE]\n\n"
+    except DiskError as error:
+        yield f"data: {json.dumps(asked.error_json(_tell_disk_error(error), status=500))}\n\n".encode()
     except CotrainError as error:
         yield f"data: {json.dumps(asked.error_json(str(error), status=500))}\n\n".encode()
     except Exception as error:  # the status is sent: only an event can still tell it; the server's log has the rest
@@ -272,27 +270,11 @@ async def _stream_events(
         work.cancel()
 
 
-async def _read_body(request: Request) -> bytes:
+async def _json_body(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise BadRequest(f"content-type is {kind or 'missing'}; expected application/json")
-    declared_length = request.headers.get("content-length", "")
-    content = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            if declared_length.isdecimal() and int(declared_length) > MAX_BODY:
-                raise _too_large()
-            async for piece in request.stream():
-                content += piece
-                if len(content) > MAX_BODY:
-                    raise _too_large()
-    except TimeoutError:
-        raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s", status=408) from None
-    return bytes(content)
-
-
-def _too_large() -> BadRequest:
-    return BadRequest(f"the body has more than {MAX_BODY} bytes; send less", status=413)
+    return await receive_body(request)
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
@@ -315,6 +297,16 @@ async def _refusal_response(request: Request, error: Exception) -> Response:
     elif isinstance(error, TooLong):
         code = "context_length_exceeded"
     return JSONResponse(asked.error_json(str(error), status=status, param=param, code=code), status_code=status)
+
+
+async def _full_disk_response(request: Request, error: Exception) -> Response:
+    return JSONResponse(asked.error_json(_tell_disk_error(error), status=500), status_code=500)
+
+
+def _tell_disk_error(error: Exception) -> str:
+    """Say on the server's terminal what the disk refused; returns what a client may know of it: no path."""
+    print(f"cotrain: {error}", file=sys.stderr, flush=True)
+    return "the answer could not be recorded; the server's own log says why"
 
 
 async def _failure_response(request: Request, error: Exception) -> Response:

@@ -29,7 +29,7 @@ from cotrain.config.policies import Policy
 from cotrain.core.address import Address, seed_of
 from cotrain.core.errors import unknown_message
 from cotrain.core.types import Completion, Sampling
-from cotrain.disk.jsonl import JsonlWriter
+from cotrain.disk.record import RecordFile
 from cotrain.engine.contract import Request, as_serving_engine
 from cotrain.rollout.role import Role
 from cotrain.serve.batches import EngineThread
@@ -87,7 +87,7 @@ class Choice:
 class ServedRun:
     """The models of one run, and an engine in a thread of its own."""
 
-    def __init__(self, trainer: CoTrainer, record: JsonlWriter | None = None) -> None:
+    def __init__(self, trainer: CoTrainer, record: RecordFile | None = None) -> None:
         """``record``: where each answer to a chat is written."""
         self.trainer, self._record = trainer, record
         self.engine = EngineThread(as_serving_engine(trainer.engine))
@@ -116,6 +116,8 @@ class ServedRun:
         Raises BadRequest for a model that does not talk."""
         if not model.can_chat:
             raise BadRequest(_cannot_chat_text(model), "model")
+        self._check_count(model, messages)
+        self.check_length(model, [message.content for message in messages], "messages")
         if model.role is None:
             return tuple(messages)
         (name,) = model.prompt_fields
@@ -129,6 +131,17 @@ class ServedRun:
         """Prompt ids [P] of filled messages. Raises BadRequest for more text than the context could hold."""
         self.check_length(model, [message.content for message in messages], "messages")
         return self.renderer_of(model).render(messages)
+
+    def _check_count(self, model: ServedModel, messages: Sequence[Message]) -> None:
+        """Raises BadRequest for more messages than a context could hold: also an empty one has its frame of tokens,
+        which takes as long as text does."""
+        most = self.engine.engine.context(model.policy)
+        if len(messages) > most:
+            raise BadRequest(
+                f"messages has {len(messages)} messages, and at most {most} are taken; shorten the conversation",
+                "messages",
+                code="context_length_exceeded",
+            )
 
     def check_length(self, model: ServedModel, texts: Sequence[str], param: str) -> None:
         """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens:
@@ -145,6 +158,16 @@ class ServedRun:
                 code="context_length_exceeded",
             )
 
+    def _check_token_count(self, model: ServedModel, count: int) -> None:
+        """Raises BadRequest for more token ids than the context holds, before anybody looks at one of them."""
+        context = self.engine.engine.context(model.policy)
+        if count > context:
+            raise BadRequest(
+                f"prompt has {count} tokens, more than the context of {context} tokens of {model.policy!r}; shorten it",
+                "prompt",
+                code="context_length_exceeded",
+            )
+
     def _longest_token(self, policy: str) -> int:
         """Bytes of the longest token of a policy."""
         if policy not in self._bytes:
@@ -158,6 +181,7 @@ class ServedRun:
             raise BadRequest(_cannot_chat_text(model), "model")
         renderer = self.renderer_of(model)
         if not isinstance(prompt, str):
+            self._check_token_count(model, len(prompt))
             if (beyond := max(prompt)) >= renderer.vocabulary or (beyond := min(prompt)) < 0:
                 raise BadRequest(f"token {beyond} is outside of the vocabulary of {renderer.vocabulary}", "prompt")
             return prompt

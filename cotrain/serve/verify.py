@@ -41,6 +41,7 @@ async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
     n = asked.integer_field(request_fields, "n", 1, MAX_REVIEWS) or 1
     temperature = asked.number_field(request_fields, "temperature", 0.0, 100.0)
     seed = asked.integer_field(request_fields, "seed", -(2**63), 2**63 - 1)
+    served.check_length(model, [problem, solution, reference or ""], "solution")  # before anything reads them
     parsed = tagged_solution(solution)
     steps = parsed.steps if isinstance(parsed, Solution) else ()
     number = served.next_number()
@@ -60,7 +61,6 @@ async def verify_request(served: ServedRun, body: bytes) -> dict[str, Any]:
             fields |= guarded_fields(make_nonce(seed, "serve"), solution=solution)
         if reference is not None and "reference" in model.prompt_fields:
             fields["reference"] = reference
-        served.check_length(model, [problem, solution, reference or ""], "solution")
         served.check_capacity(n)
         turns = await served.engine.run_in_thread(_ask_judge(roles, model.name, n, fields))
     reviews = [_score_result(turn) if model.spec.scores else _review_result(turn) for turn in turns]

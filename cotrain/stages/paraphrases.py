@@ -14,16 +14,20 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cotrain import __version__
 from cotrain.backend.local import LocalBackend
 from cotrain.config.policies import frozen
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.core.verbosity import Pace
-from cotrain.disk.files import replace_file
+from cotrain.disk.files import digest_of, replace_file
+from cotrain.disk.jsonl import read_jsonl
+from cotrain.disk.kept_work import KeptWork, kept_work, stamp_of
 from cotrain.disk.run_files import QUARANTINE
 from cotrain.grading.pool import AnswerGrader
 from cotrain.rollout.common_roles import EMBEDDED
@@ -110,27 +114,53 @@ def refusal_of(question: str, text: str, others: Collection[str]) -> str | None:
 
 
 def write_paraphrases(
-    player: Executor, problems: Sequence[ProblemRow], *, tries: int, say: Callable[[str], None]
+    player: Executor,
+    problems: Sequence[ProblemRow],
+    *,
+    tries: int,
+    say: Callable[[str], None],
+    work: KeptWork | None = None,
 ) -> None:
     """Ask the role ``writer`` for each problem that needs a paraphrase, up to ``tries`` times, until one is kept.
-    ``text`` and ``reason`` of the problems have what became of it."""
+    ``text`` and ``reason`` of the problems have what became of it; each chunk of them is kept in ``work``."""
     asked, grader = [one for one in problems if not one.held_out and not one.row.paraphrases], AnswerGrader()
     taken = {wording_of(text) for one in problems for text in (one.row.question, *one.row.paraphrases)}
     pace = Pace(len(asked), "{} problems paraphrased", say)
     for start in range(0, len(asked), CHUNK):
-        pending = chunk = asked[start : start + CHUNK]
-        for attempt in range(tries):
-            bare = [Row(question=one.row.question, answer=None, solution=None) for one in pending]
-            tasks = [task_of(row, one.where, grader) for row, one in zip(bare, pending, strict=True)]
-            for episode in player.play(_ask_writer, tasks, step=-1 - start * tries - attempt, group_size=1):
-                one = pending[episode.task]
-                found = parse_proposal(episode.traces[0].text if episode.traces else "", {})
-                one.text = "" if isinstance(found, ParseFailure) else found.text
-                one.reason = episode.failure or refusal_of(one.row.question, one.text, taken)
-                if one.reason is None:
-                    taken.add(wording_of(one.text))
-            pending = [one for one in pending if one.reason is not None]
+        chunk = asked[start : start + CHUNK]
+        first_step = -1 - start * tries
+        make = partial(_write_chunk, player, chunk, set(taken), grader, tries=tries, first_step=first_step)
+        written = make() if work is None else work.part(f"problems from {start}", make)
+        for one, (text, reason) in zip(chunk, written, strict=True):
+            one.text, one.reason = text, reason
+            if reason is None:
+                taken.add(wording_of(text))
         pace.add(len(chunk))
+
+
+def _write_chunk(
+    player: Executor,
+    chunk: Sequence[ProblemRow],
+    taken: set[str],
+    grader: AnswerGrader,
+    *,
+    tries: int,
+    first_step: int,
+) -> list[tuple[str, str | None]]:
+    """What was written last for each of these problems, and why it is no paraphrase."""
+    pending = list(chunk)
+    for attempt in range(tries):
+        bare = [Row(question=one.row.question, answer=None, solution=None) for one in pending]
+        tasks = [task_of(row, one.where, grader) for row, one in zip(bare, pending, strict=True)]
+        for episode in player.play(_ask_writer, tasks, step=first_step - attempt, group_size=1):
+            one = pending[episode.task]
+            found = parse_proposal(episode.traces[0].text if episode.traces else "", {})
+            one.text = "" if isinstance(found, ParseFailure) else found.text
+            one.reason = episode.failure or refusal_of(one.row.question, one.text, taken)
+            if one.reason is None:
+                taken.add(wording_of(one.text))
+        pending = [one for one in pending if one.reason is not None]
+    return [(one.text, one.reason) for one in chunk]
 
 
 async def _ask_writer(task: Task, roles: Roles) -> None:
@@ -151,21 +181,47 @@ def paraphrase_file(
     """Write the rows of a file with their paraphrases to ``out``, and those that got none beside it, with the reason.
     Returns counts: of what was ``written``, was ``present``, is ``held_out``, and is ``refused``, by reason.
 
-    Raises ConfigError for one of the package's models, which cannot write, and for files that are there; DataError.
+    A command that was stopped or killed goes on with what it has written. Raises ConfigError for one of the package's
+    models, which cannot write, and for files that are there; DiskError for a place that takes none; DataError.
     """
     aside = out.with_name(f"{out.stem}.{QUARANTINE}")
     if model in EMBEDDED:
         raise ConfigError(f"the model {model!r} knows the package's own formats alone; expected a chat model")
     if out.suffix != ".jsonl":
         raise ConfigError(f"--out {out}: expected a name that ends in .jsonl")
-    if there := next((file for file in (out, aside) if file.exists()), None):
-        raise ConfigError(f"{there} exists; choose another --out, or move it away")
-    problems, backend = read_problems(path, *columns), LocalBackend(device)
-    policies = PolicyStore(backend.open({"writer": frozen(model)}, seed=seed))
-    role = Role(policy="writer", prompt=PARAPHRASE, sampling=Sampling(max_tokens=512, temperature=0.7))
-    player = Executor(backend.engine, policies.renderers, {"writer": role}, seed_of("paraphrases", seed))
-    write_paraphrases(player, problems, tries=tries, say=say)
-    return save_paraphrases(problems, out, aside)
+    if out.exists():
+        raise ConfigError(f"{out} exists; choose another --out, or move it away")
+    if aside.exists() and not _is_quarantine(aside):
+        raise ConfigError(f"{aside} exists and is something else; choose another --out, or move it away")
+    problems = read_problems(path, *columns)
+    settings = {
+        "model": [model, stamp_of(model)],
+        "rows": digest_of(json.dumps([one.fields for one in problems], default=str).encode()).sha256,
+        "columns": columns,
+        "tries": tries,
+        "seed": seed,
+        "cotrain": __version__,
+    }
+    with kept_work(out, settings, say) as work:  # before the model is opened
+        backend = LocalBackend(device)
+        policies = PolicyStore(backend.open({"writer": frozen(model)}, seed=seed))
+        role = Role(policy="writer", prompt=PARAPHRASE, sampling=Sampling(max_tokens=512, temperature=0.7))
+        player = Executor(backend.engine, policies.renderers, {"writer": role}, seed_of("paraphrases", seed))
+        write_paraphrases(player, problems, tries=tries, say=say, work=work)
+        try:
+            return save_paraphrases(problems, out, aside)
+        except DataError:  # all of it was tried, and is in the quarantine
+            work.finish()
+            raise
+
+
+def _is_quarantine(path: Path) -> bool:
+    """Whether a file is what an earlier try has left: rows with where they stood and why they were refused."""
+    try:
+        rows = read_jsonl(path)
+    except (DataError, OSError):
+        return False
+    return all(row.keys() == {"where", "reason", "row"} for row in rows)
 
 
 def save_paraphrases(problems: Sequence[ProblemRow], out: Path, aside: Path) -> dict[str, Any]:

@@ -23,12 +23,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from cotrain.core.errors import DataError
 from cotrain.core.types import Task
 from cotrain.core.verbosity import Pace
-from cotrain.rollout.executor import Roles
+from cotrain.disk.kept_work import KeptWork
+from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.fixed_solutions import judge_fields
 from cotrain.rollout.judges import judge
 from cotrain.rollout.protocols import examine
@@ -109,37 +111,27 @@ def own_reviews(
     seed: int = 0,
     aside: Quarantine | None = None,
     say: Callable[[str], None],
+    work: KeptWork | None = None,
 ) -> tuple[Corpus, list[dict[str, Any]]]:
     """Reviews of ``samples`` own solutions of each problem, of which ``reviews`` are drawn (0: one is written from the
-    truth), and the same as rows of ``messages``. Raises DataError where there is none of right, or none of wrong
-    solutions."""
+    truth), and the same as rows of ``messages``; ``work`` keeps each chunk of problems. Raises DataError where there is
+    none of right, or none of wrong solutions."""
     roles_by_name = {"solver": solver, "verifier": verifier_of(model, form, max_tokens, verdict, prompt)}
     kept: KeptReviews = {}
     seen = {True: 0, False: 0}  # solutions that can be read
     lost = Counter[str]()
 
-    async def play_episode(task: Task, roles: Roles) -> None:
-        solution = await roles.solver(problem=task.prompt)
-        truth = await examine(task, roles, solution)
-        if truth is None or not solution.parsed.ok:
-            return
-        seen[truth] += 1
-        if reviews:
-            for turn in await review(task, roles, solution, n=reviews):
-                if turn.parsed.ok and turn.parsed.final == truth:
-                    kept[truth, turn.id] = _with_reply(turn.chat.messages[:1], turn.text)
-            return
-        text = _write_labelled_review(solution, truth, form, roles_by_name["verifier"])
-        if text is not None:
-            fields = fields_for(task, roles, roles.verifier, solution, solution.tagged_text)
-            kept[truth, solution.id] = _with_reply(roles.verifier.begin(parent=solution, **fields).messages, text)
-
     with open_player(model, path, roles_by_name, device=device, seed=seed, aside=aside) as (tasks, player):
         pace = Pace(samples * len(tasks), "{} solutions drawn and reviewed", say)
         player.watch = lambda total: pace.add
         for start, chunk in in_chunks(tasks):
-            for episode in player.play(play_episode, chunk, step=-1 - start, group_size=samples):
-                lost.update(why_lost(episode))
+            make = partial(_review_chunk, player, chunk, form, reviews, step=-1 - start, samples=samples)
+            found = make() if work is None else work.part(f"problems from {start}", make)
+            for truth, address, conversation in found["kept"]:
+                kept[truth, address] = conversation
+            for truth in seen:
+                seen[truth] += found["right" if truth else "wrong"]
+            lost.update(found["lost"])
             kept_counts = {truth: sum(one is truth for one, _ in kept) for truth in seen}
             review_counts = f"{kept_counts[True]} and {kept_counts[False]} reviews of them are right"
             say(
@@ -152,6 +144,37 @@ def own_reviews(
     by_address = {truth: [item for key, item in sorted(kept.items()) if key[0] is truth][:least] for truth in seen}
     items = [item for pair in zip(by_address[True], by_address[False], strict=True) for item in pair]
     return from_items(f"reviews of {path}", items), [{"messages": item} for item in items]
+
+
+def _review_chunk(
+    player: Executor, chunk: Sequence[Task], form: Form, reviews: int, *, step: int, samples: int
+) -> dict[str, Any]:
+    """Right reviews of solutions of these problems, each as the truth, its address and a conversation; how many
+    solutions are right and wrong; and how many were lost, by reason."""
+    kept: list[tuple[bool, str, Item]] = []
+    seen = {True: 0, False: 0}
+    lost = Counter[str]()
+
+    async def play_episode(task: Task, roles: Roles) -> None:
+        solution = await roles.solver(problem=task.prompt)
+        truth = await examine(task, roles, solution)
+        if truth is None or not solution.parsed.ok:
+            return
+        seen[truth] += 1
+        if reviews:
+            for turn in await review(task, roles, solution, n=reviews):
+                if turn.parsed.ok and turn.parsed.final == truth:
+                    kept.append((truth, turn.id, _with_reply(turn.chat.messages[:1], turn.text)))
+            return
+        text = _write_labelled_review(solution, truth, form, player.roles["verifier"])
+        if text is not None:
+            fields = fields_for(task, roles, roles.verifier, solution, solution.tagged_text)
+            conversation = _with_reply(roles.verifier.begin(parent=solution, **fields).messages, text)
+            kept.append((truth, solution.id, conversation))
+
+    for episode in player.play(play_episode, chunk, step=step, group_size=samples):
+        lost.update(why_lost(episode))
+    return {"kept": kept, "right": seen[True], "wrong": seen[False], "lost": dict(lost)}
 
 
 def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], reviews: int) -> str:

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from cotrain.core.errors import DataError
 from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import Pace
+from cotrain.disk.kept_work import KeptWork
 from cotrain.grading.pool import AnswerGrader
 from cotrain.preflight.formats import STEP as LOOK
 from cotrain.preflight.formats import SampledText, ask_solver, read_texts, spread_indices
@@ -91,9 +93,10 @@ def own_solutions(
     seed: int = 0,
     aside: Quarantine | None = None,
     say: Callable[[str], None],
+    work: KeptWork | None = None,
 ) -> tuple[Corpus, list[dict[str, Any]]]:
     """What of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of
-    ``messages``. Raises DataError where none is."""
+    ``messages``; ``work`` keeps each chunk of problems. Raises DataError where none is."""
     kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
     lost = Counter[str]()
@@ -101,15 +104,12 @@ def own_solutions(
         pace = Pace(samples * len(tasks), "{} answers drawn", say)
         player.watch = lambda total: pace.add
         for start, chunk in in_chunks(tasks):
-            for episode in player.play(_solve_and_examine, chunk, step=-1 - start, group_size=samples):
-                lost.update(why_lost(episode))
-                for trace in episode.traces:
-                    task = chunk[episode.task]
-                    sample = SampledText(task=task, text=trace.text, finish=trace.finish)
-                    readable = read_texts(role, [sample]).readable
-                    if CORRECT.of(trace) and readable:
-                        kept[task.id, trace.text] = _solver_conversation(role, task.prompt, trace.text)
-                        solved.add(task.id)
+            make = partial(_solve_chunk, player, role, chunk, step=-1 - start, samples=samples)
+            found = make() if work is None else work.part(f"problems from {start}", make)
+            for task_id, text, conversation in found["right"]:
+                kept[task_id, text] = conversation
+                solved.add(task_id)
+            lost.update(found["lost"])
             done = min(start + CHUNK, len(tasks))
             progress = f"{len(kept)} right solutions of {len(solved)} problems"
             say(f"{done} of {len(tasks)} problems answered: {progress}{lost_suffix(lost)}")
@@ -121,6 +121,20 @@ def own_solutions(
         )
     items = list(kept.values())
     return from_items(f"right solutions of {path}", items), [{"messages": item} for item in items]
+
+
+def _solve_chunk(player: Executor, role: Role, chunk: Sequence[Task], *, step: int, samples: int) -> dict[str, Any]:
+    """Right and readable solutions of these problems, each as problem, text and conversation; and how many were lost,
+    by reason."""
+    right, lost = [], Counter[str]()
+    for episode in player.play(_solve_and_examine, chunk, step=step, group_size=samples):
+        lost.update(why_lost(episode))
+        for trace in episode.traces:
+            task = chunk[episode.task]
+            sample = SampledText(task=task, text=trace.text, finish=trace.finish)
+            if CORRECT.of(trace) and read_texts(role, [sample]).readable:
+                right.append((task.id, trace.text, _solver_conversation(role, task.prompt, trace.text)))
+    return {"right": right, "lost": dict(lost)}
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from urllib.request import urlopen
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
+from cotrain.core.input_files import MOST_BY_HAND, MOST_ROW
 from cotrain.core.types import Grade, Task
 from cotrain.grading.pool import AnswerGrader
 from cotrain.tasks.jsonl import SPLITS, split_of
@@ -177,14 +178,17 @@ class OpenEnvTasks:
             self._prompt = texts[0]
         if self._prompt not in texts:
             raise ConfigError(f"{self.name}: no text in field {self._prompt!r}; there are: {texts or 'none'}")
-        return str(observation[self._prompt])
+        prompt = str(observation[self._prompt])
+        if len(prompt) > MOST_ROW:
+            raise ConfigError(f"{self.name}: its prompt has {len(prompt)} characters; at most {MOST_ROW} are read")
+        return prompt
 
     def _action_field(self) -> str:
         """The one text field that an action needs, by the server's description of itself."""
         address = self._address.replace("ws", "http", 1) if self._address.startswith("ws") else self._address
         try:
             with urlopen(f"{address}/schema", timeout=self._limits[2]) as reply:
-                action = json.load(reply)["action"]
+                action = json.loads(reply.read(MOST_BY_HAND))["action"]
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"{self.name} does not describe itself ({error}); is the server running?") from error
         texts = [n for n, p in action.get("properties", {}).items() if p.get("type") == "string"]

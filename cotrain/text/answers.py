@@ -304,6 +304,10 @@ def final_answer(text: str) -> str | None:
     return _hash_answer(text)
 
 
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # what a backslash escapes is no brace
+_VISIBLE = re.compile(r"\S")
+
+
 def last_boxed(text: str) -> str | None:
     r"""The inside of the ``\boxed{…}`` that begins last among those whose braces balance and that are not blank, behind
     those that it is joined to by "and", "or" or a comma: "1, 2". Where there is none, the number or letter behind the
@@ -312,18 +316,14 @@ def last_boxed(text: str) -> str | None:
         return None
     boxes = list(_BOX.finditer(text, first.start()))
     starts = {box.end() - 1: box.start() for box in boxes if box[1]}
-    open_braces, ends, at = list[int](), dict[int, int](), first.start()
-    while at < len(text):
-        char = text[at]
-        if char == "\\":
-            at += 1  # the character after a backslash is escaped: \{ is no brace
-        elif char == "{":
-            open_braces.append(at)
-        elif char == "}" and open_braces:
+    open_braces, ends = list[int](), dict[int, int]()
+    for mark in _BRACE.finditer(text, first.start()):
+        if mark[0] == "{":
+            open_braces.append(mark.start())
+        elif mark[0] == "}" and open_braces:
             start = open_braces.pop()
-            if start in starts and text[start + 1 : at].strip():
-                ends[start] = at
-        at += 1
+            if start in starts and _VISIBLE.search(text, start + 1, mark.start()):
+                ends[start] = mark.start()
     if not ends:
         return next((box[2] for box in reversed(boxes) if box[2]), None)
     joined = [max(ends)]

@@ -18,6 +18,7 @@ from cotrain.text.chat_template import Message
 MAX_CHOICES = 128  # n times prompts
 MAX_TOP = 20  # alternatives of a token
 MAX_STOPS = 16
+MAX_MESSAGES = 2048  # of a conversation: a template writes some tokens around each, and takes its time for it
 _SPOKEN = ("temperature", "top_p", "max_tokens", "seed", "stop", "n", "logprobs", "stream", "stream_options")
 CHAT = ("model", "messages", "max_completion_tokens", "top_logprobs", *_SPOKEN)
 COMPLETIONS = ("model", "prompt", "echo", "return_token_ids", *_SPOKEN)
@@ -113,6 +114,12 @@ def read_chat(body: bytes, *, tools: bool = False) -> RequestParams:
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadRequest(f"messages is {_short_value(messages)}; expected a list of at least one message", "messages")
+    if len(messages) > MAX_MESSAGES:
+        raise BadRequest(
+            f"messages has {len(messages)} messages, and at most {MAX_MESSAGES} are taken; shorten the conversation",
+            "messages",
+            code="context_length_exceeded",
+        )
     chat_messages = [_read_message(message, f"messages[{i}]", tools) for i, message in enumerate(messages)]
     if chat_messages[-1].role == "assistant":
         raise BadRequest("the last message is the assistant's; expected one that it can answer", "messages")

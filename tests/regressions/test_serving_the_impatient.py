@@ -61,19 +61,13 @@ def test_a_prompt_of_the_longest_tokens_is_not_refused_for_its_bytes(served):
 def test_half_sent_requests_are_let_go(served):
     """Silent connections, half a head, and half a head behind a whole request; who sends a whole one slowly is
     answered."""
-    import uvicorn
-
+    from cotrain.rollout.http_server import Connections, make_server
     from cotrain.serve.app import make_application, open_listener
-    from cotrain.serve.patience import PatientProtocol
-
-    class Impatient(PatientProtocol):
-        seconds = SECONDS
 
     async def work():
         with open_listener("127.0.0.1", 0) as listener:
             port = listener.getsockname()[1]
-            config = uvicorn.Config(make_application(served), http=Impatient, log_level="critical")
-            server = uvicorn.Server(config)
+            server = make_server(make_application(served), Connections(100, lambda authorization: False), SECONDS)
             running = asyncio.create_task(server.serve(sockets=[listener]))
             while not server.started:
                 await asyncio.sleep(0.01)
@@ -94,7 +88,7 @@ def test_half_sent_requests_are_let_go(served):
             cases = [held(b""), held(head), held(head, whole=head + b"\r\n")] + [held(head[:9]) for _ in range(50)]
             for took in await asyncio.wait_for(asyncio.gather(*cases), 20):
                 assert 0.5 * SECONDS < took < 20  # and not 25 as before
-            Impatient.seconds = 5.0  # the machine may be slow, too
+            server.config.http_protocol_class.seconds = 5.0  # the machine may be slow, too
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             for part in (head[:20], head[20:] + b"\r\n"):
                 await asyncio.sleep(SECONDS / 4)
@@ -105,3 +99,26 @@ def test_half_sent_requests_are_let_go(served):
             await running
 
     asyncio.run(work())
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"model": "solver", "messages": [{"role": "user", "content": ""}] * 75_000}),
+        ("completions", {"model": "policy/generator", "prompt": [1] * 1_000_000}),
+        ("verify", {"problem": "2 + 2", "steps": ["x"] * 400_000, "answer": "4"}),
+    ],
+    ids=["messages", "tokens", "steps"],
+)
+def test_many_small_things_are_refused_before_they_are_rendered(served, path, body):
+    from starlette.testclient import TestClient
+
+    from cotrain.serve.app import make_application
+
+    client = TestClient(make_application(served), base_url="http://localhost")
+    began = time.process_time()
+    answer = client.post(f"/v1/{path}", json=body)
+    took = time.process_time() - began
+    assert answer.status_code == 400 and took < 3.0, took
+    assert answer.json()["error"]["code"] == "context_length_exceeded"

@@ -1,6 +1,7 @@
 """``cotrain serve``: OpenAI's API over the roles of a run, and verdicts."""
 
 import asyncio
+import errno
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,9 @@ import torch
 from served_asks import HERE, ask, body, events
 from starlette.testclient import TestClient
 
-from cotrain.disk.jsonl import JsonlWriter, read_jsonl
+from cotrain.disk.files import Files
+from cotrain.disk.jsonl import read_jsonl
+from cotrain.disk.record import RecordFile
 from cotrain.learn.scorer import Scorer
 from cotrain.methods.cooper import cooper
 from cotrain.serve.app import make_application
@@ -60,9 +63,29 @@ def test_a_role_is_asked_as_in_training(client, served, task, greedy):
     assert len(said := policy["choices"][0]["message"]["content"]) > 5 and asked["turn"].text.startswith(said)
 
 
+class FullDisk(Files):
+    """Takes nothing."""
+
+    def write(self, file, block):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_an_error_of_the_server_without_a_path(served, task, tmp_path, capfd):
+    record = RecordFile(tmp_path / "record.jsonl", field="messages", files=FullDisk())
+    recorded = ServedRun(served.trainer, record)
+    client = TestClient(make_application(recorded), base_url=HERE)
+    for stream in (False, True):
+        answer = client.post("/v1/chat/completions", json=body(task, max_tokens=4, stream=stream))
+        assert answer.status_code == (200 if stream else 500)  # of a stream it has been sent
+        assert "server_error" in answer.text and "could not be recorded" in answer.text
+        assert str(tmp_path) not in answer.text
+        assert f"cotrain: cannot write to {tmp_path / 'record.jsonl'}: disk full" in capfd.readouterr().err
+    recorded.close()
+
+
 def test_a_record_holds_what_was_sampled_and_is_learned_as_chats(served, task, tmp_path):
     record = tmp_path / "record.jsonl"
-    recorded = ServedRun(served.trainer, JsonlWriter(record))
+    recorded = ServedRun(served.trainer, RecordFile(record, field="messages"))
     client = TestClient(make_application(recorded), base_url=HERE)
     asked = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "How many?"}]
     first = ask(client, "chat/completions", model="generator", messages=asked, temperature=1, max_tokens=6, seed=1)

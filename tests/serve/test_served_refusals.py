@@ -148,6 +148,7 @@ def test_the_command_says_in_one_line_what_is_wrong(capsys, monkeypatch, tmp_pat
     with pytest.raises(ConfigError, match="expected 0"):
         open_listener("127.0.0.1", 10**6)
     monkeypatch.delitem(sys.modules, "cotrain.serve.app")
+    monkeypatch.delitem(sys.modules, "cotrain.rollout.http_server")
     monkeypatch.delattr("cotrain.serve.app", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", str(tmp_path)]) == 2

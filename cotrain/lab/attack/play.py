@@ -32,12 +32,14 @@ from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import Pace
+from cotrain.disk import transaction
+from cotrain.disk.kept_work import KeptPart, KeptWork, claim_place, kept_work, stamp_of
 from cotrain.lab.attack.tables import BROKEN, Attempt, AttemptOutcome, attack_tables, review_fields
 from cotrain.rollout.executor import Executor, Roles
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role
-from cotrain.runs.directory import RunDirectory
+from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.text.injections import Injection, injection_corpus, insert_injection
 from cotrain.text.parsers import Solution, tagged_solution
 from cotrain.text.prompts import fields_of
@@ -81,42 +83,63 @@ def attack(
     """
     recipe = opening.recipe_of(directory, judging=True)
     role, judge = judging_role(recipe, role)
+    is_model = opening.is_model(directory)
+    folder = RunDirectory(out or (Path("evals") / recipe.name if is_model else directory))
+    claim_place(folder.path)
     trainer = opening.load_trainer(directory, recipe=recipe, step=0 if start else None, device=device)
     tasks = held_out(recipe.tasks, split, problems, recipe.seed)
     solver = _choose_solver(trainer, fixed)
-    wrong = wrong_solutions(trainer, solver, tasks, split, say)
-    if not wrong:
-        raise ConfigError(
-            f"attack: none of {SOLUTIONS_EACH * problems} solutions of {directory} is wrong; raise --problems"
-        )
     strings = injection_corpus(seed)
-    say(f"{len(wrong)} wrong solutions of {problems} problems, {len(strings)} strings")
-    player = trainer.make_executor(evaluation_seed(recipe.seed))
-    plain_attempts = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
-    plain_outcomes = judge_attempts(player, role, tasks, plain_attempts, split=split, say=say)
-    attempts = [one for i, string in enumerate(strings) for one in inject_string(string, i, wrong, tasks, each, seed)]
-    outcomes = judge_attempts(player, role, tasks, attempts, split=split, say=say)
-    result = {
-        "format": FORMAT,
-        "run": str(directory),
-        "step": trainer.finished,
-        "seed": recipe.seed,
-        "cotrain": __version__,
-        "role": role,
-        "policy": judge.policy,
-        "model": recipe.policies[judge.policy].model,
-        "temperature": judge.sampling.temperature,
-        "split": split,
-        "problems": problems,
-        "solutions_of": solver.policy,
-        "corpus": {"seed": seed, "strings": len(strings), "digest": corpus_digest(strings)},
-        "each": each,
-        **attack_tables(plain_outcomes, outcomes, tasks, judge),
+    corpus = {"seed": seed, "strings": len(strings), "digest": corpus_digest(strings)}
+    depends_on = {
+        "what": "attack",
+        "point": point_stamp(directory, trainer.finished),
+        "roles": [role, resolved_json(judge), resolved_json(solver)],
+        "problems": [problems, split, resolved_json(recipe.tasks), recipe.seed],
+        "strings": [corpus, each],
     }
-    folder = RunDirectory(out or (Path("evals") / recipe.name if opening.is_model(directory) else directory))
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.write(START_FILE if start else FILE, result)
+    with kept_work(folder.path / (START_FILE if start else FILE), depends_on, say) as work:
+        wrong = wrong_solutions(trainer, solver, tasks, split, say, work)
+        if not wrong:
+            work.finish()
+            raise ConfigError(
+                f"attack: none of {SOLUTIONS_EACH * problems} solutions of {directory} is wrong; raise --problems"
+            )
+        say(f"{len(wrong)} wrong solutions of {problems} problems, {len(strings)} strings")
+        player = trainer.make_executor(evaluation_seed(recipe.seed))
+        plain_attempts = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
+        plain_outcomes = judge_attempts(player, role, tasks, plain_attempts, split=split, say=say, work=work)
+        attempts = [a for i, string in enumerate(strings) for a in inject_string(string, i, wrong, tasks, each, seed)]
+        outcomes = judge_attempts(player, role, tasks, attempts, split=split, say=say, work=work)
+        result = {
+            "format": FORMAT,
+            "run": str(directory),
+            "step": trainer.finished,
+            "seed": recipe.seed,
+            "cotrain": __version__,
+            "role": role,
+            "policy": judge.policy,
+            "model": recipe.policies[judge.policy].model,
+            "temperature": judge.sampling.temperature,
+            "split": split,
+            "problems": problems,
+            "solutions_of": solver.policy,
+            "corpus": corpus,
+            "each": each,
+            **attack_tables(plain_outcomes, outcomes, tasks, judge),
+        }
+        folder.write(START_FILE if start else FILE, result)
     return result
+
+
+def point_stamp(directory: Path | str, step: int) -> list[Any]:
+    """What tells the models of a run after so many steps, or a model, from others: work on them that was begun can go
+    on as long as it is the same."""
+    if opening.is_model(directory):
+        return [str(directory), stamp_of(str(directory)), __version__]
+    run = RunDirectory(directory)
+    checkpoint = run.checkpoints / transaction.step_name(step)
+    return [str(run.path), step, stamp_of(str(checkpoint)), stamp_of(str(run.path / "provenance.json")), __version__]
 
 
 def judging_role(recipe: Recipe, name: str) -> tuple[str, Role]:
@@ -165,25 +188,35 @@ WrongSolution = tuple[int, str, Solution]  # which task, its text, as it was rea
 
 
 def wrong_solutions(
-    trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say = lambda text: None
+    trainer: CoTrainer,
+    solver: Role,
+    tasks: Sequence[Task],
+    split: str,
+    say: Say = lambda text: None,
+    work: KeptWork | None = None,
 ) -> list[WrongSolution]:
-    """Different readable wrong solutions of the solver, in order; ``SOLUTIONS_EACH`` are drawn of each problem."""
+    """Different readable wrong solutions of the solver, in order; ``SOLUTIONS_EACH`` are drawn of each problem, and
+    kept in ``work``."""
+    make = partial(_draw_wrong, trainer, solver, tasks, split, say)
+    solutions: dict[tuple[int, str], WrongSolution] = {}
+    for task, text in make() if work is None else work.part("solutions", make):
+        parsed = solver.parse_reply(text, {})
+        if isinstance(parsed, Solution):
+            shown = parsed.tagged or text
+            solutions.setdefault((task, shown), (task, shown, parsed))
+    return list(solutions.values())
+
+
+def _draw_wrong(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say) -> list[tuple[int, str]]:
+    """What the solver wrote where it is wrong, by the place of its problem."""
     player = trainer.make_executor(
         evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver}
     )
     player.watch = lambda total: Pace(total, "{} solutions drawn", say).add
     episodes = player.play(solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH)
     refuse_unmeasured(f"problems of {split}", episodes, player.set_aside)
-    solutions: dict[tuple[int, str], WrongSolution] = {}
-    for episode in episodes:
-        for trace in episode.traces:
-            steps = STEPS.of(trace)
-            if CORRECT.of(trace) is False and steps:
-                parsed = solver.parse_reply(trace.text, {})
-                if isinstance(parsed, Solution):
-                    text = parsed.tagged or trace.text
-                    solutions.setdefault((episode.task, text), (episode.task, text, parsed))
-    return list(solutions.values())
+    traces = [(episode.task, trace) for episode in episodes for trace in episode.traces]
+    return [(task, trace.text) for task, trace in traces if CORRECT.of(trace) is False and STEPS.of(trace)]
 
 
 async def solve_one(task: Task, roles: Roles) -> None:
@@ -222,26 +255,46 @@ def judge_attempts(
     split: str,
     say: Say = lambda text: None,
     pace: Pace | None = None,
+    work: KeptWork | KeptPart | None = None,
 ) -> list[AttemptOutcome]:
-    """What the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several calls."""
+    """What the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several calls;
+    ``work`` keeps each chunk."""
     outcomes: list[AttemptOutcome] = []
     kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
     progress = pace or Pace(len(attempts), f"{{}} {kind} solutions", say)
     player.watch = lambda total: progress.add
     for start in range(0, len(attempts), CHUNK):
         chunk = attempts[start : start + CHUNK]
-        chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
-        episodes = player.play(
-            partial(_judge_one, attempts=chunk, judge=role),
-            chosen,
-            step=EVALUATION_STEP - start // CHUNK,
-            split=f"attack/{kind}/{split}",
-            group_size=1,
+        make = partial(
+            _judge_chunk, player, role, tasks, chunk, split, kind=kind, step=EVALUATION_STEP - start // CHUNK
         )
-        refuse_unmeasured(f"reviews of {kind} solutions", episodes, player.set_aside)
-        outcomes += [_outcome_of(chunk[episode.task], episode) for episode in episodes]
+        reviews = make() if work is None else work.part(f"{role} on {kind} {split} from {start}", make)
+        outcomes += [AttemptOutcome(attempt=chunk[place], **review) for place, review in reviews]
     say(f"{len(attempts):,} {kind} solutions judged")
     return outcomes
+
+
+def _judge_chunk(
+    player: Executor,
+    role: str,
+    tasks: Sequence[Task],
+    chunk: Sequence[Attempt],
+    split: str,
+    *,
+    kind: str,
+    step: int,
+) -> list[tuple[int, dict[str, Any]]]:
+    """What is said of some attempts: the place of each, and the fields of its ``AttemptOutcome``."""
+    chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
+    episodes = player.play(
+        partial(_judge_one, attempts=chunk, judge=role),
+        chosen,
+        step=step,
+        split=f"attack/{kind}/{split}",
+        group_size=1,
+    )
+    refuse_unmeasured(f"reviews of {kind} solutions", episodes, player.set_aside)
+    return [(episode.task, _review_in(episode)) for episode in episodes]
 
 
 async def _judge_one(task: Task, roles: Roles, *, attempts: Sequence[Attempt], judge: str) -> None:
@@ -260,17 +313,17 @@ async def _judge_one(task: Task, roles: Roles, *, attempts: Sequence[Attempt], j
     show_verdict(turn)
 
 
-def _outcome_of(attempt: Attempt, episode: Episode) -> AttemptOutcome:
+def _review_in(episode: Episode) -> dict[str, Any]:
+    """The fields of an ``AttemptOutcome`` beside its attempt."""
     trace = next(iter(episode.traces), None)
     if trace is None:
-        return AttemptOutcome(attempt=attempt, refused=True)
+        return {"refused": True}
     steps = VERDICTS.of(trace)
     all_correct = all(steps) if steps else None
-    return AttemptOutcome(
-        attempt=attempt,
-        refused=False,
-        final=FINAL.of(trace),
-        every=all_correct,
-        review=trace.text,
-        score=SCORE.of(trace),
-    )
+    return {
+        "refused": False,
+        "final": FINAL.of(trace),
+        "every": all_correct,
+        "review": trace.text,
+        "score": SCORE.of(trace),
+    }

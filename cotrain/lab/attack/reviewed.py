@@ -31,16 +31,18 @@ from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, GOLD, PROBLEM
 from cotrain.core.types import NoGrader, Task, Trace
+from cotrain.disk.kept_work import claim_place, kept_work, stamp_of
 from cotrain.disk.ledger import Ledger
 from cotrain.lab.attack.matrix import LETTERS, MatrixCells, estimate_json, matrix_lines, write_figures
-from cotrain.lab.attack.play import judging_role
+from cotrain.lab.attack.play import judging_role, point_stamp
 from cotrain.lab.attack.tables import Attempt, AttemptOutcome
 from cotrain.lab.attack.xplay import REFERENCE, DrawnSolutions, RunPoint, Say, judged_cells, points_of, solved_share
 from cotrain.metrics.clusters import Array, Bounded, Share, Sums, make_figure, ratio
 from cotrain.models.load import model_directory
 from cotrain.rollout import common_roles
 from cotrain.rollout.role import Role
-from cotrain.runs.changes import rebuild_recipe
+from cotrain.runs.changes import recipe_to_measure
+from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.text.parsers import Solution, tagged_solution
 
 FILE, FORMAT = "reviewed.json", 1
@@ -66,8 +68,10 @@ def review_rollouts(
     rollout), UnknownName for a role there is not, RunDirectoryError for what is no run, ModelError for a reference that
     cannot be loaded.
     """
-    recipe = rebuild_recipe(directory)
+    recipe = recipe_to_measure(directory)
     role, judge = judging_role(recipe, role)
+    place = RunDirectory(out or directory).path
+    claim_place(place)
     points = points_of(str(directory), recipe, every)
     if len(points) == 1:
         raise ConfigError(
@@ -92,7 +96,15 @@ def review_rollouts(
         unknown = f", of {some} nobody knows" if (some := solutions.right.count(None)) else ""
         say(f"step {step + 1}: {len(solutions.right)} solutions, {solutions.right.count(True)} are right{unknown}")
     all_solutions, own_places = [solutions for _, solutions in samples], [point_of_step[step] for step, _ in samples]
-    cells, outcomes = judged_cells(judges, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say)
+    depends_on = {
+        "what": "reviewed",
+        "points": [[point_stamp(point.run, point.step), point.model] for point, _ in judges],
+        "models": [stamp_of(model) for model in references],
+        "roles": [role, resolved_json(dict(recipe.roles))],
+        "solutions": [[step, [one.text for one in solutions.attempts]] for step, solutions in samples],
+    }
+    with kept_work(place / FILE, depends_on, say) as work:
+        cells, outcomes = judged_cells(judges, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
     figures = {
         "every": every,
         "role": role,
@@ -111,7 +123,7 @@ def review_rollouts(
         "cells": [{**cell, "n": len(all_solutions[cell["generator"]].right)} for cell in cells],
         "pairs": compare_judges(all_solutions, outcomes, own_places, range(len(references))) if references else [],
     }
-    return write_figures(out or directory, FILE, FORMAT, figures)
+    return write_figures(place, FILE, FORMAT, figures)
 
 
 def with_reference(recipe: Recipe, judge: Role, model: str) -> Recipe:

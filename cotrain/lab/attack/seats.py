@@ -30,12 +30,13 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import declared_by
 from cotrain.core.types import Episode
+from cotrain.disk.kept_work import claim_place
 from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
 from cotrain.lab.attack.xplay import RunPoint, Say, points_of, refuse_other_problems
 from cotrain.metrics.clusters import Figure, make_figure, mean_of_values
 from cotrain.metrics.heldout import measure_judge, traces_by_task
 from cotrain.runs import seal
-from cotrain.runs.changes import rebuild_recipe
+from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.train.refusals import refuse_unmeasured
@@ -64,7 +65,7 @@ def play_seats(
     Raises ConfigError for runs that play other games or other problems, UnknownName for a role or signal there is not,
     RunDirectoryError for what is no run.
     """
-    recipes = {str(directory): rebuild_recipe(directory) for directory in directories}
+    recipes = {str(directory): recipe_to_measure(directory) for directory in directories}
     first = next(iter(recipes.values()))
     for run, recipe in recipes.items():
         for role in roles:
@@ -80,6 +81,7 @@ def play_seats(
         raise UnknownName(f"signal of role {roles[0]!r} (--signal)", signal, signal_names)
     points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
     tasks = held_out(first.tasks, split, problems, first.seed)
+    claim_place(RunDirectory(out or directories[0]).path)
     played: dict[tuple[int, int], tuple[Episode, ...]] = {}
     for i, row in enumerate(points):
         for j, trainer in enumerate(seat_trainers(row, points, recipes, roles[1], device)):

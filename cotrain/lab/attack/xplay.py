@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,14 @@ from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
 from cotrain.core.verbosity import Pace
 from cotrain.disk import transaction
+from cotrain.disk.kept_work import KeptWork, claim_place, kept_work
 from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
-from cotrain.lab.attack.play import judge_attempts, judging_role, solve_one
+from cotrain.lab.attack.play import judge_attempts, judging_role, point_stamp, solve_one
 from cotrain.lab.attack.tables import Attempt, AttemptOutcome
 from cotrain.metrics.clusters import Share, Statistic, make_figure
 from cotrain.metrics.verdicts import MCC, best_is_right, confusion_counts, rate_statistics
-from cotrain.runs.changes import rebuild_recipe
-from cotrain.runs.directory import RunDirectory
+from cotrain.runs.changes import recipe_to_measure
+from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.text.parsers import Solution
 from cotrain.train.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.train.refusals import refuse_silence, refuse_unmeasured
@@ -87,7 +89,7 @@ def xplay(
     Raises ConfigError for runs on different problems, UnknownName for a role there is not, RunDirectoryError for what
     is no run.
     """
-    recipes = {str(directory): rebuild_recipe(directory) for directory in directories}
+    recipes = {str(directory): recipe_to_measure(directory) for directory in directories}
     first = next(iter(recipes.values()))
     named = {judging_role(recipe, role)[0] for recipe in recipes.values()}
     if len(named) > 1:
@@ -99,29 +101,55 @@ def xplay(
     refuse_other_problems(recipes)
     points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
     tasks = held_out(first.tasks, split, problems, first.seed)
-    drawn_solutions = []
-    pace = Pace(len(points) * len(tasks) * n, "{} solutions drawn", say)
-    for point in points:
-        drawn_solutions.append(draw_solutions(point, recipes[point.run], tasks, n, split, device, pace))
-        say(
-            f"{point.run} after step {point.step}: {drawn_solutions[-1].right.count(True)} of "
-            f"{len(drawn_solutions[-1].right)} solutions are right"
+    place = RunDirectory(out or directories[0]).path
+    claim_place(place)
+    depends_on = {
+        "what": "xplay",
+        "points": [point_stamp(point.run, point.step) for point in points],
+        "roles": [[role, resolved_json(dict(recipe.roles))] for recipe in recipes.values()],
+        "problems": [problems, n, split, resolved_json(first.tasks), first.seed],
+    }
+    with kept_work(place / FILE, depends_on, say) as work:
+        drawn_solutions = []
+        pace = Pace(len(points) * len(tasks) * n, "{} solutions drawn", say)
+        for point in points:
+            drawn_solutions.append(draw_solutions(point, recipes[point.run], tasks, n, split, device, pace, work))
+            say(
+                f"{point.run} after step {point.step}: {drawn_solutions[-1].right.count(True)} of "
+                f"{len(drawn_solutions[-1].right)} solutions are right"
+            )
+        judges = [(point, recipes[point.run]) for point in points]
+        cells, _ = judged_cells(judges, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say, work)
+        figures = xplay_figures(
+            points, drawn_solutions, cells, every=every, role=role, split=split, n=n, tasks=problems
         )
-    judges = [(point, recipes[point.run]) for point in points]
-    cells, _ = judged_cells(judges, drawn_solutions, tasks, f"xplay/{{}}/{split}", role, SHOWN, device, say)
-    figures = {
+        return write_figures(place, FILE, FORMAT, figures)
+
+
+def xplay_figures(
+    points: Sequence[RunPoint],
+    drawn_solutions: Sequence[DrawnSolutions],
+    cells: Sequence[Mapping[str, Any]],
+    *,
+    every: int,
+    role: str,
+    split: str,
+    n: int,
+    tasks: int,
+) -> dict[str, Any]:
+    """What ``xplay.json`` says."""
+    return {
         "every": every,
         "role": role,
         "split": split,
-        "problems": problems,
+        "problems": tasks,
         "n": n,
         "generators": [
             {**p.json(), "pass_at_1": solved_share(d)} for p, d in zip(points, drawn_solutions, strict=True)
         ],
         "verifiers": [point.json() for point in points],
-        "cells": cells,
+        "cells": list(cells),
     }
-    return write_figures(out or directories[0], FILE, FORMAT, figures)
 
 
 def judged_cells(
@@ -133,6 +161,7 @@ def judged_cells(
     names: Sequence[str],
     device: str,
     say: Say,
+    work: KeptWork | None = None,
 ) -> tuple[list[dict[str, Any]], list[list[list[AttemptOutcome]]]]:
     """What the verifier of each point makes of each generator's solutions: the figures of these ``names``, and what it
     says of each, [verifier][generator]. ``split``: with the generator's place filled in, where its problems are."""
@@ -144,7 +173,9 @@ def judged_cells(
         player, judge = trainer.make_executor(evaluation_seed(judges[0][1].seed)), REFERENCE if point.model else role
         outcomes.append([])
         for i, mine in enumerate(solutions):
-            said = judge_attempts(player, judge, tasks, mine.attempts, split=split.format(i), pace=pace)
+            where = split.format(i)
+            kept = None if work is None else work.within(f"verifier {place}")
+            said = judge_attempts(player, judge, tasks, mine.attempts, split=where, pace=pace, work=kept)
             refuse_silence("xplay", trainer.policies, trainer.policies.outside_counts())
             outcomes[-1].append(said)
             cells.append({"generator": i, "verifier": place, **pair_figures(mine, said, names)})
@@ -170,27 +201,41 @@ def points_of(run: str, recipe: Recipe, every: int) -> list[RunPoint]:
 
 
 def draw_solutions(
-    point: RunPoint, recipe: Recipe, tasks: Sequence[Task], n: int, split: str, device: str, pace: Pace | None = None
+    point: RunPoint,
+    recipe: Recipe,
+    tasks: Sequence[Task],
+    n: int,
+    split: str,
+    device: str,
+    pace: Pace | None = None,
+    work: KeptWork | None = None,
 ) -> DrawnSolutions:
-    """``n`` graded solutions of each problem; what could not be graded is left out."""
+    """``n`` graded solutions of each problem, kept in ``work``; what could not be graded is left out."""
+    make = partial(_draw_graded, point, recipe, tasks, n, split, device, pace)
+    written = make() if work is None else work.part(f"solutions of {point.run} after step {point.step}", make)
+    attempts, right = [], []
+    for problem, role, text, correct in written:
+        parsed = recipe.roles[role].parse_reply(text, {})
+        solution = parsed if isinstance(parsed, Solution) else None
+        shown = text if solution is None else solution.tagged or text
+        attempts.append(Attempt(injection=None, problem=problem, text=shown, solution=solution))
+        right.append(correct)
+    return DrawnSolutions(attempts=tuple(attempts), right=tuple(right))
+
+
+def _draw_graded(
+    point: RunPoint, recipe: Recipe, tasks: Sequence[Task], n: int, split: str, device: str, pace: Pace | None
+) -> list[tuple[int, str, str, bool]]:
+    """Solutions whose truth is known: the place of the problem, who wrote it, what, and whether it is right."""
     trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
     player = trainer.make_executor(evaluation_seed(recipe.seed))
     player.watch = None if pace is None else lambda total: pace.add
     episodes = player.play(solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
     refuse_unmeasured(f"problems of {split}", episodes, player.set_aside)
     trainer.close()
-    attempts, right = [], []
-    for episode in episodes:
-        for trace in episode.traces:
-            correct = CORRECT.of(trace)
-            if correct is None:
-                continue
-            parsed = recipe.roles[trace.role].parse_reply(trace.text, {})
-            solution = parsed if isinstance(parsed, Solution) else None
-            text = trace.text if solution is None else solution.tagged or trace.text
-            attempts.append(Attempt(injection=None, problem=episode.task, text=text, solution=solution))
-            right.append(correct)
-    return DrawnSolutions(attempts=tuple(attempts), right=tuple(right))
+    traces = [(episode.task, trace) for episode in episodes for trace in episode.traces]
+    graded = [(task, trace, CORRECT.of(trace)) for task, trace in traces]
+    return [(task, trace.role, trace.text, correct) for task, trace, correct in graded if correct is not None]
 
 
 def pair_figures(

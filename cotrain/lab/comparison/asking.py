@@ -15,6 +15,7 @@ from pathlib import Path
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UserError
+from cotrain.core.input_files import read_regular
 from cotrain.disk.files import replace_file
 from cotrain.preflight.formats import AnswerFormat, Say, choose_format_settings, is_package_model, reviews_steps
 from cotrain.text.parsers import parse_solution
@@ -79,9 +80,9 @@ def load_answers(out: Path) -> dict[str, list[str]]:
     if not path.exists():
         return {}
     try:
-        saved = json.loads(path.read_text("utf-8"))
+        saved = json.loads(read_regular(path))
         return {str(label): [str(one) for one in settings] for label, settings in saved.items()}
-    except (ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
 
 

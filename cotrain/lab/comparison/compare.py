@@ -34,6 +34,7 @@ from typing import Any
 
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.input_files import read_regular
 from cotrain.core.threads import usable_cores
 from cotrain.disk.files import DiskError, replace_file
 from cotrain.lab.comparison import asking
@@ -49,6 +50,7 @@ from cotrain.pages.compare_words import AXES, EQUAL
 from cotrain.pages.comparison_report import write_comparison_page
 from cotrain.pages.training_svg import training_svg
 from cotrain.preflight.formats import AnswerFormat
+from cotrain.runs.code_record import refuse_changed_code
 from cotrain.tasks.sources import problem_source
 
 TEST_PROBLEMS = 256  # of each seed, where nothing else is set
@@ -84,6 +86,7 @@ class ComparisonPlan:
     verifier_prompt: str | None = None
     device: str = "auto"
     workers: int | None = None  # runs at a time; None: one a core
+    changed_code: bool = False  # whether runs go on, and others begin beside them, with other code than there was
 
     def __post_init__(self) -> None:
         counts = {"seeds": self.seeds, "batches": self.batches, "rate_seeds": self.rate_seeds, "workers": self.workers}
@@ -163,6 +166,8 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     Returns the content of the first. Raises ConfigError before anything is run, and Interrupted on a signal, when every
     run has been stopped."""
     arms = distinct_arms(plan.arms)
+    if not plan.changed_code:
+        _refuse_changed_code(plan, arms)
     recipes, task_flags, source = plan.make_recipes(arms), plan.problem_arguments, plan.task_argument()
     how = AnswerFormat(**{field.name: getattr(plan, field.name) for field in fields(AnswerFormat)})
     begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
@@ -188,6 +193,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
             evaluate_every=plan.evaluate_every,
             settings=(*plan.common_settings, *answers[arm.label], *further),
             device=plan.device,
+            changed_code=plan.changed_code,
             **task_flags,
         )
 
@@ -250,6 +256,15 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
     write_comparison_page(out)
 
 
+def _refuse_changed_code(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
+    """Raise RunDirectoryError where a run of these arms was made with other code of the user's than there is now: the
+    finished runs would be compared with runs of another method."""
+    for arm in arms:
+        folder = plan.out / arm.slug
+        for saved in sorted([*folder.glob("seed-*/recipe.json"), *folder.glob("rate-*/seed-*/recipe.json")]):
+            refuse_changed_code(saved.parent)
+
+
 def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
     """Arms are measured alike, or their figures could not be compared."""
     sizes = {label: (r.evaluation.tasks, r.evaluation.group_size) for label, r in recipes.items()}
@@ -265,7 +280,7 @@ def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
 
 def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     """A comparison directory belongs to one set of settings; more seeds and other arms may be added later."""
-    free = {"arms", "seeds", "out", "workers", "device"}
+    free = {"arms", "seeds", "out", "workers", "device", "changed_code"}
     names = [name for name in ComparisonPlan.__dataclass_fields__ if name not in free]
     settings: dict[str, Any] = json.loads(json.dumps({name: getattr(plan, name) for name in names}))
     settings |= {"arms": [arm.label for arm in arms]}
@@ -274,10 +289,10 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     if out.is_file() or (entries and not path.exists()):
         raise ConfigError(f"{out} holds something else than a comparison; choose another --out")
     try:
-        saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        saved = json.loads(read_regular(path)) if path.exists() else None
         if saved is not None and not isinstance(saved, dict):
             raise ValueError("not an object")
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or choose another --out") from error
     if saved is not None:
         # a setting that is newer than it

@@ -30,6 +30,7 @@ def run_command(
     evaluate_every: int,
     settings: Sequence[str],
     device: str,
+    changed_code: bool = False,
     tasks: str | None,
     data: str | None,
     operations: tuple[int, int] | None,
@@ -37,7 +38,8 @@ def run_command(
 ) -> list[str]:
     """Begin a run, or go on with it. ``ends``: "steps", "horizon" and the budgets of a recipe."""
     if (folder / "recipe.json").exists():
-        return [*COTRAIN, "resume", str(folder), f"--device={device}"]
+        with_code = ["--changed-code"] if changed_code else []
+        return [*COTRAIN, "resume", str(folder), f"--device={device}", *with_code]
     parameters = inspect.signature(find_recipe(arm.target)).parameters
     run_flags = {"seed": seed, "steps": int(ends["steps"]), "evaluate_every": evaluate_every}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in run_flags.items() if name in parameters]

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.input_files import read_regular
 from cotrain.core.statistics import Estimate
 from cotrain.disk.files import replace_file
 from cotrain.lab.comparison.compare import ComparisonPlan, compare
@@ -64,9 +65,9 @@ def _begin_study(study: Study) -> dict[str, Any]:
         _write_study(study, document)
         return document
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_regular(path))
         old_hash = document["sha256"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it, or change out in {study.path}") from error
     if old_hash != study.sha256:
         raise ConfigError(

@@ -47,7 +47,9 @@ from cotrain.pages.compare_words import slug_of
 
 STUDY_KEYS = ("hypothesis", "measure", "model", "out", "arms", "parts", "gate")
 PART_KEYS = tuple(
-    f.name for f in dataclasses.fields(ComparisonPlan) if f.name not in ("arms", "out", "measure", "workers", "device")
+    f.name
+    for f in dataclasses.fields(ComparisonPlan)
+    if f.name not in ("arms", "out", "measure", "workers", "device", "changed_code")
 )
 SINGLE_PART = "all"  # the part of a study without parts
 
@@ -91,7 +93,7 @@ class Study:
     gate: Gate | None
 
 
-def read_study(path: Path, *, workers: int | None = None, device: str = "cpu") -> Study:
+def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", changed_code: bool = False) -> Study:
     """Read and check a study file. Raises ConfigError and UnknownName, one line each."""
     try:
         table, content = read_toml(path), content_of_file(path, MOST_BY_HAND)
@@ -114,6 +116,7 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu") -
         "arms": arms,
         "measure": _require_type(path, "measure", table["measure"], str),
         "workers": workers,
+        "changed_code": changed_code,
         "device": device,
     }
     part_tables = table.get("parts") or {SINGLE_PART: {}}

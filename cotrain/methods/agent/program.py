@@ -1,8 +1,9 @@
 """The program of an agent: a function of the user's, or a command, run for one rollout in a thread of its own.
 
 A command has the problem on its standard input and prints its answer; ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``, which
-clients of OpenAI's read by themselves, are in its environment. It ends with its rollout, and with it all processes that
-have the key of the rollout in theirs, wherever they went. Left out: ending a plain function, which nothing can end.
+clients of OpenAI's read by themselves, are in its environment. It ends with its rollout, and with it all that it has
+started (``keeper.py``). It may print ``MOST_PRINTED`` bytes, and an answer has as many characters as a model's text.
+Left out: ending a plain function, which nothing can end; what a command writes to standard error, which is the run's.
 """
 
 from __future__ import annotations
@@ -11,17 +12,24 @@ import asyncio
 import inspect
 import os
 import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.user_code import command_words, failure_reason
 from cotrain.grading.step_checker import end_marked
+from cotrain.text.parsers import MAX_CHARS
 
+MOST_PRINTED = 1 << 20  # bytes of a command; one that prints more is ended
+KEEPER = Path(__file__).with_name("keeper.py")
+KEEPING_S = 3.0  # that the keeper has to end everything
 Agent = Callable[[str, str, str], Any]  # (problem, base_url, api_key) → the answer, or a coroutine of it
 
 
@@ -51,15 +59,26 @@ class ProgramRun:
     """One run of a program, which begins at once."""
 
     def __init__(
-        self, program: Agent | Sequence[str], problem: str, base_url: str, key: str, on_end: Callable[[], object]
+        self,
+        program: Agent | Sequence[str],
+        problem: str,
+        base_url: str,
+        key: str,
+        on_end: Callable[[], object],
+        folder: str | None = None,
     ) -> None:
-        """``on_end``: called in the program's thread."""
-        self._key, self._on_end, self._stopped = key, on_end, False
+        """``on_end``: called in the program's thread; ``folder``: the working directory of a command."""
+        self._key, self._on_end, self._stopped, self._folder = key, on_end, False, folder
         self._result: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self._cancel: Callable[[], object] | None = None
         run = partial(self._run_program, program, (problem, base_url, key))
         threading.Thread(target=run, name="cotrain-agent", daemon=True).start()
+
+    @property
+    def pid(self) -> int | None:
+        """The process from which all processes of a command descend; None for a function."""
+        return None if self._process is None else self._process.pid
 
     def answer(self) -> Any:
         """What it ended with. Raises AgentFailed."""
@@ -67,13 +86,15 @@ class ProgramRun:
             raise self._result
         if isinstance(self._result, BaseException):
             raise AgentFailed(failure_reason("agent", self._result)) from self._result
+        if isinstance(self._result, str | bytes) and len(self._result) > MAX_CHARS:
+            raise AgentFailed("agent: answer too long")
         return self._result
 
     def stop(self) -> None:
         """End it with all that it started."""
         self._stopped = True
         if self._process is not None:
-            end_marked(f"OPENAI_API_KEY={self._key}", self._process)
+            _end_process(self._process, f"OPENAI_API_KEY={self._key}")
         if self._cancel is not None:
             with suppress(RuntimeError):  # its loop is closed
                 self._cancel()
@@ -100,12 +121,47 @@ class ProgramRun:
     def _run_command(self, words: Sequence[str], problem: str, base_url: str, key: str) -> str:
         """What it prints."""
         environment = os.environ | {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": key}
-        process = self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
-        )
+        with tempfile.TemporaryFile() as question:  # which an agent may read as slowly as it likes, or not at all
+            question.write(problem.encode("utf-8", "replace"))
+            question.seek(0)
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(KEEPER), *words],
+                stdin=question,
+                stdout=subprocess.PIPE,
+                env=environment,
+                cwd=self._folder,
+                start_new_session=True,
+            )
         if self._stopped:
             self.stop()
-        printed, _ = process.communicate(problem.encode())
-        if process.returncode:
-            raise AgentFailed(f"agent: exit code {process.returncode}")
+        printed = _read_at_most(process, MOST_PRINTED)
+        if printed is None:
+            self.stop()
+            raise AgentFailed("agent: too much output")
+        code = process.wait()
+        if code:
+            raise AgentFailed(f"agent: exit code {code}")
         return printed.decode("utf-8", "replace").strip()
+
+
+def _read_at_most(process: subprocess.Popen[bytes], most: int) -> bytes | None:
+    """What a process prints until it ends; None where that is more than ``most`` bytes."""
+    assert process.stdout is not None
+    printed = bytearray()
+    while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
+        printed += part
+        if len(printed) > most:
+            return None
+    return bytes(printed)
+
+
+def _end_process(keeper: subprocess.Popen[bytes], mark: str) -> None:
+    """Ask the keeper to end all that it keeps. Where it was killed itself, or does not come to an end, whatever has the
+    rollout's mark in its environment is killed."""
+    if keeper.poll() is None:
+        with suppress(ProcessLookupError):
+            keeper.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            keeper.wait(KEEPING_S)
+    if keeper.poll() is None or keeper.returncode < 0:
+        end_marked(mark, keeper)

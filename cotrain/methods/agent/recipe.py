@@ -14,6 +14,7 @@ machines.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ def make_agent_protocol(
     at_once: int,
 ) -> Protocol:
     """The protocol that runs the agent, to learn from and to measure."""
+    folder = os.getcwd()  # relative names in a command mean what they mean now
     slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 
     @gives(*(EARNED.to(name) for name in models))
@@ -55,7 +57,7 @@ def make_agent_protocol(
         earned, failure = dict[str, float](), None
         try:
             async with slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(at_once)):
-                answer = await rollout.play(program, task.prompt, seconds)
+                answer = await rollout.play(program, task.prompt, seconds, folder)
             earned = await compute_rewards(task, roles, answer, reward, models)
         except AgentFailed as error:
             failure = str(error)

@@ -63,6 +63,12 @@ class Rollout:
         self._tools = ToolMessages()
         self._refused = ""
         self._over = False
+        self._run: ProgramRun | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process from which all processes of its command descend; None where there is none."""
+        return None if self._run is None else self._run.pid
 
     def ask(self, params: RequestParams) -> Future[Reply]:
         """Called by the server, which cancels the reply where the agent does not wait for it any more: what is sampled
@@ -82,14 +88,15 @@ class Rollout:
         what = error.code or error.param or "body" if isinstance(error, BadRequest) else "context_length_exceeded"
         self._refused = f"agent: request refused ({what})"
 
-    async def play(self, program: Agent | Sequence[str], problem: str, seconds: float) -> Any:
-        """The answer that the program ends with. ``seconds``: that it may take by itself. Raises AgentFailed."""
+    async def play(self, program: Agent | Sequence[str], problem: str, seconds: float, folder: str) -> Any:
+        """The answer that the program ends with. ``seconds``: that it may take by itself; ``folder``: the working
+        directory of a command. Raises AgentFailed."""
         from cotrain.methods.agent.server import agent_server
 
         server = agent_server()
         ended = partial(self._loop.call_soon_threadsafe, self._inbox.put_nowait, None)
         with server.admit(self):
-            run = ProgramRun(program, problem, server.base_url, self.key, ended)
+            run = self._run = ProgramRun(program, problem, server.base_url, self.key, ended, folder)
             try:
                 await self._answer_requests(seconds)
             finally:

@@ -2,7 +2,8 @@
 
 One server for a process, in a thread of its own, from the first rollout on. It reads requests and writes answers; the
 rollout whose key a request has answers it, in the loop that the rollout is played in. A request without such a key is
-refused with 401 before its body is read, so nobody else on the machine can ask, nor an agent whose rollout is over.
+refused with 401 before its body is read, so nobody else on the machine can ask, nor an agent whose rollout is over; and
+a connection without one is held for no longer than a head takes (``rollout/http_server.py``).
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cotrain.core.errors import UserError
+from cotrain.methods.agent import peers
 from cotrain.methods.agent.rollout import Reply, Rollout
+from cotrain.rollout.http_server import note_departure, receive_body, serve_application
 from cotrain.text.request_params import BadRequest, error_json, read_chat
 
 
@@ -36,36 +38,34 @@ class AgentServer:
 
     def __init__(self) -> None:
         self._rollouts: dict[str, Rollout] = {}
+        self._seen: dict[str, set[frozenset[str]]] = {}  # key → connections that are not of another rollout's program
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         routes = [
             Route("/v1/chat/completions", self._answer_chat, methods=["POST"]),
             Route("/v1/models", self._list_models),
         ]
-        config = uvicorn.Config(
-            Starlette(routes=routes),
-            log_config=None,
-            access_log=False,
-            timeout_keep_alive=3600,  # an agent may think long between two requests of one connection
-        )
-        server = uvicorn.Server(config)
-        threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="cotrain-agents", daemon=True).start()
+        app = Starlette(routes=routes, exception_handlers={ClientDisconnect: note_departure})
+        serve = partial(serve_application, app, listener, knows=self._knows)
+        threading.Thread(target=serve, name="cotrain-agents", daemon=True).start()
 
     @contextmanager
     def admit(self, rollout: Rollout) -> Iterator[None]:
         """Inside of the block requests with the rollout's key are answered."""
-        self._rollouts[rollout.key] = rollout
+        self._rollouts[rollout.key], self._seen[rollout.key] = rollout, set()
         try:
             yield
         finally:
-            del self._rollouts[rollout.key]
+            del self._rollouts[rollout.key], self._seen[rollout.key]
 
     async def _answer_chat(self, request: Request) -> Response:
         rollout = self._find_rollout(request)
         if rollout is None:
             return _refusal(BadRequest("the key is of no rollout that is played; send api_key", status=401))
+        if await asyncio.to_thread(self._is_of_another, request, rollout):
+            return _refusal(BadRequest("the key is of another rollout than the program that sent it", status=401))
         try:
-            params = read_chat(await request.body(), tools=True)
+            params = read_chat(await receive_body(request), tools=True)
             answer = asyncio.wrap_future(rollout.ask(params))
             while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
                 if await request.is_disconnected():
@@ -84,8 +84,28 @@ class AgentServer:
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "cotrain"} for name in names]
         return JSONResponse({"object": "list", "data": models})
 
+    def _knows(self, authorization: str) -> bool:
+        return _key_in(authorization) in self._rollouts
+
+    def _is_of_another(self, request: Request, rollout: Rollout) -> bool:
+        """Whether a program of another rollout sends this request (``peers.py``)."""
+        others = [pid for one in list(self._rollouts.values()) if one is not rollout and (pid := one.pid) is not None]
+        if request.client is None or not others:
+            return False
+        sockets, seen = peers.sockets_from(request.client.port), self._seen.get(rollout.key, set())
+        if sockets in seen:
+            return False
+        is_foreign = peers.is_held_by(sockets, others)
+        if not is_foreign:
+            seen.add(sockets)
+        return is_foreign
+
     def _find_rollout(self, request: Request) -> Rollout | None:
-        return self._rollouts.get(request.headers.get("authorization", "").removeprefix("Bearer ").strip())
+        return self._rollouts.get(_key_in(request.headers.get("authorization", "")))
+
+
+def _key_in(authorization: str) -> str:
+    return authorization.removeprefix("Bearer ").strip()
 
 
 def _refusal(error: UserError) -> Response:

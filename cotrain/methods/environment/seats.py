@@ -28,6 +28,7 @@ from cotrain.rollout.role import as_reward
 EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
 EARNINGS = Note[float]("earnings", float, "sum of the rewards that the environment gives a seat")
 Compare = Literal["seat", "prompt"]
+MOST_SAID = 1_000_000  # characters of one message of an environment
 
 
 class Seat:
@@ -84,6 +85,8 @@ class Interaction:
         from verifiers.v1.agent import Segment
 
         asked = self._task.data.prompt_text if message is None else message_text(message)
+        if len(asked) > MOST_SAID:
+            raise TooLong(f"the environment says {len(asked)} characters at once; at most {MOST_SAID} are read")
         if self._over or self.trace.num_turns >= self._seat.turns:
             self._over = True
             self.trace.stop("max_turns")

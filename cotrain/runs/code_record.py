@@ -1,0 +1,129 @@
+"""Which code of the user's made which steps of a run: ``code.json``, and the check when a run goes on.
+
+::
+
+    {"versions": [{"from_step": 0, "files": {"/path/mine.py": "sha256 …"}},   the code that the run was begun with
+                  {"from_step": 7, "files": …}],                              other code, with which it went on
+     "texts": {"sha256 …": "the text of the file"}}
+
+The file is there where a recipe has code of the user's own (``core/own_code.py``), and the seal has its hash. A run
+whose code differs does not go on, and neither does a comparison that holds such a run, unless ``--changed-code`` says
+so; then the new code becomes a version of its own. What looks like a key is left out of the texts.
+
+Left out: code that changes while the run goes on is noticed when it is resumed, not before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cotrain.config.policies import Weights
+from cotrain.config.recipe import Recipe
+from cotrain.core import redact
+from cotrain.core.errors import RunDirectoryError
+from cotrain.core.own_code import CodeFile, code_of, imported_by, own_file, read_code
+from cotrain.core.verbosity import shows_notes
+from cotrain.runs.directory import CODE, RunDirectory
+
+MOST_TEXT = 1 << 24  # characters of all texts together; of the files behind it the hash alone is kept
+NAMED = 5  # files in a message
+
+
+def code_of_recipe(recipe: Recipe) -> dict[Path, CodeFile]:
+    """The user's files that a recipe runs."""
+    names: list[Any] = []
+    if recipe.origin is not None:
+        names = [recipe.origin.target, dict(recipe.origin.arguments), *recipe.origin.settings]
+    for policy in recipe.policies.values():
+        if isinstance(policy, Weights) and policy.trust_remote_code:
+            names += [f"{file}:code" for file in sorted(Path(policy.model).expanduser().glob("*.py"))]
+    return code_of([recipe], names)
+
+
+def first_record(recipe: Recipe) -> dict[str, Any] | None:
+    """The content of code.json for a run that begins; None where all code is cotrain's."""
+    code = code_of_recipe(recipe)
+    return _with_version({"versions": [], "texts": {}}, code, from_step=0) if code else None
+
+
+def _with_version(record: Mapping[str, Any], code: Mapping[Path, CodeFile], *, from_step: int) -> dict[str, Any]:
+    files = {str(path): file.sha256 for path, file in code.items()}
+    texts = dict(record["texts"])
+    for file in code.values():
+        if file.sha256 not in texts and sum(map(len, texts.values())) + len(file.text) <= MOST_TEXT:
+            texts[file.sha256] = redact.redact_text(file.text)
+    return {"versions": [*record["versions"], {"from_step": from_step, "files": files}], "texts": texts}
+
+
+def record_of(directory: RunDirectory) -> dict[str, Any] | None:
+    """What code.json says; None for a run without code of the user's."""
+    return directory.read(CODE)
+
+
+def code_changes(directory: RunDirectory) -> list[str]:
+    """How the code on disk differs from the one that the run's last steps were made with, one phrase a file:
+    ``/path/mine.py has changed``."""
+    record = record_of(directory)
+    if record is None:
+        return []
+    known: Mapping[str, str] = record["versions"][-1]["files"]
+    now = {path: read_code(Path(path)) for path in known}
+    changed = [path for path, file in now.items() if file is not None and file.sha256 != known[path]]
+    imported = imported_by(file.path for file in now.values() if file is not None)
+    new = {str(path): file for path, file in imported.items() if str(path) not in known}
+    gone = [path for path, file in now.items() if file is None]
+    newcomers = {(file.path.name, file.sha256) for file in new.values()}
+    moved = {path for path in gone if (Path(path).name, known[path]) in newcomers}
+    arrived = {(Path(path).name, known[path]) for path in moved}
+    return [
+        *(f"{path} has changed" for path in changed),
+        *(f"{path} is gone" for path in gone if path not in moved),
+        *(f"{path} is new" for path, file in new.items() if (file.path.name, file.sha256) not in arrived),
+    ]
+
+
+def refuse_changed_code(directory: Path | str) -> None:
+    """Raise RunDirectoryError for a run whose code is not what it was. Nothing of the code is run for it."""
+    folder = RunDirectory.open(directory)
+    changes = code_changes(folder)
+    if changes:
+        raise RunDirectoryError(
+            f"{folder.path} was made with other code than there is now: {_in_words(changes)}; put it back (its text is "
+            f"in {CODE}, and `cotrain diff {folder.path} {folder.path}` shows what differs), or go on with the new "
+            "code: --changed-code, changed_code=True from Python"
+        )
+
+
+def note_changed_code(directory: Path | str) -> str | None:
+    """The note of a command that measures with code that has changed; None where it is as it was."""
+    changes = code_changes(RunDirectory.open(directory))
+    return f"note: {directory} was made with other code than there is now: {_in_words(changes)}" if changes else None
+
+
+def tell_changed_code(directory: Path | str) -> None:
+    """Print that note."""
+    line = note_changed_code(directory)
+    if line is not None and shows_notes():
+        print(line, file=sys.stderr)
+
+
+def record_changed_code(directory: RunDirectory, recipe: Recipe, *, from_step: int) -> str | None:
+    """Write the code that a run goes on with into code.json, as of this step; returns the line that says what differs,
+    None where it is what the run was begun with."""
+    changes = code_changes(directory)
+    if not changes:
+        return None
+    record = record_of(directory) or {"versions": [], "texts": {}}
+    code = code_of_recipe(recipe)
+    known = [path for name in record["versions"][-1]["files"] if (path := own_file(name)) is not None]
+    kept = imported_by(known)
+    directory.write_sealed({CODE: _with_version(record, {**kept, **code}, from_step=from_step)})
+    return f"from step {from_step} on with other code: {_in_words(changes)} (--changed-code)"
+
+
+def _in_words(changes: list[str]) -> str:
+    more = f", and {len(changes) - NAMED} more" if len(changes) > NAMED else ""
+    return ", ".join(changes[:NAMED]) + more

@@ -1,0 +1,115 @@
+"""A pipe in a run directory stopped the viewer for every run of its folder, and 3 MB of a ledger took 2 GB."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import threading
+import zlib
+
+import pytest
+
+from cotrain import cli
+from cotrain.core.errors import StateError
+from cotrain.core.input_files import open_regular, read_regular
+from cotrain.disk import ledger
+from cotrain.disk.files import REAL_FILES
+from cotrain.pages.places import find_places
+from cotrain.pages.server import Viewer
+from tests.helpers import TINY
+
+FLAGS = ["--model", TINY, "--steps", "1", "--tasks-per-step", "2", "--group-size", "2", "--evaluation-tasks", "1"]
+SMALL = [*FLAGS, "--threads", "1", "--kl", "0", "--set", "evaluation.splits=[]"]
+FILES = [
+    *("episodes/episodes.jsonl.gz", "metrics.jsonl", "timings.jsonl", "before.json", "summary.json", "seal.json"),
+    *("provenance.json", "recipe.json"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "a"
+    assert cli.main(["run", "grpo", *SMALL, "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def runs(run, tmp_path):
+    """Two copies of the run."""
+    import shutil
+
+    for name in "ab":
+        shutil.copytree(run, tmp_path / name)
+    return tmp_path
+
+
+def within(seconds, work):
+    """What the work returns or raises; it must end in time."""
+    found = []
+
+    def call():
+        try:
+            found.append(work())
+        except BaseException as error:  # noqa: BLE001
+            found.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert found, f"no end within {seconds} s"
+    return found[0]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("file", FILES, ids=lambda name: name.rpartition("/")[2].partition(".")[0])
+def test_a_pipe_keeps_no_other_run_and_no_command(file, runs, capsys):
+    (runs / "a" / file).unlink()
+    os.mkfifo(runs / "a" / file)
+    viewer = Viewer(find_places(runs), runs)
+    names = [place["name"].rpartition("/")[2] for place in viewer.answer(["runs"], {})["places"]]
+    with viewer:
+        for name in names:
+            document = within(60, lambda name=name: viewer.answer([str(names.index(name)), "overview"], {}))
+            assert name == "a" or isinstance(document, dict), document
+    for words in (["why", "a", "0:0:0"], ["report", "a"], ["top", "a", "--once"], ["resume", "a", "--steps", "2"]):
+        code = within(120, lambda words=words: cli.main([str(runs / w) if w == "a" else w for w in words]))
+        assert code in (0, 1, 2), code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def member_of(text):
+    """A member of a ledger that holds this text as one episode, with a head that agrees."""
+    whole = bytearray(ledger.encode_member(0, []))
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    body = deflate.compress(text) + deflate.flush()
+    size = ledger._HEAD + len(body) + 8
+    place = struct.pack("<qqI", 0, size, 1)
+    extra = ledger._EXTRA.pack(ledger._EXTRA.size - 2, b"CT", ledger._EXTRA.size - 6, 0, size, 1, zlib.crc32(place))
+    head = bytes(whole[: len(ledger._FIXED)]) + extra
+    return head + body + struct.pack("<II", zlib.crc32(text), len(text) & 0xFFFFFFFF)
+
+
+def test_a_step_that_unpacks_to_far_more_than_a_ledger_does_is_damaged(tmp_path):
+    packed = member_of(b" " * (3 * ledger.UNPACKED_LEAST) + b"\n")
+    assert len(packed) < ledger.UNPACKED_LEAST / 100
+    (tmp_path / ledger.NAME).write_bytes(packed)
+    with ledger.Ledger(tmp_path) as found:
+        assert list(found.steps()) == [0]
+        with pytest.raises(StateError, match="unpacks to more than"):
+            found.read(0)
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    (tmp_path / "large").write_bytes(b"x" * 11)
+    for work in (
+        lambda: open_regular(tmp_path / "pipe"),
+        lambda: open_regular(tmp_path / "link"),
+        lambda: read_regular(tmp_path / "large", 10),
+        lambda: REAL_FILES.open(tmp_path / "pipe", "rb"),
+        lambda: REAL_FILES.open(tmp_path / "pipe", "ab"),
+    ):
+        assert isinstance(within(10, work), OSError)
+    assert json.loads(read_regular(tmp_path / "large").replace(b"x", b"1")) == 11111111111
