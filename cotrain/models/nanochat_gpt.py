@@ -138,10 +138,14 @@ def rotary_table(positions: Tensor, head_dim: int, base: float) -> tuple[Tensor,
     return angles.cos(), angles.sin()
 
 
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     """x ``[B, heads, L, head_dim]``: feature j and feature j + head_dim / 2 are turned backwards as a pair."""
     cos, sin = table
-    left, right = x.float().chunk(2, dim=-1)
+    left, right = _at_least_float32(x).chunk(2, dim=-1)
     return torch.cat([left * cos + right * sin, right * cos - left * sin], dim=-1)
 
 
@@ -407,7 +411,8 @@ class NanoChatGPTForCausalLM(NanoChatGPTPreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """As of other models of transformers; ``previous_ids``: see ``NanoChatGPTModel``. Logits are float32."""
+        """As of other models of transformers; ``previous_ids``: see ``NanoChatGPTModel``. Logits are float32
+        where the weights are narrower."""
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -419,7 +424,7 @@ class NanoChatGPTForCausalLM(NanoChatGPTPreTrainedModel, GenerationMixin):
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept]).float()
+        logits = _at_least_float32(self.lm_head(outputs.last_hidden_state[:, kept]))
         if (cap := self.config.final_logit_softcapping) is not None:
             logits = cap * torch.tanh(logits / cap)
         loss = None

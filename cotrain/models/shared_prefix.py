@@ -368,8 +368,11 @@ def _attend_rectangles(
     scale: float,
     near: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> torch.Tensor:
-    """As ``branch_attention``; ``near`` of places of queries and keys: what a window shows. Key heads are repeated: under a mask, the fused kernels of GPUs do not share them, and
-    plain products would keep the scores of all pairs for the backward pass."""
+    """As ``branch_attention``; ``near``, of places of queries and keys, says what a window shows.
+
+    Key heads are repeated: under a mask, the fused kernels of GPUs do not share them, and plain products would keep the
+    scores of all pairs for the backward pass.
+    """
     heads, size = query.shape[1], query.shape[3]
     repeat = heads // key.shape[1]
     q, k, v = (t[0].transpose(0, 1).flatten(1) for t in (query, key, value))  # [N, heads · D]
