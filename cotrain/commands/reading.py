@@ -275,6 +275,12 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("--role", required=True, help="a role or a policy: solver, generator, policy/start …")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
+    parser.add_argument(
+        "--to",
+        choices=["transformers", "nanochat"],
+        default="transformers",
+        help="nanochat: a nanochat model as its own code reads it, with NANOCHAT_BASE_DIR=MODEL",
+    )
     parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")
     add_json_flag(parser)
     add_trust_flag(parser)
@@ -283,11 +289,22 @@ def export(argv: Sequence[str]) -> int:
     from cotrain.export import export_policy as write
 
     where = write(
-        arguments.directory, arguments.role, arguments.out, merged=arguments.merged, model=arguments.model, say=say
+        arguments.directory,
+        arguments.role,
+        arguments.out,
+        merged=arguments.merged,
+        to=arguments.to,
+        model=arguments.model,
+        say=say,
     )
-    sizes = {file.name: file.stat().st_size for file in sorted(where.iterdir())}
+    files = [file for file in sorted(where.rglob("*")) if file.is_file()]
+    sizes = {str(file.relative_to(where)): file.stat().st_size for file in files}
     tell_result({"directory": str(where), "bytes": sizes})
     print(f"written to {where}")
+    if arguments.to == "nanochat":
+        (weights,) = where.glob("*_checkpoints")
+        source = weights.name.removeprefix("chat").removesuffix("_checkpoints")
+        print(f"in nanochat: NANOCHAT_BASE_DIR={where} python -m scripts.chat_cli -i {source}")
     return 0
 
 

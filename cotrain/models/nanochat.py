@@ -36,8 +36,8 @@ from transformers import (
 from cotrain.core.errors import DataError, ModelError, RunDirectoryError
 from cotrain.core.flags import Parser, add_count
 from cotrain.disk.files import filled_directory
-from cotrain.models.encoding import read_encoding
-from cotrain.models.load import save_model
+from cotrain.models.encoding import encoding_state, pickle_encoding, read_encoding
+from cotrain.models.load import load_model, save_model
 from cotrain.models.nanochat_gpt import SMEAR_GATE, VALUE_GATE, NanoChatGPTConfig
 
 Config = NanoChatConfig | NanoChatGPTConfig  # of the first architecture, and of the present one
@@ -268,3 +268,64 @@ def _set_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokeniz
     if tokenizer.chat_template is None and all(token in known for token in (*USER, *ASSISTANT)):
         tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+# -- Back to nanochat.
+
+
+def write_base_directory(source: Path, target: Path, *, stage: str, step: int) -> Path:
+    """Write the model directory ``source`` into ``target`` as nanochat's own code reads it with
+    ``NANOCHAT_BASE_DIR=target``: weights and sizes under ``{stage}_checkpoints/d{layers}``, and the tokenizer. Returns
+    the directory with the weights.
+
+    ``stage``: "chatsft", "chatrl" or "base"; ``step``: the number in the names of the files. Raises ModelError for a
+    model or a tokenizer that nanochat's code does not have.
+    """
+    model, tokenizer = load_model(source)
+    config = model.config
+    _check_constants(config, type(model).__name__)
+    encoding = pickle_encoding(tokenizer)
+    weights = {old: _padded(old, model.get_parameter(new)) for old, (new, _) in weight_names(config).items()}
+    sizes: dict[str, Any] = {old: getattr(config, new) for old, new in SIZES.items()}
+    if isinstance(config, NanoChatGPTConfig):
+        sizes["window_pattern"] = config.window_pattern
+    checkpoints, tokens = target / f"{stage}_checkpoints" / f"d{config.num_hidden_layers}", target / "tokenizer"
+    checkpoints.mkdir(parents=True)
+    tokens.mkdir()
+    torch.save(weights, checkpoints / f"model_{step:06d}.pt")
+    meta = {"step": step, "model_config": sizes}
+    (checkpoints / f"meta_{step:06d}.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    (tokens / "tokenizer.pkl").write_bytes(encoding)
+    torch.save(_byte_counts(encoding_state(tokenizer)), tokens / "token_bytes.pt")
+    return checkpoints
+
+
+def _check_constants(config: Any, name: str) -> None:
+    """Raise ModelError for what nanochat's code does not compute."""
+    if isinstance(config, NanoChatGPTConfig):
+        expected = {"rope_theta": 100_000.0, "final_logit_softcapping": 15.0}
+    elif isinstance(config, NanoChatConfig):
+        expected = {"final_logit_softcapping": 15.0, "hidden_act": "relu2", "attention_bias": False}
+        expected |= {"intermediate_size": 4 * config.hidden_size, "tie_word_embeddings": False}
+        if config.rope_parameters["rope_theta"] != 10_000.0:
+            raise ModelError("rope_theta is not 10,000, which nanochat's code of this architecture has fixed")
+    else:
+        raise ModelError(f"the model is a {name}; nanochat's own code runs nanochat's models alone")
+    for setting, value in expected.items():
+        if getattr(config, setting) != value:
+            raise ModelError(f"{setting} is {getattr(config, setting)!r}; nanochat's code has {value!r} fixed")
+
+
+def _padded(old: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The weight as nanochat keeps it: a vocabulary rounded up, with zeros for tokens that do not exist."""
+    tensor = tensor.detach()
+    missing = -len(tensor) % PADDED_TO if is_padded(old) else 0
+    return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])]) if missing else tensor
+
+
+def _byte_counts(state: Mapping[str, Any]) -> torch.Tensor:
+    """[V] int32: the bytes of each token, 0 for special ones; nanochat counts bits per byte with it."""
+    counts = torch.zeros(len(state["mergeable_ranks"]) + len(state["special_tokens"]), dtype=torch.int32)
+    for token, i in state["mergeable_ranks"].items():
+        counts[i] = len(token)
+    return counts

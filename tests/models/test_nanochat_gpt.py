@@ -1,6 +1,8 @@
 """The present nanochat, held against what its own code computed (tests/assets/nanochat/make.py)."""
 
+import io
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +20,16 @@ from cotrain.learn.contract import LossTerm, Sample
 from cotrain.learn.sft import Sft
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.attention import can_isolate, isolate_documents, takes_mask
+from cotrain.models.encoding import _EncodingUnpickler, pickle_encoding
 from cotrain.models.heads import ValueModel, classifier_of
-from cotrain.models.load import load_model
-from cotrain.models.nanochat import convert, weight_names
+from cotrain.models.load import load_model, load_tokenizer
+from cotrain.models.nanochat import convert, is_padded, weight_names
 from cotrain.models.nanochat_gpt import NanoChatGPTConfig, layer_kinds, short_window
 from cotrain.models.shared_prefix import branches_of, can_branch, use_branches
 from cotrain.stages.packing import Document, pack_documents
 from cotrain.stages.trainer import token_losses
-from tests.helpers import answers, request
+from tests.helpers import TINY, answers, request
+from tests.models.test_nanochat import checkpoint, weights
 
 ASSETS = Path(__file__).parents[1] / "assets" / "nanochat"
 WINDOW = 129  # tokens that a short layer sees, itself among them
@@ -271,6 +275,71 @@ def test_a_reward_model_of_it_is_written_and_read(model, tmp_path, expected):
         torch.testing.assert_close(again(ids).logits[0, 0], critic(ids)[0, -1], rtol=1e-4, atol=1e-4)
 
 
+# -- back to nanochat
+
+
+def encoding_in(folder):
+    """The state in a pickled encoding, which is all that tiktoken makes one of."""
+    return _EncodingUnpickler(io.BytesIO((folder / "tokenizer" / "tokenizer.pkl").read_bytes())).load().state
+
+
+def test_an_export_to_nanochat_is_the_checkpoint_again(directory, tmp_path, capsys):
+    out = tmp_path / "base"
+    assert main(["export", str(directory), "--role", "solver", "--to", "nanochat", "--out", str(out)]) == 0
+    assert f"NANOCHAT_BASE_DIR={out} python -m scripts.chat_cli -i sft" in capsys.readouterr().out
+    place = out / "chatsft_checkpoints" / "d3"
+    weights = torch.load(place / "model_000000.pt", weights_only=True)
+    original = torch.load(ASSETS / "base_checkpoints" / "d3" / "model_000003.pt", weights_only=True)
+    vocabulary = len(load_tokenizer(directory))
+    assert weights.keys() == original.keys()
+    for name, tensor in original.items():
+        assert weights[name].shape == tensor.shape
+        real = slice(vocabulary) if is_padded(name) else slice(None)
+        torch.testing.assert_close(weights[name][real], tensor[real].float(), rtol=0, atol=0)
+    meta = json.loads((place / "meta_000000.json").read_text())
+    expected = json.loads((ASSETS / "base_checkpoints" / "d3" / "meta_000003.json").read_text())
+    assert meta == expected | {"step": 0}
+    assert encoding_in(out) == encoding_in(ASSETS)
+    counts = torch.load(out / "tokenizer" / "token_bytes.pt", weights_only=True)
+    assert counts.dtype == torch.int32 and counts[-9:].sum() == 0
+    assert int(counts[:256].sum()) == 256 and int(counts[256:-9].min()) > 1
+    again = convert(place, tmp_path / "again")
+    assert (again / "model.safetensors").read_bytes() == (directory / "model.safetensors").read_bytes()
+    assert (again / "tokenizer.json").read_bytes() == (directory / "tokenizer.json").read_bytes()
+
+
+def test_tiktoken_reads_the_exported_encoding(directory):
+    tiktoken = pytest.importorskip("tiktoken")
+    encoding = pickle.loads(pickle_encoding(load_tokenizer(directory)))  # noqa: S301 our own
+    assert isinstance(encoding, tiktoken.Encoding)
+    text = "the sum of 12 and 30 is 42"
+    assert encoding.encode_ordinary(text) == load_tokenizer(directory)(text).input_ids
+
+
+def test_the_first_architecture_goes_back_too(tmp_path):
+    folder = checkpoint(tmp_path)
+    model = convert(folder, tmp_path / "model")
+    assert main(["export", str(model), "--role", "solver", "--to", "nanochat", "--out", str(tmp_path / "back")]) == 0
+    written = torch.load(tmp_path / "back" / "chatsft_checkpoints" / "d2" / "model_000000.pt", weights_only=True)
+    for name, tensor in weights().items():
+        torch.testing.assert_close(written[name][: len(tensor)], tensor.float(), rtol=0, atol=0)
+
+
+def test_what_nanochat_does_not_have_is_refused(directory, tmp_path, capsys):
+    def refused(source, words, *, change=None):
+        if change:
+            source = shutil.copytree(source, tmp_path / "changed", dirs_exist_ok=True)
+            config = json.loads((source / "config.json").read_text())
+            (source / "config.json").write_text(json.dumps(config | change))
+        out = tmp_path / "out"
+        assert main(["export", str(source), "--role", "solver", "--to", "nanochat", "--out", str(out)]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert words in line and not list(out.glob("*"))
+
+    refused(TINY, "the model is a LlamaForCausalLM; nanochat's own code runs nanochat's models alone")
+    refused(directory, "rope_theta is 5000.0; nanochat's code has 100000.0 fixed", change={"rope_theta": 5000.0})
+
+
 # -- what is refused
 
 
@@ -302,7 +371,7 @@ def test_checkpoints_from_between_are_refused_by_name(tmp_path, capsys):
         meta.write_text(json.dumps({"model_config": settings["model_config"] | {"window_pattern": pattern}}))
         assert main(["convert", "nanochat", str(source), "--out", str(tmp_path / "out")]) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
-        assert words in line and not (tmp_path / "out").exists()
+        assert words in line and not list((tmp_path / "out").glob("*"))
 
     without_smear = {name: w for name, w in weights.items() if "smear" not in name and "backout" not in name}
     refused(without_smear, "SSL", "the weights have no smear_gate")
