@@ -17,6 +17,7 @@ from cotrain.commands.common import (
     add_device_flag,
     add_json_flag,
     add_threads_flag,
+    add_tool_flag,
     answer_format_of,
     device_of,
     figure_text,
@@ -82,7 +83,7 @@ def _wrap_words(words: Sequence[str], width: int) -> str:
 
 
 OF_SUITES = (
-    *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens"),
+    *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens", "tool"),
     *("answer", "prompt", "steps_as", "verdict", "verifier_prompt", "shots"),
 )
 OF_CORE = (
@@ -201,6 +202,7 @@ def _eval_parser() -> Parser:
     add_device_flag(parser)
     add_threads_flag(parser)
     add_answer_flags(parser)
+    add_tool_flag(parser)
     add_trust_flag(parser)
     parser.add_argument(
         "--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …; core"
@@ -249,6 +251,7 @@ def chat(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain chat", description="Type a problem; see the steps and the verdict on each.")
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     add_answer_flags(parser, "as the run has it, of a model phrase")
+    add_tool_flag(parser)
     parser.add_argument("--temperature", type=real_number(0.0), default=0.0, metavar="X", help="0: the likeliest words")
     parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
     add_device_flag(parser)
@@ -266,6 +269,7 @@ def chat(argv: Sequence[str]) -> int:
         once=arguments.once,
         answer_format=answer_format,
         device=device,
+        tool=arguments.tool,
     )
 
 
