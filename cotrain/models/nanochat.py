@@ -282,7 +282,7 @@ def write_base_directory(source: Path, target: Path, *, stage: str, step: int) -
     model or a tokenizer that nanochat's code does not have.
     """
     model, tokenizer = load_model(source)
-    config = model.config
+    config: Any = model.config
     _check_constants(config, type(model).__name__)
     encoding = pickle_encoding(tokenizer)
     weights = {old: _padded(old, model.get_parameter(new)) for old, (new, _) in weight_names(config).items()}
@@ -303,11 +303,12 @@ def write_base_directory(source: Path, target: Path, *, stage: str, step: int) -
 def _check_constants(config: Any, name: str) -> None:
     """Raise ModelError for what nanochat's code does not compute."""
     if isinstance(config, NanoChatGPTConfig):
-        expected = {"rope_theta": 100_000.0, "final_logit_softcapping": 15.0}
+        expected: dict[str, Any] = {"rope_theta": 100_000.0, "final_logit_softcapping": 15.0}
     elif isinstance(config, NanoChatConfig):
         expected = {"final_logit_softcapping": 15.0, "hidden_act": "relu2", "attention_bias": False}
         expected |= {"intermediate_size": 4 * config.hidden_size, "tie_word_embeddings": False}
-        if config.rope_parameters["rope_theta"] != 10_000.0:
+        rope: Any = config.rope_parameters
+        if rope["rope_theta"] != 10_000.0:
             raise ModelError("rope_theta is not 10,000, which nanochat's code of this architecture has fixed")
     else:
         raise ModelError(f"the model is a {name}; nanochat's own code runs nanochat's models alone")

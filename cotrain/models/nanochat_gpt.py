@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -253,7 +253,7 @@ class NanoChatGPTPreTrainedModel(PreTrainedModel):
     config_class = NanoChatGPTConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ("NanoChatGPTLayer",)
+    _no_split_modules: ClassVar[list[str]] = ["NanoChatGPTLayer"]  # type: ignore[misc]
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_attention_backend = True

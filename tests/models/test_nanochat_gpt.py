@@ -62,7 +62,7 @@ def test_the_logits_are_those_of_nanochats_own_code(directory, expected):
     found = logits(model, expected["ids"])[:, expected["places"]]
     torch.testing.assert_close(found, expected["logits"], atol=2e-5, rtol=2e-5)
     assert float(expected["logits"].std()) > 1
-    # Their rotary table in bfloat16 moves logits by no more than this: docs/nanochat.md has the bound.
+    # Their rotary table in bfloat16 moves logits by no more than this.
     gap = (found - expected["logits_rounded_table"]).abs().max()
     assert 1e-4 < float(gap) < 0.1
 
