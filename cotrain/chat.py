@@ -6,6 +6,7 @@ Control characters of model text are made visible before they reach the terminal
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,9 +18,11 @@ import torch
 from torch import nn
 
 from cotrain import opening
+from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, TooLong, UserError
 from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
-from cotrain.core.types import Grade, StepVerdicts, Task, Trace
+from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task, Trace
+from cotrain.engine.contract import Request
 from cotrain.functional.aggregate import majority, mean
 from cotrain.metrics.heldout import trajectories_in
 from cotrain.models.load import load_model
@@ -27,6 +30,8 @@ from cotrain.pages.page import escape_terminal as visible
 from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Executor
+from cotrain.rollout.role import Role
+from cotrain.rollout.token_calls import answer_with_tool, find_tool, marks_of
 from cotrain.stages.trainer import read_result
 from cotrain.text.chat_template import Message
 from cotrain.text.render import Renderer
@@ -55,21 +60,23 @@ def run_chat(
     once: str | None = None,
     answer_format: AnswerFormat = DEFAULT_FORMAT,
     device: str = "cpu",
+    tool: str | None = None,
 ) -> int:
     """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
     ``answer_format``: the solver and the verifier are asked and read so. A model that was taught to solve by
     ``cotrain sft --role solver`` is asked as it was taught; any other model holds a conversation, unless
-    ``answer_format`` says something."""
+    ``answer_format`` says something. ``tool``: answers calls between control tokens (``rollout/token_calls.py``); None:
+    as the run has it."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
     taught = read_result(directory) if opening.is_model(directory) else {}
     if answer_format == DEFAULT_FORMAT and taught.get("role") == "solver":
         answer_format = AnswerFormat(**{name: taught.get(name) for name in ("answer", "steps_as", "prompt")})
     if answer_format == DEFAULT_FORMAT and opening.is_model(directory) and not speaks_short(str(directory)):
-        talk = Conversation(directory, temperature, device)
+        talk = Conversation(directory, temperature, device, tool)
         hold_chat(talk.reply_lines, f"{directory}. Type something; Ctrl-D to leave.", read_line, once)
         return 0
-    trainer = opening.open_trainer(directory, answer_format, device=device)
+    trainer = opening.open_trainer(directory, answer_format, device=device, tool=tool)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
         raise ConfigError(
@@ -126,12 +133,17 @@ def _without_surrogates(text: str) -> str:
 class Conversation:
     """A conversation with a model in its own chat template, without a role of a run."""
 
-    def __init__(self, model: Path | str, temperature: float, device: str) -> None:
+    def __init__(self, model: Path | str, temperature: float, device: str, tool: str | None = None) -> None:
         self.model, tokenizer = load_model(model)
         nn.Module.to(self.model, device)
         self.renderer = Renderer(tokenizer, self.model.generation_config)
         self.temperature = temperature
         self.messages: list[Message] = []
+        sampling = Sampling(max_tokens=REPLY_TOKENS, temperature=temperature)
+        self.role = Role(policy="model", prompt="{text}", sampling=sampling)
+        if tool is not None:
+            self.role = replace(self.role, tool=find_tool(tool))
+            marks_of(self.renderer, "chat")  # refuses a model that cannot call it
 
     def reply_lines(self, text: str, turn: int) -> list[str]:
         """What the model says to ``text``, line by line. Raises TooLong where the conversation fills the context; the
@@ -143,21 +155,39 @@ class Conversation:
             raise TooLong(
                 f"the conversation has {len(prompt)} tokens, and the context of the model {context}; start anew"
             )
-        ids = torch.tensor([prompt], device=self.model.device)
+        request = Request(
+            policy="model",
+            prompt_ids=prompt,
+            sampling=replace(self.role.sampling, max_tokens=min(REPLY_TOKENS, context - len(prompt))),
+            stop_ids=self.renderer.stop_ids,
+            seed=turn,
+            address=Address(step=CHAT_STEP, task=turn, member=0, role="chat", call=0),
+        )
+        reply = self.renderer.decode(asyncio.run(self._answer(request)).token_ids)
+        self.messages = [*messages, Message("assistant", reply)]
+        return [visible(line) for line in reply.splitlines() or [""]]
+
+    async def _answer(self, request: Request) -> Completion:
+        if self.role.tool is None:
+            return await self._generate(request)
+        return await answer_with_tool(self._generate, request, self.role, self.renderer, lambda address: request.seed)
+
+    async def _generate(self, request: Request) -> Completion:
+        ids = torch.tensor([request.prompt_ids], device=self.model.device)
         sampling: dict[str, Any] = {"do_sample": self.temperature > 0, "temperature": self.temperature or None}
         with torch.random.fork_rng(), torch.no_grad():
-            torch.manual_seed(turn)
+            torch.manual_seed(request.seed)
             found = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=torch.ones_like(ids),
-                max_new_tokens=min(REPLY_TOKENS, context - len(prompt)),
-                eos_token_id=list(self.renderer.stop_ids),
-                pad_token_id=self.renderer.stop_ids[0],
+                max_new_tokens=request.sampling.max_tokens,
+                eos_token_id=list(request.stop_ids),
+                pad_token_id=request.stop_ids[0],
                 **sampling,
             )
-        reply = self.renderer.decode(found[0, len(prompt) :].tolist())
-        self.messages = [*messages, Message("assistant", reply)]
-        return [visible(line) for line in reply.splitlines() or [""]]
+        said = tuple(found[0, len(request.prompt_ids) :].tolist())
+        finish = "stop" if said and said[-1] in request.stop_ids else "length"
+        return Completion(token_ids=said, logprobs=(0.0,) * len(said), finish=finish, policy="model", version=0)
 
 
 def problem_lines(trainer: CoTrainer, executor: Executor, problem: str, turn: int) -> list[str]:

@@ -2,14 +2,17 @@
 
 A language model becomes a directory that ``transformers`` loads, a reward model one for its
 ``AutoModelForSequenceClassification``, an adapter one that ``peft`` loads on its base, or, merged into its base, one
-that ``transformers`` loads. The card takes its figures from the run's own summary and says against whom they were
-earned: a verifier's precision means little without the generator that it was measured on. Left out: critics, which
-value every token and are no use without their policy.
+that ``transformers`` loads. A model of nanochat also goes back there: a directory that nanochat's own loader reads.
+
+The card takes its figures from the run's own summary and says against whom they were earned: a verifier's precision
+means little without the generator that it was measured on. Left out: critics, which value every token and are no use
+without their policy.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +24,7 @@ from cotrain.backend.local import LocalBackend
 from cotrain.config.names import policy_named
 from cotrain.config.policies import Weights
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import ConfigError, RunDirectoryError
+from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError, UnknownName
 from cotrain.core.types import take_fields
 from cotrain.disk import transaction
 from cotrain.disk.files import filled_directory, replace_file
@@ -36,6 +39,7 @@ from cotrain.runs.directory import RunDirectory
 from cotrain.train.trainer import STATE_FIELDS
 
 CARD = "README.md"
+TRANSFORMERS, NANOCHAT = FORMATS = ("transformers", "nanochat")
 ATTACK = "attack.json"  # written by ``cotrain attack``
 
 
@@ -62,16 +66,21 @@ def export_policy(
     out: Path | str,
     *,
     merged: bool = False,
+    to: str = TRANSFORMERS,
     model: str | None = None,
     say: Say = lambda text: None,
 ) -> Path:
     """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``:
-    those of an adapter within its base. ``model``: where a model of the run was moved to (``runs/model_paths.py``).
-    ``say``: what is told of reading and writing that takes long.
+    those of an adapter within its base. ``to``: whose format, one of ``FORMATS``; an adapter goes to nanochat within
+    its base. ``model``: where a model of the run was moved to (``runs/model_paths.py``). ``say``: what is told of
+    reading and writing that takes long.
 
-    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role, a policy that is a program or a
-    critic, or one without an adapter that is to be ``merged``.
+    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role or format, a policy that is a
+    program or a critic, or one without an adapter that is to be ``merged``; ModelError for a model that nanochat does
+    not have.
     """
+    if to not in FORMATS:
+        raise UnknownName("format", to, FORMATS)
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out")
@@ -91,13 +100,32 @@ def export_policy(
         raise ConfigError(
             f"policy {policy!r} of {directory} is no adapter, so nothing is to be merged; leave --merged out"
         )
+    if to == NANOCHAT and spec.scores:
+        raise ConfigError(f"policy {policy!r} of {directory} is a reward model; nanochat has none, leave --to out")
     exported = load_policy(directory, recipe, policy, say=say)
+    if to == NANOCHAT:
+        _export_to_nanochat(exported, target, merged=spec.lora is not None, policy=policy)
+        replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
+        return target
     with filled_directory(target), watch_growth(target, exported.weight_bytes, f"{target}: {{}} MB written", say):
         exported.handle.save(target, merged=merged)
     if speaks_short(spec.model):
         replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
     replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
     return target
+
+
+def _export_to_nanochat(exported: ExportedPolicy, target: Path, *, merged: bool, policy: str) -> None:
+    """Write a policy as a base directory of nanochat."""
+    from cotrain.models.nanochat import write_base_directory
+
+    with tempfile.TemporaryDirectory(prefix="cotrain-export-") as folder, filled_directory(target):
+        exported.handle.save(Path(folder), merged=merged)
+        stage = "chatrl" if exported.finished else "chatsft"
+        try:
+            write_base_directory(Path(folder), target, stage=stage, step=exported.finished)
+        except ModelError as error:
+            raise ModelError(f"policy {policy!r} cannot go to nanochat: {error}") from error
 
 
 def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> ExportedPolicy:

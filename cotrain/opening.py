@@ -40,9 +40,12 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
     return replace(recipe, name=Path(model).name, roles=roles)
 
 
-def open_trainer(where: Path | str, answer_format: AnswerFormat | None = None, *, device: str = "auto") -> CoTrainer:
+def open_trainer(
+    where: Path | str, answer_format: AnswerFormat | None = None, *, device: str = "auto", tool: str | None = None
+) -> CoTrainer:
     """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
-    as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
+    as the run has it; a model that is not one of the package's own is asked for "The answer is …". ``tool``: of whoever
+    writes solutions; None: as the run has it."""
     from cotrain.preflight.formats import DEFAULT_FORMAT, choose_answer_settings, choose_verdict_settings
 
     recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
@@ -53,6 +56,10 @@ def open_trainer(where: Path | str, answer_format: AnswerFormat | None = None, *
         named = replace(answer_format, answer=answer_format.answer or own_answer)
         recipe = override(recipe, choose_answer_settings(recipe, named, device=device, say=print, look=False)[0])
     recipe = override(recipe, choose_verdict_settings(recipe, answer_format, device=device, say=print, look=False))
+    if tool is not None:
+        from cotrain.rollout.token_calls import with_tool
+
+        recipe = replace(recipe, roles=with_tool(recipe.roles, tool))
     return load_trainer(where, recipe=recipe, device=device)
 
 

@@ -60,6 +60,7 @@ from cotrain.rollout.idle_loop import together
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review
 from cotrain.rollout.role import Role, Turn
+from cotrain.rollout.token_calls import tool_name, with_tool
 from cotrain.rollout.tournament import RATING, hold_tournament
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.tasks import programs
@@ -89,6 +90,7 @@ class SuitePlay:
     how: AnswerFormat = DEFAULT_FORMAT  # how roles are asked and read; by default as the run has it, of a model "auto"
     max_tokens: int | None = None  # of an answer; None: as the role has it
     lenient: bool = False  # malformed rows are set aside
+    tool: str | None = None  # of whoever writes solutions (``rollout/token_calls.py``); None: as the run has it
 
     def __post_init__(self) -> None:
         if self.samples < 0 or self.reviews < 1 or (self.problems is not None and self.problems < 1):
@@ -119,6 +121,8 @@ def evaluate_suites(
     is_model = opening.is_model(directory)
     folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
     recipe, judge = opening.recipe_of(directory, judging=not JUDGED.keys().isdisjoint(suites)), AnswerGrader()
+    if play.tool is not None:
+        recipe = replace(recipe, roles=with_tool(recipe.roles, play.tool))
     aside = Quarantine() if play.lenient else None
     items = {name: draw_items(_load_items(name, paths[name], judge, aside), play.problems) for name in paths}
     if aside is not None and aside.refused:
@@ -221,6 +225,7 @@ def suite_settings(
             **({"answer": spec.answer} if spec.parse is parse_solution else {}),
             **({"steps": spec.steps} if spec.steps is not None else {}),
             **({"verdict": spec.verdict} if spec.words else {}),
+            **({"tool": tool_name(spec.tool)} if spec.tool is not None else {}),
         }
     grader = f"math-verify {metadata.version('math-verify')}"
     if name in PROGRAMS:
@@ -411,6 +416,7 @@ def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> in
         how=answer_format,
         max_tokens=arguments.max_tokens,
         lenient=arguments.lenient,
+        tool=arguments.tool,
     )
     names = [name.strip() for name in arguments.suite.split(",")]
     say = (lambda text: None) if arguments.json else print_progress

@@ -166,6 +166,15 @@ def add_answer_flags(
     )
 
 
+def add_tool_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--tool",
+        metavar="NAME",
+        help="answers what a nanochat model writes between <|python_start|> and <|python_end|>: calculator, or "
+        "my_file.py:function (default: as the run has it)",
+    )
+
+
 def knows_formats(recipe: Any) -> bool:
     """Whether every role is played by a model that was taught its format, so that there is nothing to choose."""
     from cotrain.rollout.common_roles import speaks_short

@@ -12,7 +12,7 @@ from cotrain.core.errors import ConfigError, DataError, nearest_name
 from cotrain.core.flags import Parser, SwitchOrText
 
 RECIPE = "recipe"
-NEVER = ("help", "config", "dry_run", "json", "log_level", "smoke", "view")  # they say nothing of the run
+NEVER = ("help", "config", "dry_run", "memory", "json", "log_level", "smoke", "view")  # they say nothing of the run
 
 
 def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:

@@ -18,21 +18,27 @@ def dry_run(
     from cotrain.backend.local import check_shared_bases
     from cotrain.commands.cluster_ready import estimate_processes
     from cotrain.config.recipe import check_due
+    from cotrain.preflight.devices import memory_size, plan_devices, plan_json, plan_lines
     from cotrain.preflight.estimate import estimate_run
     from cotrain.runs.directory import recipe_json
 
     check_due(recipe)
+    sizes = [memory_size(text) for text in arguments.memory]
     if backend is None:
         check_shared_bases(recipe.policies)
-        estimate = estimate_run(recipe, device=device_of(arguments.device))
+        device = "cuda" if sizes else device_of(arguments.device)
+        estimate = estimate_run(recipe, device=device, here=not sizes)
     else:
         estimate = estimate_processes(backend, recipe)
     saved = recipe_json(
         recipe, checkpoint_every=arguments.checkpoint_every, keep_every=arguments.keep_every, lag=arguments.lag
     )
+    plans = plan_devices(estimate, sizes) if sizes else None
     if arguments.json:
-        print(json.dumps(saved | {"estimate": estimate.to_json()}, indent=2, ensure_ascii=False))
+        told = {"estimate": estimate.to_json()} | ({"plan": plan_json(*plans)} if plans else {})
+        print(json.dumps(saved | told, indent=2, ensure_ascii=False))
         return 0
+    notes = [*notes, *(plan_lines(*plans) if plans else [])]
     print("\n".join(flags))
     print("\n".join(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes)))
     print('#\n# every setting that can be given as set = ["path=value"]')

@@ -17,6 +17,7 @@ from cotrain.commands.common import (
     add_device_flag,
     add_json_flag,
     add_threads_flag,
+    add_tool_flag,
     answer_format_of,
     device_of,
     figure_text,
@@ -82,7 +83,7 @@ def _wrap_words(words: Sequence[str], width: int) -> str:
 
 
 OF_SUITES = (
-    *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens"),
+    *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens", "tool"),
     *("answer", "prompt", "steps_as", "verdict", "verifier_prompt", "shots"),
 )
 OF_CORE = (
@@ -202,6 +203,7 @@ def _eval_parser() -> Parser:
     add_device_flag(parser)
     add_threads_flag(parser)
     add_answer_flags(parser)
+    add_tool_flag(parser)
     add_trust_flag(parser)
     parser.add_argument(
         "--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …; core"
@@ -250,6 +252,7 @@ def chat(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain chat", description="Type a problem; see the steps and the verdict on each.")
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     add_answer_flags(parser, "as the run has it, of a model phrase")
+    add_tool_flag(parser)
     parser.add_argument("--temperature", type=real_number(0.0), default=0.0, metavar="X", help="0: the likeliest words")
     parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
     add_device_flag(parser)
@@ -267,6 +270,7 @@ def chat(argv: Sequence[str]) -> int:
         once=arguments.once,
         answer_format=answer_format,
         device=device,
+        tool=arguments.tool,
     )
 
 
@@ -276,6 +280,12 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("--role", required=True, help="a role or a policy: solver, generator, policy/start …")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
     parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
+    parser.add_argument(
+        "--to",
+        choices=["transformers", "nanochat"],
+        default="transformers",
+        help="nanochat: a nanochat model as its own code reads it, with NANOCHAT_BASE_DIR=MODEL",
+    )
     parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")
     add_json_flag(parser)
     add_trust_flag(parser)
@@ -284,11 +294,22 @@ def export(argv: Sequence[str]) -> int:
     from cotrain.export import export_policy as write
 
     where = write(
-        arguments.directory, arguments.role, arguments.out, merged=arguments.merged, model=arguments.model, say=say
+        arguments.directory,
+        arguments.role,
+        arguments.out,
+        merged=arguments.merged,
+        to=arguments.to,
+        model=arguments.model,
+        say=say,
     )
-    sizes = {file.name: file.stat().st_size for file in sorted(where.iterdir())}
+    files = [file for file in sorted(where.rglob("*")) if file.is_file()]
+    sizes = {str(file.relative_to(where)): file.stat().st_size for file in files}
     tell_result({"directory": str(where), "bytes": sizes})
     print(f"written to {where}")
+    if arguments.to == "nanochat":
+        (weights,) = where.glob("*_checkpoints")
+        source = weights.name.removeprefix("chat").removesuffix("_checkpoints")
+        print(f"in nanochat: NANOCHAT_BASE_DIR={where} python -m scripts.chat_cli -i {source}")
     return 0
 
 

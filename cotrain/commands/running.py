@@ -80,7 +80,9 @@ def run(argv: Sequence[str]) -> int:
     base_recipe = _make_recipe(target, build, parsed, arguments)
     recipe = override(base_recipe, parsed.set)
     check_lag(recipe, parsed.lag)
-    backend, device = backend_of(parsed), device_of(parsed.device, here=parsed.backend == "local")
+    elsewhere = _planned_elsewhere(parsed)
+    backend = backend_of(parsed)
+    device = "cuda" if elsewhere else device_of(parsed.device, here=parsed.backend == "local")
     if (origin := base_recipe.origin) is not None:
         for name in names:
             value = origin.arguments.get(name, getattr(parsed, name))
@@ -91,7 +93,11 @@ def run(argv: Sequence[str]) -> int:
     notes = [smoke_note(recipe)] if parsed.smoke else []
     notes += getattr(recipe.tasks, "notes", [])
     notes += size_notes(base_recipe.origin, parsed.set, typed)
-    if backend is None and not are_small(spec.model for spec in recipe.policies.values() if spec.head):
+    if (
+        not elsewhere
+        and backend is None
+        and not are_small(spec.model for spec in recipe.policies.values() if spec.head)
+    ):
         from cotrain.preflight.estimate import fit_to_memory
 
         recipe, more = fit_to_memory(recipe, device)
@@ -118,6 +124,22 @@ def run(argv: Sequence[str]) -> int:
             notes=[*notes, *cluster_notes, *([IN_TURN] if parsed.lag and backend is None else [])],
             view=parsed.view,
         )
+
+
+def _planned_elsewhere(parsed: argparse.Namespace) -> bool:
+    """Whether ``--memory`` asks for a plan for devices that need not be here. Raises ConfigError where it does not go
+    with the other flags, or is no size."""
+    if not parsed.memory:
+        return False
+    from cotrain.preflight.devices import memory_size
+
+    for text in parsed.memory:
+        memory_size(text)
+    if not parsed.dry_run or parsed.backend != "local" or parsed.device not in ("auto", "cuda"):
+        raise ConfigError(
+            "--memory is the memory of a GPU to plan for: it goes with --dry-run --device cuda, and not with --backend"
+        )
+    return True
 
 
 def _variant_meant(target: str, value: str) -> str:
@@ -191,6 +213,14 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         "--dry-run",
         action="store_true",
         help="open model and data, print the flags as a file for --config, memory and disk, and all settings",
+    )
+    run_group.add_argument(
+        "--memory",
+        action="append",
+        default=[],
+        metavar="SIZE",
+        help="with --dry-run --device cuda: a plan for a GPU of this memory that is not here, such as 24GiB; once for "
+        "each of several",
     )
     run_group.add_argument("--smoke", action="store_true", help="a trial in seconds: few steps, little is measured")
     run_group.add_argument(

@@ -33,7 +33,7 @@ from cotrain.core.registry import METHODS, joined_places
 from cotrain.core.types import Store, TaskSource
 from cotrain.learn.losses import Kl, pull_to
 from cotrain.metrics.heldout import Measure, measure_solver
-from cotrain.rollout.role import Role
+from cotrain.rollout.role import Role, SolverTool
 from cotrain.tasks.words.source import study_problems
 
 Restart = Literal["nothing", "optimiser", "weights"]  # with "weights" the optimiser too
@@ -59,6 +59,7 @@ class Settings:
     lr: float = 2e-4  # learning rate of the generator, or of the one policy that learns
     lora: int = 0  # rank of the adapters that are trained, at α = 2 · rank; 0: all weights
     kl: Weight = 0.001  # weight of the KL term that pulls the generator to its start
+    tool: SolverTool | None = None  # answers calls of whoever writes solutions: calculator, or my_file.py:function
     temperature: float | None = None  # at which all roles sample; by default 1, or what the method says
     lr_warmup: int | None = None  # updates over which all learning rates rise (default: 5)
     lr_decay: LrDecay | None = None  # how they fall to 0 by the last update; wsd: over the last fifth (constant)
@@ -155,7 +156,7 @@ class Settings:
             tasks_per_step=self.tasks_per_step,
             group_size=self.group_size,
             policies={name: self._with_schedule(policy) for name, policy in policies.items()},
-            roles={name: self._with_temperature(role) for name, role in roles.items()},
+            roles=self._with_tool({name: self._with_temperature(role) for name, role in roles.items()}),
             objectives=self._with_lengths(objectives),
             schedule=schedule,
             evaluation=evaluation,
@@ -169,6 +170,13 @@ class Settings:
         if self.temperature is None:
             return role
         return replace(role, sampling=replace(role.sampling, temperature=self.temperature))
+
+    def _with_tool(self, roles: Mapping[str, Role]) -> Mapping[str, Role]:
+        if self.tool is None:
+            return roles
+        from cotrain.rollout.token_calls import with_tool
+
+        return with_tool(roles, self.tool)
 
     def _with_lengths(self, objectives: Mapping[str, Objective]) -> Mapping[str, Objective]:
         if not (self.mask_truncated or self.overlong_tokens or self.length_penalty):
@@ -218,6 +226,8 @@ def _wrap_recipe(build: Build, *, without: tuple[str, ...], defaults: Mapping[st
                 raise ConfigError(f"{build.__name__}: this recipe does not take the setting {name!r}; leave it out")
         bound = bound_arguments(make_recipe, (), arguments)
         for name, value in bound.items():
+            if isinstance(value, str) and name == "tool" and ".py:" not in value:
+                continue  # the name of one of cotrain's own
             if isinstance(value, str) and (kind := kind_in_file(hints.get(name))) is not None:
                 from cotrain.core.user_code import load_object
 

@@ -174,6 +174,13 @@ class Completion:
     score: float | None = None  # of a policy that scores instead of speaking: its head's output after the prompt
     failure: str | None = None  # why there is no answer, where "finish" is "failed": a server's fault, or no room
     entropies: bytes = b""  # [T] of the distribution of each token, as levels (``core/entropy.py``); b"" where unknown
+    parts: tuple[TurnRange, ...] = ()  # where a tool spoke in between: what was sampled; () where all was
+    calls: tuple[str, ...] = ()  # what became of each call of the tool
+
+    @property
+    def sampled_count(self) -> int:
+        """Number of sampled tokens."""
+        return sum(part.end - part.start for part in self.parts) if self.parts else len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,12 @@ The columns from the least start to the cursor are the *window*. The column befo
 ``attend`` puts the prompt's score. When the cursor reaches the last column, the window moves to the left. Rows and
 tiles stay dense: the last ones move into the places of the finished.
 
-Left out: pages, so that memory is rows × longest answer × 3/2 and tiles × longest prompt; sliding windows, which the
-engine treats as a limit of the context; and recurrent layers, which it refuses.
+A layer with a sliding window reads the same columns, with a mask that follows the cursor once a row is longer than the
+window.
+
+Left out: pages, so that memory is rows × longest answer × 3/2 and tiles × longest prompt; giving back what a window has
+left behind; windows of most types of model, which the engine treats as a limit of the context; and recurrent layers,
+which it refuses.
 """
 
 from __future__ import annotations
@@ -154,6 +158,7 @@ def use_attention(config: PreTrainedConfig, name: str) -> Iterator[None]:
         config._attn_implementation = before
 
 
+FAR = -3e4  # added to the score of a token before the window: finite, as a whole prompt may lie there
 TILE = 8  # rows that read a prompt together; a tile that has lost rows costs as much as the fullest one
 _LEAST = 16  # least number of rows or tiles that are allocated
 
@@ -167,6 +172,11 @@ def cache_argument(model: nn.Module, cache: Cache) -> dict[str, Cache]:
 @lru_cache
 def _cache_parameter(kind: Any) -> str:
     return "cache" if "cache" in signature(kind.forward).parameters else "past_key_values"
+
+
+def previous_argument(config: PreTrainedConfig, ids: Tensor) -> dict[str, Tensor]:
+    """``ids``, the token before each that is fed, for a model that reads it beside its cache."""
+    return {"previous_ids": ids} if getattr(config, "reads_previous_token", False) else {}
 
 
 class KeyValueStore:
@@ -221,16 +231,26 @@ class _TileMap:
     prompt_mask: Tensor | None  # [N * K, 1, P]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WindowMasks:
+    """What one step must not read in layers with a window, of R rows and N tiles with K key heads."""
+
+    own: Tensor  # [R * K, 1, columns], additive
+    prompts: Tensor  # [N * K, 1, P]
+
+
 class SharedPrefixCache(Cache):
     """Keys and values of all running rows. Owns the storage, the cursor, the starts and the tiles.
 
     transformers calls ``update`` once per layer and decode step.
     """
 
-    def __init__(self, dtype: torch.dtype | None = None) -> None:
-        """``dtype``: what to store; None stores what the model computes."""
+    def __init__(self, dtype: torch.dtype | None = None, windows: Sequence[int | None] = ()) -> None:
+        """``dtype``: what to store; None stores what the model computes. ``windows``: how many tokens each layer sees,
+        the newest among them; None: all, and so it is for every layer where nothing is given."""
         super().__init__(layers=[])
         self.dtype = dtype
+        self.windows = list(windows)
         self.own, self.prompts = KeyValueStore(), KeyValueStore()
         self.starts: list[int] = []  # [R] first own column of each running row
         self.tiles: list[int] = []  # [R] tile of each running row
@@ -238,6 +258,7 @@ class SharedPrefixCache(Cache):
         self.cursor = 1  # the column that the next decode step writes
         self._first = 0  # the column before the window
         self._layers: list[DecodeReads] = []  # of all columns; empty where rows have entered, left or moved since
+        self._near: dict[tuple[int, int], _WindowMasks] = {}  # by key heads and window, where it hides something
 
     def __len__(self) -> int:
         return len(self.own.keys)
@@ -253,8 +274,12 @@ class SharedPrefixCache(Cache):
         layer, window = self._layers[layer_idx], slice(self._first, self.cursor + 1)
         layer.keys.select(1, self.cursor).copy_(key_states.flatten(0, 2))
         layer.values.select(1, self.cursor).copy_(value_states.flatten(0, 2))
-        mask = None if layer.mask is None else layer.mask[:, :, window]
-        reads = replace(layer, keys=layer.keys[:, window], values=layer.values[:, window], mask=mask)
+        mask, prompts = layer.mask, layer.prompts
+        near = self._near.get((key_states.shape[1], self.windows[layer_idx] or 0)) if self.windows else None
+        if near is not None:
+            mask, prompts = near.own, replace(prompts, mask=near.prompts)
+        mask = None if mask is None else mask[:, :, window]
+        reads = DecodeReads(keys=layer.keys[:, window], values=layer.values[:, window], mask=mask, prompts=prompts)
         return with_reads(key_states, reads), value_states
 
     def make_room(self, rows: int, tiles: int, longest: int, most: int) -> None:
@@ -335,6 +360,35 @@ class SharedPrefixCache(Cache):
         if not self._layers:
             self._first = min(self.starts) - 1
             self._layers = self._arrange_layers(device)
+        self._near = {}
+        for layer, window in zip(self._layers, self.windows, strict=bool(self.windows)):
+            key = (len(layer.keys) // len(self.starts), window or 0)
+            if window is not None and key not in self._near and self._longest() >= window:
+                self._near[key] = self._mask_window(layer, window, device)
+
+    def _longest(self) -> int:
+        """Tokens of the longest row before the one that the coming step feeds."""
+        return max(
+            self.lengths[tile] + self.cursor - start for tile, start in zip(self.tiles, self.starts, strict=True)
+        )
+
+    def _mask_window(self, layer: DecodeReads, window: int, device: torch.device) -> _WindowMasks:
+        """What the coming step must not read in a layer with a window. The rows of a tile entered together, so they
+        are as long as each other."""
+        heads, longest = len(layer.keys) // len(self.starts), layer.prompts.keys.shape[1]
+        own_distance = self.cursor - torch.arange(self.own.columns, device=device)
+        own = torch.where(own_distance >= window, FAR, 0.0)[None, None]
+        written = [0] * len(self.lengths)
+        for tile, start in zip(self.tiles, self.starts, strict=True):
+            written[tile] = self.cursor - start
+        to_end = longest - torch.arange(longest, device=device)  # the last token of a prompt is 1 before the first own
+        distance = torch.tensor(written, device=device)[:, None] + to_end
+        prompts = torch.where(distance >= window, FAR, 0.0).repeat_interleave(heads, 0)[:, None]
+        if layer.mask is not None:
+            own = own + layer.mask
+        if layer.prompts.mask is not None:
+            prompts = prompts + layer.prompts.mask
+        return _WindowMasks(own=own.expand(len(layer.keys), -1, -1), prompts=prompts)
 
     def move_left(self) -> None:
         """Move the window to the first columns."""

@@ -28,12 +28,13 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from cotrain.engine.cache import cache_argument, use_attention
+from cotrain.engine.cache import cache_argument, previous_argument, use_attention
 from cotrain.engine.copies import HalfPrecisionCopies
-from cotrain.engine.rows import DRAWN, LAST, Row, Rows, draw_tokens
+from cotrain.engine.rows import DRAWN, LAST, PREVIOUS, Row, Rows, draw_tokens
 from cotrain.engine.scheduler import EngineCounts, Scheduler
 from cotrain.engine.static_cache import SLOTS, StaticCache, columns_for, lines_for
 from cotrain.models.memory import out_of_memory
+from cotrain.models.shared_prefix import layer_windows
 
 LOOK = 8  # decode steps between two looks at what has finished
 Run = Callable[[], None]
@@ -86,6 +87,7 @@ class DeferredRows(Rows):
         stores = (self._tokens, tokens), (self._logprobs, logprobs), (self._entropies, entropies)
         for store, new in ((all_rows[first:], new) for all_rows, new in stores):
             store.scatter_(1, at, torch.where(live[:, None], new[:, None], store.gather(1, at)))
+        state[:, PREVIOUS] = torch.where(live, state[:, LAST], state[:, PREVIOUS])
         state[:, LAST] = torch.where(live, tokens, state[:, LAST])
         state[:, DRAWN] += live
 
@@ -140,12 +142,12 @@ class StaticScheduler(Scheduler):
         self._recordings.clear()
 
     def _reset_rows(self) -> None:
-        self._cache = StaticCache(self.autocast)
+        self._cache = StaticCache(self.autocast, layer_windows(self.config))
         self.running = DeferredRows(self.device)
         self.counts = StaticCounts()
         self._recordings.clear()
         self._home = ()
-        self._ids = self._positions = self._logits = torch.empty(0)
+        self._ids = self._previous_ids = self._positions = self._logits = torch.empty(0)
 
     def _decode_step(self) -> None:
         """Tokens for every running row, until some may have finished by their length, at most LOOK."""
@@ -173,10 +175,11 @@ class StaticScheduler(Scheduler):
             self._recordings.clear()
             self._home = home
             self._ids = torch.zeros(store.lines, 1, dtype=torch.int64, device=self.device)
+            self._previous_ids = torch.zeros_like(self._ids)
             self._positions, self._logits = torch.zeros_like(self._ids), torch.empty(0)
         lines = min(lines_for(count), store.lines)
         columns = min(columns_for(max(self._cache.filled) + steps), store.columns)
-        for static in (self._ids, self._positions):
+        for static in (self._ids, self._previous_ids, self._positions):
             static[count:lines].zero_()
         self._copy_inputs()
         run = partial(self._run_forward, lines, columns)
@@ -210,6 +213,7 @@ class StaticScheduler(Scheduler):
         """Put the rows' last tokens where the step reads them."""
         count = len(self.running)
         self._ids[:count].copy_(self.running.last_tokens)
+        self._previous_ids[:count].copy_(self.running.previous_tokens)
         self._positions[:count].copy_(self.running.positions)
 
     def _run_forward(self, lines: int, columns: int) -> None:
@@ -222,6 +226,7 @@ class StaticScheduler(Scheduler):
                 position_ids=positions,
                 attention_mask=mask,
                 **cache_argument(self.model, self._cache),
+                **previous_argument(self.config, self._previous_ids[:lines]),
                 use_cache=True,
                 logits_to_keep=1,
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -21,9 +22,9 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 from cotrain.core.errors import ModelError
-from cotrain.engine.cache import cache_argument, use_attention
+from cotrain.engine.cache import cache_argument, previous_argument, use_attention
 from cotrain.engine.kept import KeptPrefix
-from cotrain.models.shared_prefix import BRANCHES, RECTANGLE, branches_of, can_branch
+from cotrain.models.shared_prefix import BRANCHES, RECTANGLE, branches_of, can_branch, masks_by_kind
 
 TOKENS = {"cpu": 2048, "cuda": 16384}  # of one forward pass, padding counted
 PADDING = 1.25  # a padded batch has at most so many times the tokens of its prompts
@@ -104,7 +105,13 @@ def _prefill_continued(
             for k in (0, 1)
         )
         cache.update(keys if dtype is None else keys.to(dtype), values if dtype is None else values.to(dtype), layer)
-    output = _masked_forward(model, config, ids.to(device), positions.to(device), mask, cache)
+    old_positions = torch.arange(old) - hidden_old[:, None]
+    key_positions = torch.cat([old_positions, positions], 1).to(device)
+    previous = [(0,) * (new - n) + prompt[-n - 1 : -1] for (prompt, _), n in zip(prompts, news, strict=True)]
+    previous_ids = torch.tensor(previous, device=device)
+    output = _masked_forward(
+        model, config, ids.to(device), positions.to(device), mask, cache, key_positions, previous_ids
+    )
     longest = max(map(sum, zip(olds, news, strict=True)))
     places = [
         [0] * (longest - o - n) + [*range(old - o, old), *range(old + new - n, old + new)]
@@ -200,28 +207,46 @@ def _prefill_padded(
         seen = causal & (columns >= pads[:, None, None])  # [U, L, L]
         mask = (seen | torch.eye(longest, dtype=torch.bool, device=device))[:, None]
     cache = DynamicCache()
-    output = _masked_forward(model, config, ids, (columns - pads[:, None]).clamp(min=0), mask, cache)
+    positions = (columns - pads[:, None]).clamp(min=0)
+    output = _masked_forward(model, config, ids, positions, mask, cache, positions)
     layers = [_layer_tensors(layer) for layer in cache.layers]
     return Prefilled(prompts=prompts, logits=output.logits[:, -1], layers=layers, computed=sum(map(len, prompts)))
 
 
 def _masked_forward(
-    model: nn.Module, config: PreTrainedConfig, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: DynamicCache
+    model: nn.Module,
+    config: PreTrainedConfig,
+    ids: Tensor,
+    positions: Tensor,
+    mask: Tensor | None,
+    cache: DynamicCache,
+    key_positions: Tensor,
+    previous_ids: Tensor | None = None,
 ) -> Any:
-    """The model's output for tokens [U, L]; ``mask`` [U, 1, L, …] is True where a query looks."""
+    """The model's output for tokens [U, L]; ``mask`` [U, 1, L, S] is True where a query looks at one of S keys, which
+    stand at ``key_positions``. ``previous_ids``: the token before each, where some of them are in the cache alone."""
     kind = "eager" if config._attn_implementation == "eager" else "sdpa"  # of models that sdpa cannot compute, too
-    if mask is not None and kind == "eager":  # which adds it to the scores
-        dtype = next(model.parameters()).dtype
-        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+    masks: Any = None
+    if mask is not None:
+        masks = masks_by_kind(config, mask, positions, key_positions)
+        if kind == "eager":  # which adds it to the scores
+            dtype = next(model.parameters()).dtype
+            added = partial(_added_mask, dtype=dtype)
+            masks = {name: added(m) for name, m in masks.items()} if isinstance(masks, dict) else added(masks)
     with use_attention(config, kind):
         return model(
             input_ids=ids,
-            attention_mask=mask,
+            attention_mask=masks,
             position_ids=positions,
             **cache_argument(model, cache),
+            **({} if previous_ids is None else previous_argument(config, previous_ids)),
             use_cache=True,
             logits_to_keep=1,
         )
+
+
+def _added_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
 
 def _padded_batches(prompts: list[Prompt], budget: int) -> Iterator[list[Prompt]]:

@@ -145,7 +145,8 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-LAST, DRAWN, MOST, PROMPT, SEED = range(5)  # last token; tokens drawn, to draw at most, in the prompt; seed
+# Last token, and the one before it; tokens drawn, to draw at most, in the prompt; seed.
+LAST, PREVIOUS, DRAWN, MOST, PROMPT, SEED = range(6)
 _NO_TOKEN = -1
 
 
@@ -180,7 +181,7 @@ class Rows:
         self.device = device
         self.items: list[Row] = []
         self.broken: set[int] = set()  # rows whose logits were not numbers; they leave with those that have finished
-        self._state = torch.zeros(0, 5, dtype=torch.int64, device=device)  # [R, 5]
+        self._state = torch.zeros(0, 6, dtype=torch.int64, device=device)  # [R, 6]
         self._sampling = torch.zeros(0, 2, device=device)  # [R, 2] temperature, top_p
         self._stops = torch.zeros(0, 0, dtype=torch.int64, device=device)  # [R, S], padded with _NO_TOKEN
         self._tokens = torch.zeros(0, 0, dtype=torch.int64, device=device)  # [R, largest max_tokens]
@@ -194,6 +195,11 @@ class Rows:
     def last_tokens(self) -> Tensor:
         """[R, 1] the tokens to feed next."""
         return self._state[:, LAST : LAST + 1]
+
+    @property
+    def previous_tokens(self) -> Tensor:
+        """[R, 1] the tokens before these."""
+        return self._state[:, PREVIOUS : PREVIOUS + 1]
 
     @property
     def positions(self) -> Tensor:
@@ -210,7 +216,7 @@ class Rows:
         requests = [row.request for row in rows]
         most = max(r.sampling.max_tokens for r in requests)
         stops = max(len(r.stop_ids) for r in requests)
-        state = [[_NO_TOKEN, 0, r.sampling.max_tokens, len(r.prompt_ids), r.seed] for r in requests]
+        state = [[r.prompt_ids[-1], _NO_TOKEN, 0, r.sampling.max_tokens, len(r.prompt_ids), r.seed] for r in requests]
         sampling = [[r.sampling.temperature, r.sampling.top_p] for r in requests]
         padded = [[*r.stop_ids, *[_NO_TOKEN] * (stops - len(r.stop_ids))] for r in requests]
         self._state = _stack_padded(self._state, torch.tensor(state))
@@ -228,6 +234,7 @@ class Rows:
         self._tokens[first:].scatter_(1, at, tokens[:, None])
         self._logprobs[first:].scatter_(1, at, logprobs[:, None])
         self._entropies[first:].scatter_(1, at, entropies[:, None])
+        state[:, PREVIOUS] = state[:, LAST]
         state[:, LAST] = tokens
         state[:, DRAWN] += 1
 

@@ -27,12 +27,21 @@ from transformers import PreTrainedConfig
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.core.types import Completion, Sampling
-from cotrain.engine.cache import DECODE, TILE, SharedPrefixCache, cache_argument, plan_moves, use_attention
+from cotrain.engine.cache import (
+    DECODE,
+    TILE,
+    SharedPrefixCache,
+    cache_argument,
+    plan_moves,
+    previous_argument,
+    use_attention,
+)
 from cotrain.engine.contract import Request, check_request
 from cotrain.engine.kept import KeptPrefix, PrefixStore
 from cotrain.engine.prefill import continue_prefill, prefill
 from cotrain.engine.rows import Row, Rows, draw_tokens
 from cotrain.models.memory import MEMORY_ERRORS, out_of_memory, release_gpu_cache
+from cotrain.models.shared_prefix import layer_windows
 from cotrain.text.decoding import StopWatch
 
 if TYPE_CHECKING:
@@ -216,7 +225,7 @@ class Scheduler:
         """No row runs, nothing is stored or counted."""
         narrow = torch.float32 if self.device.type == "cpu" else self.autocast  # on a CPU attention stays in float32
         self.running, self.counts = Rows(self.device), EngineCounts()
-        self._cache = SharedPrefixCache(narrow if self.autocast else None)
+        self._cache = SharedPrefixCache(narrow if self.autocast else None, layer_windows(self.config))
 
     def _admit_rows(self, rows: list[Row]) -> None:
         """Prefill the rows' distinct prompts and draw each row's first token."""
@@ -279,6 +288,7 @@ class Scheduler:
                 input_ids=rows.last_tokens,
                 position_ids=rows.positions,
                 **cache_argument(self.model, cache),
+                **previous_argument(self.config, rows.previous_tokens),
                 use_cache=True,
                 logits_to_keep=1,
             )
@@ -376,7 +386,8 @@ def _probe_row(first: int, length: int, vocabulary: int) -> Row:
 
 
 def _model_limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:
-    """Longest sequence and vocabulary of a model. A sliding window limits the sequence: within it, it hides nothing."""
+    """Longest sequence and vocabulary of a model. A sliding window that only transformers' own attention knows limits
+    the sequence: within it, it hides nothing."""
     text = config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ["sliding_attention"])  # without the list, a window is for all
     unknown = sorted(kinds - {"full_attention", "sliding_attention", "chunked_attention"})
@@ -384,7 +395,7 @@ def _model_limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:
     if unknown or context is None:
         problem = f"layers of kind {', '.join(unknown)}" if unknown else "no max_position_embeddings"
         raise ModelError(f"policy {policy!r}: the embedded engine cannot run {text.model_type!r}, which has {problem}")
-    if kinds != {"full_attention"}:
+    if kinds != {"full_attention"} and not layer_windows(text):
         windows = (getattr(text, "sliding_window", None), getattr(text, "attention_chunk_size", None))
         context = min([context, *(window for window in windows if window is not None)])
     rope = getattr(text, "rope_parameters", None) or {}

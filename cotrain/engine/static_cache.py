@@ -25,6 +25,7 @@ from transformers.cache_utils import Cache
 
 from cotrain.core.errors import ModelError
 from cotrain.engine.cache import KeyValueStore, fill_gaps
+from cotrain.models.shared_prefix import FULL, SLIDING
 
 SLOTS = "cotrain_slots"  # name of ``attend_slots`` among the attention functions of transformers
 LEAST_LINES, LEAST_COLUMNS = 8, 128
@@ -45,10 +46,11 @@ def columns_for(tokens: int) -> int:
 class StaticCache(Cache):
     """Keys and values of all running rows. transformers calls ``update`` once per layer and decode step."""
 
-    def __init__(self, dtype: torch.dtype | None = None) -> None:
-        """``dtype``: what to store; None stores what the model computes."""
+    def __init__(self, dtype: torch.dtype | None = None, windows: Sequence[int | None] = ()) -> None:
+        """``dtype``: what to store; None stores what the model computes. ``windows``: as of ``SharedPrefixCache``."""
         super().__init__(layers=[])
         self.dtype = dtype
+        self.window = next((window for window in windows if window is not None), None)
         self.store = KeyValueStore()
         self.lengths: list[int] = []  # [R] tokens of each row's prompt
         self.filled: list[int] = []  # [R] tokens of each row that are stored; an upper bound between two looks
@@ -111,12 +113,21 @@ class StaticCache(Cache):
             for keys, values in zip(self.store.keys, self.store.values, strict=True)
         ]
 
-    def set_view(self, positions: Tensor, columns: int) -> Tensor:
+    def set_view(self, positions: Tensor, columns: int) -> Tensor | dict[str, Tensor]:
         """Choose what the coming step looks at: the first lines, as many as ``positions`` ``[lines, 1]`` has, and the
-        first columns. Returns the mask ``[lines, 1, 1, columns]``, added to scores."""
+        first columns. Returns the mask ``[lines, 1, 1, columns]``, added to scores; where layers have windows, that of
+        each kind of layer."""
         self.lines, self.columns = len(positions), columns
         self._at = positions[:, :, None, None]
-        seen = torch.arange(columns, device=positions.device) <= positions
+        places = torch.arange(columns, device=positions.device)
+        seen = places <= positions
+        if self.window is None:
+            return self._added(seen)
+        near = places > positions - self.window
+        return {FULL: self._added(seen), SLIDING: self._added(seen & near)}
+
+    def _added(self, seen: Tensor) -> Tensor:
+        """[lines, 1, 1, columns] to be added to scores, of what is seen [lines, columns]."""
         return torch.where(seen, 0.0, -torch.inf).to(self.store.keys[0].dtype)[:, None, None]
 
     def update(

@@ -20,8 +20,9 @@ difficulty (``rollouts`` for all), and the critic that refines solutions.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 from cotrain import CORRECT, MATCH
 from cotrain import ConfigError, Note, Objective, Positive, Recipe, Roles, Settings, Share, Sft, Signal, Task
@@ -29,7 +30,7 @@ from cotrain import at_least, attempts, common_roles, frozen, gives, judges
 from cotrain import measure_solver_and_judge, recipe, review_all, rng_of, single, solve_then_verify
 from cotrain.rollout.monte_carlo import GAMMA, Labels, balanced_places, completer_role, majority_contradicts
 from cotrain.rollout.monte_carlo import share_right, step_labels, review_verdicts
-from cotrain.rollout.reviews import Tool
+from cotrain.rollout.reviews import TOOLS, Tool
 from cotrain.grading.isolation import working_cell
 
 KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
@@ -85,8 +86,10 @@ def genprm(
     balance: bool = True,  # label as many right as wrong solutions
     consensus: bool = True,  # leave out solutions whose reviews contradict the labels
     judge: Literal["steps", "genprm"] = "steps",  # the verifier's format
-    tool: Tool = "none",  # run the programs of a review
 ) -> Recipe:
+    tool: Tool = "none"  # of the reviews, whose programs "python" runs; any other one is the solver's
+    if run.tool in TOOLS:
+        tool, run = cast(Tool, run.tool), replace(run, tool=None)
     at_least(1 + balance, "genprm", group_size=run.group_size)
     at_least(1, "genprm", reviews=reviews, rollouts=rollouts)
     critic, solver = verifier_model or run.model, common_roles.solver("generator", run.model)

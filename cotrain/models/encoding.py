@@ -1,4 +1,4 @@
-"""A pickled ``tiktoken.Encoding`` as a fast tokenizer of transformers; nothing in the pickle is run.
+"""A pickled ``tiktoken.Encoding`` as a fast tokenizer of transformers, and back; nothing in the pickle is run.
 
 tiktoken keeps no list of merges: it merges whichever two neighbours make the token of lowest rank. A byte-level BPE of
 ``tokenizers`` does the same when every split of a token into two known ones is a merge, in the order of the ranks. Left
@@ -8,12 +8,13 @@ out: pieces where two different splits of one token overlap, which may be merged
 from __future__ import annotations
 
 import io
+import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from cotrain.core.errors import DataError, ModelError
 
@@ -90,6 +91,48 @@ def _fast_tokenizer(ranks: dict[bytes, int], special: dict[str, int], pattern: s
     if moved:
         raise ModelError(f"the special token {moved[0]!r} does not follow the other ids without a gap")
     return PreTrainedTokenizerFast(tokenizer_object=core, clean_up_tokenization_spaces=False)
+
+
+def pickle_encoding(tokenizer: PreTrainedTokenizerBase) -> bytes:
+    """A byte-level BPE tokenizer as a pickled ``tiktoken.Encoding``, as nanochat reads one; tiktoken is not needed.
+
+    Raises ModelError for a tokenizer that tiktoken cannot express.
+    """
+    state = encoding_state(tokenizer)
+    body = pickle.dumps(state, protocol=3)[2:-1]  # without the mark of its protocol and its stop
+    make_empty = pickle.GLOBAL + b"tiktoken.core\nEncoding\n" + pickle.EMPTY_TUPLE + pickle.NEWOBJ
+    return pickle.PROTO + b"\x03" + make_empty + body + pickle.BUILD + pickle.STOP
+
+
+def encoding_state(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """What tiktoken keeps of an encoding: name, pattern, the rank of each token, special tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ModelError("the tokenizer is not a fast one")
+    parts = json.loads(backend.to_str())
+    model, pattern = parts["model"], _split_pattern(parts)
+    special = {one["content"]: one["id"] for one in parts["added_tokens"]}
+    byte_of = {letter: byte for byte, letter in enumerate(_byte_letters())}
+    ordinary = {token: i for token, i in model["vocab"].items() if token not in special}
+    if model["type"] != "BPE" or any(letter not in byte_of for token in ordinary for letter in token):
+        raise ModelError("the tokenizer is no byte-level BPE")
+    ranks = {bytes(byte_of[letter] for letter in token): i for token, i in ordinary.items()}
+    ranks = dict(sorted(ranks.items(), key=lambda pair: pair[1]))
+    products = [ordinary["".join(merge if isinstance(merge, list) else merge.split(" "))] for merge in model["merges"]]
+    if products != sorted(products):
+        raise ModelError("the tokenizer merges in another order than that of its ids")
+    _fast_tokenizer(ranks, special, pattern)  # raises for ids that tiktoken would not give
+    return {"name": "rustbpe", "pat_str": pattern, "mergeable_ranks": ranks, "special_tokens": special}
+
+
+def _split_pattern(parts: dict[str, Any]) -> str:
+    """The pattern by which a text is cut before tokens are merged."""
+    steps = (parts["pre_tokenizer"] or {}).get("pretokenizers") or []
+    kinds = [step["type"] for step in steps]
+    pattern = steps[0].get("pattern", {}).get("Regex") if kinds == ["Split", "ByteLevel"] else None
+    if pattern is None or parts["normalizer"] is not None or steps[1]["use_regex"]:
+        raise ModelError("the tokenizer does not cut texts by one pattern, as those of tiktoken do")
+    return str(pattern)
 
 
 def _byte_letters() -> list[str]:

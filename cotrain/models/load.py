@@ -39,6 +39,7 @@ from transformers.utils import logging
 
 from cotrain.core.errors import ModelError
 from cotrain.core.verbosity import shows_progress
+from cotrain.models import nanochat_gpt as nanochat_gpt  # registers its classes with transformers
 from cotrain.models.files import (
     COPIES,
     FILES,

@@ -1,15 +1,18 @@
-"""``cotrain convert nanochat``: a checkpoint of karpathy/nanochat as a plain directory of transformers' NanoChat.
+"""Checkpoints of karpathy/nanochat as plain model directories, and back: ``cotrain convert nanochat``, and ``cotrain
+export --to nanochat``.
 
 nanochat writes ``model_000123.pt`` and ``meta_000123.json`` side by side, and ``tokenizer/tokenizer.pkl``, a pickled
 ``tiktoken.Encoding``, beside the folder of checkpoints. Neither pickle can run code: ``torch.load`` reads the weights
-with ``weights_only``, ``encoding.py`` the tokenizer. Only the architecture of nanochat's first months is read, for
-which transformers has a class. Later parts (``resid_lambdas``, ``value_embeds``, ``smear_gate`` …) and sliding windows
-are refused by name.
+with ``weights_only``, ``encoding.py`` the tokenizer.
 
-What the checkpoint does not say stands here as nanochat's code has it: rotary base 10,000, logits capped at 15,
-a feed-forward of 4 · n_embd, ``F.rms_norm`` with its own ε, which is float32's whatever the dtype. Weights are written
-as float32, so that nothing is rounded. nanochat rounds its table of rotary angles to bfloat16; transformers does so
-only when it runs in bfloat16. Left out: optimiser state, and later architectures.
+Two architectures are read, and told apart by their weights: that of nanochat's first months, which is transformers' own
+``NanoChat``, and that of March 2026 and later, with smear gates, which is our ``NanoChatGPT`` (``nanochat_gpt.py``).
+What nanochat tried in between had other constants that a checkpoint does not hold, and its present code reads none of
+it either; such checkpoints are refused by the name of a weight.
+
+What the checkpoint does not say stands here as nanochat's code has it: logits capped at 15, a feed-forward of
+4 · n_embd, ``F.rms_norm`` with its own ε; of the first architecture also a rotary base of 10,000. Weights are written
+as float32, so that nothing is rounded. Left out: optimiser state.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ from typing import Any
 
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     GenerationConfig,
     NanoChatConfig,
-    NanoChatForCausalLM,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
@@ -33,9 +37,11 @@ from cotrain.core.errors import DataError, ModelError, RunDirectoryError
 from cotrain.core.flags import Parser, add_count
 from cotrain.disk.files import filled_directory
 from cotrain.disk.kept_work import claim_place
-from cotrain.models.encoding import read_encoding
-from cotrain.models.load import save_model
+from cotrain.models.encoding import encoding_state, pickle_encoding, read_encoding
+from cotrain.models.load import load_model, save_model
+from cotrain.models.nanochat_gpt import SMEAR_GATE, VALUE_GATE, NanoChatGPTConfig
 
+Config = NanoChatConfig | NanoChatGPTConfig  # of the first architecture, and of the present one
 SIZES = {
     "vocab_size": "vocab_size",
     "n_embd": "hidden_size",
@@ -52,6 +58,10 @@ LAYER = {
     "mlp.c_fc": "mlp.fc1",
     "mlp.c_proj": "mlp.fc2",
 }
+GATE = "attn.ve_gate"  # of layers with a value embedding
+OLD_WEIGHTS = {"transformer.wte.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
+SCALARS = ("resid_lambdas", "x0_lambdas", "smear_lambda", "backout_lambda", "smear_gate.weight")  # of later ones
+PADDED_TO = 64  # nanochat rounds its vocabulary up to a multiple
 BOS, USER, ASSISTANT = "<|bos|>", ("<|user_start|>", "<|user_end|>"), ("<|assistant_start|>", "<|assistant_end|>")
 CHAT_TEMPLATE = (
     "{{- bos_token -}}"
@@ -94,10 +104,11 @@ def convert(
     claim_place(target.parent)
     file, meta = _checkpoint_files(source, step)
     loaded_tokenizer = _find_tokenizer(source, None if tokenizer is None else Path(tokenizer))
-    config = _read_config(meta, loaded_tokenizer)
-    weights = _rename_weights(_read_tensors(file), config, file)
+    tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in _read_tensors(file).items()}
+    config = _read_config(meta, loaded_tokenizer, is_present="smear_gate.weight" in tensors)
+    weights = _rename_weights(tensors, config, file)
     with torch.device("meta"):
-        model = NanoChatForCausalLM(config)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     model.load_state_dict(weights, strict=True, assign=True)
     begin, end = loaded_tokenizer.bos_token_id, loaded_tokenizer.eos_token_id
     model.generation_config = GenerationConfig(  # a document ends where the next one begins
@@ -140,64 +151,97 @@ def _read_tensors(file: Path) -> dict[str, torch.Tensor]:
     return {str(name): tensor for name, tensor in stored.items()}
 
 
-def _read_config(meta: Path, tokenizer: PreTrainedTokenizerBase) -> NanoChatConfig:
+def _read_config(meta: Path, tokenizer: PreTrainedTokenizerBase, *, is_present: bool) -> Config:
+    """The configuration of the present architecture, or of the first one."""
     try:
         model_config = json.loads(meta.read_text(encoding="utf-8"))["model_config"]
         sizes: dict[str, Any] = {new: int(model_config[old]) for old, new in SIZES.items()}
+        pattern = str(model_config.get("window_pattern", "L")).upper()
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ModelError(f"{meta}: no readable model_config with {', '.join(SIZES)} ({error})") from error
     unknown = sorted(set(model_config) - set(SIZES) - {"window_pattern"})
-    if unknown or set(str(model_config.get("window_pattern", "L"))) - {"L"}:
-        what = f"the setting {unknown[0]!r}" if unknown else f"sliding windows ({model_config['window_pattern']!r})"
-        raise ModelError(f"{meta}: {what} is of an architecture that transformers' NanoChat does not have")
+    if unknown:
+        raise ModelError(f"{meta}: the setting {unknown[0]!r} is of an architecture of nanochat that is not known here")
+    if not pattern or set(pattern) - set("SL"):
+        raise ModelError(f"{meta}: window_pattern is {pattern[:20]!r}; expected letters S and L, such as 'SSSL'")
+    if "S" in pattern and not is_present:
+        raise ModelError(
+            f"{meta}: sliding windows ({pattern!r}), but the weights have no smear_gate; checkpoints are read of "
+            "before January and of after March 2026"
+        )
     heads, keys = sizes["num_attention_heads"], sizes["num_key_value_heads"]
-    if min(sizes.values()) < 1 or sizes["hidden_size"] % heads or heads % keys:
+    if min(sizes.values()) < 1 or sizes["hidden_size"] % heads or heads % keys or sizes["hidden_size"] // heads % 2:
         raise ModelError(f"{meta}: the sizes do not go together: {model_config}")
     if len(tokenizer) != sizes["vocab_size"]:
         raise ModelError(f"{meta}: vocab_size is {sizes['vocab_size']}, but the tokenizer has {len(tokenizer)} tokens")
+    tokens = {
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    if is_present:
+        return NanoChatGPTConfig(**sizes, window_pattern=pattern, **tokens)
     return NanoChatConfig(
         **sizes,
         intermediate_size=4 * sizes["hidden_size"],
         rms_norm_eps=torch.finfo(torch.float32).eps,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         final_logit_softcapping=15.0,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=False,
+        **tokens,
     )
 
 
-def _rename_weights(stored: Mapping[str, torch.Tensor], config: NanoChatConfig, file: Path) -> dict[str, torch.Tensor]:
-    """The weights under the names of transformers, as float32; vocabularies padded for speed are cut to their size."""
-    head = config.hidden_size // config.num_attention_heads
-    wide, narrow = config.hidden_size, (config.num_key_value_heads or config.num_attention_heads) * head
+def weight_names(config: Config) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """nanochat's name of each weight → that of transformers, and its shape without padding."""
+    heads, wide = config.num_attention_heads, config.hidden_size
+    narrow = (config.num_key_value_heads or heads) * (wide // heads)
     shapes = {"attn.c_k": (narrow, wide), "attn.c_v": (narrow, wide)}
     shapes |= {"mlp.c_fc": (4 * wide, wide), "mlp.c_proj": (wide, 4 * wide)}
-    rows = config.vocab_size
-    expected = {
-        "transformer.wte.weight": ("model.embed_tokens.weight", (rows, wide)),
-        "lm_head.weight": ("lm_head.weight", (rows, wide)),
-    }
-    for layer in range(config.num_hidden_layers):
+    rows, layers = config.vocab_size, config.num_hidden_layers
+    names: dict[str, tuple[str, tuple[int, ...]]] = {old: (new, (rows, wide)) for old, new in OLD_WEIGHTS.items()}
+    for layer in range(layers):
         for old, new in LAYER.items():
-            name = f"model.layers.{layer}.{new}.weight"
-            expected[f"transformer.h.{layer}.{old}.weight"] = (name, shapes.get(old, (wide, wide)))
-    plain = {key.removeprefix("_orig_mod."): tensor for key, tensor in stored.items()}
-    unknown, missing = sorted(set(plain) - set(expected)), sorted(set(expected) - set(plain))
+            names[f"transformer.h.{layer}.{old}.weight"] = (
+                f"model.layers.{layer}.{new}.weight",
+                shapes.get(old, (wide, wide)),
+            )
+    if not isinstance(config, NanoChatGPTConfig):
+        return names
+    lengths = {"resid_lambdas": (layers,), "x0_lambdas": (layers,), "smear_gate.weight": (1, SMEAR_GATE)}
+    for scalar in SCALARS:
+        names[scalar] = (f"model.{scalar}", lengths.get(scalar, (1,)))
+    for layer in filter(config.has_value_embedding, range(layers)):
+        inside = f"model.layers.{layer}.self_attn"
+        names[f"value_embeds.{layer}.weight"] = (f"{inside}.value_embed.weight", (rows, narrow))
+        gate = (config.num_key_value_heads, VALUE_GATE)
+        names[f"transformer.h.{layer}.{GATE}.weight"] = (f"{inside}.value_gate.weight", gate)
+    return names
+
+
+def is_padded(old: str) -> bool:
+    """Does a weight have a row for each token, and more up to a multiple of ``PADDED_TO``?"""
+    return old in OLD_WEIGHTS or old.startswith("value_embeds.")
+
+
+def _rename_weights(stored: Mapping[str, torch.Tensor], config: Config, file: Path) -> dict[str, torch.Tensor]:
+    """The weights under the names of transformers, as float32; vocabularies padded for speed are cut to their size."""
+    expected = weight_names(config)
+    unknown, missing = sorted(set(stored) - set(expected)), sorted(set(expected) - set(stored))
     if unknown:
         raise ModelError(
-            f"{file}: {len(unknown)} weights, such as {unknown[0]!r}, are of an architecture of nanochat that "
-            "transformers' NanoChat does not have; nothing was written"
+            f"{file}: {len(unknown)} weights, such as {unknown[0]!r}, are of an architecture of nanochat that is not "
+            "known here (read are those of before January and of after March 2026); nothing was written"
         )
     if missing:
         raise ModelError(f"{file}: {len(missing)} weights are missing, such as {missing[0]!r}")
     renamed = {}
     for old, (new, shape) in expected.items():
-        tensor = plain[old]
-        tensor = tensor[: shape[0]] if shape[0] == rows and tensor.dim() == 2 else tensor
+        tensor = stored[old]
+        if is_padded(old) and tensor.dim() == 2:
+            tensor = tensor[: shape[0]]
         if tuple(tensor.shape) != shape:
-            raise ModelError(f"{file}: {old} has the shape {list(plain[old].shape)}, expected {list(shape)}")
+            raise ModelError(f"{file}: {old} has the shape {list(stored[old].shape)}, expected {list(shape)}")
         renamed[new] = tensor.float().contiguous()
     return renamed
 
@@ -226,3 +270,65 @@ def _set_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokeniz
     if tokenizer.chat_template is None and all(token in known for token in (*USER, *ASSISTANT)):
         tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+# -- Back to nanochat.
+
+
+def write_base_directory(source: Path, target: Path, *, stage: str, step: int) -> Path:
+    """Write the model directory ``source`` into ``target`` as nanochat's own code reads it with
+    ``NANOCHAT_BASE_DIR=target``: weights and sizes under ``{stage}_checkpoints/d{layers}``, and the tokenizer. Returns
+    the directory with the weights.
+
+    ``stage``: "chatsft", "chatrl" or "base"; ``step``: the number in the names of the files. Raises ModelError for a
+    model or a tokenizer that nanochat's code does not have.
+    """
+    model, tokenizer = load_model(source)
+    config: Any = model.config
+    _check_constants(config, type(model).__name__)
+    encoding = pickle_encoding(tokenizer)
+    weights = {old: _padded(old, model.get_parameter(new)) for old, (new, _) in weight_names(config).items()}
+    sizes: dict[str, Any] = {old: getattr(config, new) for old, new in SIZES.items()}
+    if isinstance(config, NanoChatGPTConfig):
+        sizes["window_pattern"] = config.window_pattern
+    checkpoints, tokens = target / f"{stage}_checkpoints" / f"d{config.num_hidden_layers}", target / "tokenizer"
+    checkpoints.mkdir(parents=True)
+    tokens.mkdir()
+    torch.save(weights, checkpoints / f"model_{step:06d}.pt")
+    meta = {"step": step, "model_config": sizes}
+    (checkpoints / f"meta_{step:06d}.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    (tokens / "tokenizer.pkl").write_bytes(encoding)
+    torch.save(_byte_counts(encoding_state(tokenizer)), tokens / "token_bytes.pt")
+    return checkpoints
+
+
+def _check_constants(config: Any, name: str) -> None:
+    """Raise ModelError for what nanochat's code does not compute."""
+    if isinstance(config, NanoChatGPTConfig):
+        expected: dict[str, Any] = {"rope_theta": 100_000.0, "final_logit_softcapping": 15.0}
+    elif isinstance(config, NanoChatConfig):
+        expected = {"final_logit_softcapping": 15.0, "hidden_act": "relu2", "attention_bias": False}
+        expected |= {"intermediate_size": 4 * config.hidden_size, "tie_word_embeddings": False}
+        rope: Any = config.rope_parameters
+        if rope["rope_theta"] != 10_000.0:
+            raise ModelError("rope_theta is not 10,000, which nanochat's code of this architecture has fixed")
+    else:
+        raise ModelError(f"the model is a {name}; nanochat's own code runs nanochat's models alone")
+    for setting, value in expected.items():
+        if getattr(config, setting) != value:
+            raise ModelError(f"{setting} is {getattr(config, setting)!r}; nanochat's code has {value!r} fixed")
+
+
+def _padded(old: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The weight as nanochat keeps it: a vocabulary rounded up, with zeros for tokens that do not exist."""
+    tensor = tensor.detach()
+    missing = -len(tensor) % PADDED_TO if is_padded(old) else 0
+    return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])]) if missing else tensor
+
+
+def _byte_counts(state: Mapping[str, Any]) -> torch.Tensor:
+    """[V] int32: the bytes of each token, 0 for special ones; nanochat counts bits per byte with it."""
+    counts = torch.zeros(len(state["mergeable_ranks"]) + len(state["special_tokens"]), dtype=torch.int32)
+    for token, i in state["mergeable_ranks"].items():
+        counts[i] = len(token)
+    return counts

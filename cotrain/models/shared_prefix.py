@@ -9,22 +9,23 @@ eight answers about as long as the prompt, half of the work of every layer.
 The model runs over one row of all N tokens; each token has the position that it would have in a row of its own. Only
 this attention function knows that they are several sequences. On a CPU it takes them piece by piece
 (``attend_pieces``); elsewhere padded to rectangles under a mask, in fused kernels. Equal to separate rows up to
-rounding (the tests hold us to it). Left out: prompts that share a beginning and not the whole, sliding windows, soft
-caps, sinks.
+rounding (the tests hold us to it). Sliding windows count the positions of a sequence, across the place where it
+branches off. Left out: prompts that share a beginning and not the whole, soft caps, sinks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 from cotrain.models.load import ATTENTION
 
@@ -48,10 +49,13 @@ from cotrain.models.load import ATTENTION
 # autocast too: scores in bfloat16 would have eight bits.
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"  # kinds of layers, as transformers calls them
 PLAIN = (  # types of model whose attention is causal softmax attention and nothing else, where no window is set
     "llama", "qwen2", "qwen3", "gemma", "mistral", "smollm3", "nanochat", "granite", "mixtral", "qwen3_moe", "olmo2",
-    "phi3"
+    "phi3", "nanochat_gpt"
 )  # fmt: skip
+WINDOWED = ("nanochat_gpt",)  # those of them whose layers tell the attention function their window, and which take a
+# mask for each kind of layer
 BLOCK = 256  # queries that are computed together
 KEPT = 2**22  # weights of one layer and pass that are kept for the backward pass
 
@@ -66,15 +70,18 @@ class Piece:
     last: int = 0
 
 
-def attend_pieces(query: Tensor, key: Tensor, value: Tensor, pieces: Sequence[Piece], scale: float) -> Tensor:
+def attend_pieces(
+    query: Tensor, key: Tensor, value: Tensor, pieces: Sequence[Piece], scale: float, window: int | None = None
+) -> Tensor:
     """Query ``[H, N, D]``, key and value ``[K, N, D]``, H a multiple of K → ``[N, H, D]`` of the query's type.
 
-    Each token of the row is of exactly one piece, and a beginning is a piece of its own before those that see it.
+    Each token of the row is of exactly one piece, and a beginning is a piece of its own before those that see it. A
+    token sees at most the last ``window`` tokens of its sequence, itself among them.
     """
     groups, (heads, length, size) = key.shape[0], query.shape
     kind = torch.promote_types(query.dtype, torch.float32)
     scaled = (query.to(kind) * scale).view(groups, -1, length, size).transpose(1, 2).contiguous()  # [K, N, H / K, D]
-    mixed = _AttendPieces.apply(scaled, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces)
+    mixed = _AttendPieces.apply(scaled, key.to(kind).contiguous(), value.to(kind).contiguous(), pieces, window)
     return mixed.transpose(0, 1).reshape(length, heads, size).to(query.dtype)
 
 
@@ -82,7 +89,9 @@ class _AttendPieces(torch.autograd.Function):
     """asked ``[K, N, R, D]``, scaled; keys and values ``[K, N, D]`` → ``[K, N, R, D]``."""
 
     @staticmethod
-    def forward(ctx: Any, all_queries: Tensor, keys: Tensor, values: Tensor, pieces: Sequence[Piece]) -> Tensor:
+    def forward(
+        ctx: Any, all_queries: Tensor, keys: Tensor, values: Tensor, pieces: Sequence[Piece], window: int | None
+    ) -> Tensor:
         groups, _, repeat, size = all_queries.shape
         future = _future_mask(pieces, all_queries)
         pairs = sum((p.end - p.start) * (p.end - p.start + p.last - p.first) for p in pieces) * groups * repeat
@@ -92,17 +101,17 @@ class _AttendPieces(torch.autograd.Function):
             for piece in pieces:
                 seen, mixed = _visible_tokens(keys, piece), _visible_tokens(values, piece)
                 for start, end, width in _query_blocks(piece):
-                    weights = _attention_weights(all_queries[:, start:end], seen[:, :width], future)
+                    weights = _attention_weights(all_queries[:, start:end], seen[:, :width], future, window)
                     out[:, start:end] = torch.bmm(weights, mixed[:, :width]).view(groups, -1, repeat, size)
                     if kept is not None:
                         kept.append(weights)
         ctx.save_for_backward(all_queries, keys, values, *(kept or ()))
-        ctx.pieces, ctx.kept = pieces, kept is not None
+        ctx.pieces, ctx.kept, ctx.window = pieces, kept is not None, window
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         all_queries, keys, values, *kept = ctx.saved_tensors
         groups, _, repeat, size = all_queries.shape
         future = _future_mask(ctx.pieces, all_queries)
@@ -114,7 +123,10 @@ class _AttendPieces(torch.autograd.Function):
             to_seen, to_mixed = torch.zeros_like(seen), torch.zeros_like(mixed)
             for start, end, width in _query_blocks(piece):
                 queries = all_queries[:, start:end]
-                weights = next(stored) if ctx.kept else _attention_weights(queries, seen[:, :width], future)
+                if ctx.kept:
+                    weights = next(stored)
+                else:
+                    weights = _attention_weights(queries, seen[:, :width], future, ctx.window)
                 block_gradient = gradient[:, start:end].reshape(groups, -1, size)
                 to_weights = torch.bmm(block_gradient, mixed[:, :width].transpose(1, 2))
                 to_scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
@@ -126,7 +138,7 @@ class _AttendPieces(torch.autograd.Function):
                 full[:, piece.start : piece.end] = part[:, beginning:]  # the piece's own, which later ones add to
                 if beginning:
                     full[:, piece.first : piece.last] += part[:, :beginning]
-        return query_gradient, key_gradient, value_gradient, None
+        return query_gradient, key_gradient, value_gradient, None, None
 
 
 def _future_mask(pieces: Sequence[Piece], like: Tensor) -> Tensor:
@@ -153,11 +165,17 @@ def _query_blocks(piece: Piece) -> Iterator[tuple[int, int, int]]:
         yield start, end, beginning + end - piece.start
 
 
-def _attention_weights(queries: Tensor, seen: Tensor, future: Tensor) -> Tensor:
+def _attention_weights(queries: Tensor, seen: Tensor, future: Tensor, window: int | None) -> Tensor:
     """``[K, T, R, D]`` and ``[K, S, D]`` → ``[K, T · R, S]``, the last T keys being the queries' own."""
     groups, count, repeat, size = queries.shape
+    width = seen.shape[1]
     scores = torch.bmm(queries.reshape(groups, -1, size), seen.transpose(1, 2))
-    scores.view(groups, count, repeat, -1)[..., seen.shape[1] - count :] += future[:count, :, :count]
+    by_query = scores.view(groups, count, repeat, width)
+    by_query[..., width - count :] += future[:count, :, :count]
+    if window is not None and width > window:
+        own_places = torch.arange(width - count, width, device=queries.device)
+        distance = own_places[:, None] - torch.arange(width, device=queries.device)
+        by_query.masked_fill_((distance >= window)[:, None], -math.inf)
     return scores.softmax(-1)
 
 
@@ -182,6 +200,7 @@ class Branches:
 
     pieces: tuple[Piece, ...]  # each prompt, followed by its answers
     positions: torch.Tensor  # [1, N] int64, of each token within its own sequence
+    before: torch.Tensor  # [N] int64, the place of the token before each in its sequence; any where there is none
     rectangles: Rectangles | None = None  # the same in tensors; None: piece by piece
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Branches:
@@ -193,7 +212,8 @@ class Branches:
             f.name: getattr(rectangles, f.name).to(device, non_blocking=non_blocking) for f in fields(rectangles)
         }
         positions = self.positions.to(device, non_blocking=non_blocking)
-        return replace(self, positions=positions, rectangles=Rectangles(**tensors))
+        before = self.before.to(device, non_blocking=non_blocking)
+        return replace(self, positions=positions, before=before, rectangles=Rectangles(**tensors))
 
 
 def branches_of(prompts: Sequence[int], answers: Sequence[tuple[int, int]]) -> Branches:
@@ -212,7 +232,11 @@ def branches_of(prompts: Sequence[int], answers: Sequence[tuple[int, int]]) -> B
             pieces.append(Piece(place, place + tokens, first, first + length))
             place += tokens
     positions = [torch.arange(p.last - p.first, p.last - p.first + p.end - p.start) for p in pieces]
-    return Branches(pieces=tuple(pieces), positions=torch.cat(positions)[None])
+    before = torch.arange(-1, place - 1).clamp(min=0)
+    for piece in pieces:
+        if piece.last > piece.first:
+            before[piece.start] = piece.last - 1
+    return Branches(pieces=tuple(pieces), positions=torch.cat(positions)[None], before=before)
 
 
 def rectangles_of(pieces: Sequence[Piece]) -> Rectangles:
@@ -251,9 +275,35 @@ def _pad_pieces(pieces: Sequence[Piece]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def is_plain(model: PreTrainedModel) -> bool:
     """May attention of this model be computed by other functions than those of transformers?"""
+    if model.config.model_type in WINDOWED:
+        return True
     kinds = set(getattr(model.config, "layer_types", None) or ())
     windowed = bool(kinds - {"full_attention"}) or (not kinds and bool(getattr(model.config, "sliding_window", None)))
     return model.config.model_type in PLAIN and not windowed
+
+
+def layer_windows(config: PreTrainedConfig) -> list[int | None]:
+    """How many tokens each layer sees, the query's own among them, of a model in ``WINDOWED``; None: all. Empty for
+    models without windows, and for those whose windows other functions than transformers' do not know."""
+    window = getattr(config, "sliding_window", None)
+    if config.model_type not in WINDOWED or window is None:
+        return []
+    return [window if kind == SLIDING else None for kind in config.layer_types]
+
+
+def masks_by_kind(
+    config: PreTrainedConfig, mask: Tensor, queries: Tensor, keys: Tensor
+) -> Tensor | dict[str, Tensor | None]:
+    """A mask ``[B, 1, L, S]``, True where a query looks, for every kind of layer that a model has.
+
+    ``queries`` [B, L] and ``keys`` [B, S]: the positions of tokens in their sequences.
+    """
+    windows = layer_windows(config)
+    if not windows:
+        return mask
+    distance = queries[:, :, None] - keys[:, None, :]
+    near = distance < min(window for window in windows if window is not None)
+    return {FULL: mask, SLIDING: mask & near[:, None]}
 
 
 def can_branch(model: nn.Module) -> bool:
@@ -294,20 +344,35 @@ def branch_attention(
     dropout: float = 0.0,
     *,
     branches: Branches,
+    sliding_window: int | None = None,
     **kwargs: Any,  # what transformers hands to every attention function and this one has no use for
 ) -> tuple[torch.Tensor, None]:
     """Query ``[1, H, N, D]``, key and value ``[1, K, N, D]`` → ``[1, N, H, D]``. There is no dropout."""
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     if branches.rectangles is None:
-        return attend_pieces(query[0], key[0], value[0], branches.pieces, scale)[None], None
-    return _attend_rectangles(query, key, value, branches.rectangles, scale), None
+        return attend_pieces(query[0], key[0], value[0], branches.pieces, scale, sliding_window)[None], None
+    near = None if sliding_window is None else partial(_within_window, branches.positions[0], sliding_window)
+    return _attend_rectangles(query, key, value, branches.rectangles, scale, near), None
+
+
+def _within_window(positions: Tensor, window: int, queries: Tensor, keys: Tensor) -> Tensor:
+    """[R, 1, L, S] bool, for places [R, L] of queries and [R, S] of keys: is the key near enough to be seen?"""
+    return (positions[queries][:, :, None] - positions[keys][:, None, :] < window)[:, None]
 
 
 def _attend_rectangles(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, where: Rectangles, scale: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    where: Rectangles,
+    scale: float,
+    near: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> torch.Tensor:
-    """As ``branch_attention``. Key heads are repeated: under a mask, the fused kernels of GPUs do not share them, and
-    plain products would keep the scores of all pairs for the backward pass."""
+    """As ``branch_attention``; ``near``, of places of queries and keys, says what a window shows.
+
+    Key heads are repeated: under a mask, the fused kernels of GPUs do not share them, and plain products would keep the
+    scores of all pairs for the backward pass.
+    """
     heads, size = query.shape[1], query.shape[3]
     repeat = heads // key.shape[1]
     q, k, v = (t[0].transpose(0, 1).flatten(1) for t in (query, key, value))  # [N, heads · D]
@@ -324,6 +389,8 @@ def _attend_rectangles(
     kinds = (where.prompts, where.prompts, None), (where.answers, where.keys, where.seen)
     for query_places, key_places, mask in kinds:
         if query_places.shape[1]:
+            if near is not None:
+                mask = _windowed_mask(mask, near(query_places, key_places))
             mixed = F.scaled_dot_product_attention(
                 pick_heads(q, query_places),
                 pick_repeated(k, key_places),
@@ -334,6 +401,13 @@ def _attend_rectangles(
             )
             results.append(mixed.transpose(1, 2).reshape(-1, heads * size))
     return F.embedding(where.back, torch.cat(results)).view(1, -1, heads, size)
+
+
+def _windowed_mask(mask: Tensor | None, near: Tensor) -> Tensor:
+    """``near`` [R, 1, L, S] where ``mask``, or causality where there is none, also shows the key."""
+    if mask is None:
+        return near & near.new_ones(near.shape[2:]).tril()
+    return near & mask
 
 
 AttentionInterface.register(BRANCHES, branch_attention)

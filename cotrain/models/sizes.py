@@ -1,5 +1,6 @@
 """The size of a model, from its configuration and the headers of its weights, without loading them: of a directory, the
-local cache, or the Hub.
+local cache, or the Hub. Of a directory without weights config.json alone says it, so that a run can be planned before
+anything is downloaded.
 
 Left out: weights in other formats than safetensors.
 """
@@ -13,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import get_safetensors_metadata, snapshot_download
 from huggingface_hub.errors import HFValidationError
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.core.errors import ModelError
 from cotrain.models.files import FILES, Shapes, check_config, read_object, shapes_in, weight_files
 from cotrain.models.load import (
+    TOKENIZER_FILES,
     check_directory,
     first_line,
     hub_parts,
@@ -31,6 +34,8 @@ from cotrain.models.load import (
 )
 from cotrain.text.render import Renderer, generation_config_of
 
+LETTERS = 3  # of a token, where no tokenizer is there
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.safetensors.index.json")
 TEMPLATE = 32  # tokens that a chat template puts around a message, where it cannot be rendered
 
 
@@ -57,7 +62,9 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     weights, no tokenizer."""
     label, resolved = f"model {str(name)!r}", resolve_model(name)
     where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
-    if where is not None:
+    if where is not None and has_config_alone(where):
+        shapes, model = _config_shapes(where), None
+    elif where is not None:
         check_directory(where)
         shapes = shapes_in(where, name)
         model = None if trust_remote_code else model_without_weights(name, where)
@@ -70,8 +77,7 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     queries = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
     heads = queries and (getattr(config, "num_key_value_heads", None) or queries)
     width = getattr(config, "head_dim", None) or config.hidden_size // max(1, queries)
-    tokenizer: Any = load_tokenizer(where, trust_remote_code=trust_remote_code)
-    Renderer(tokenizer, None if model is None else generation_config_of(model))  # whoever speaks will need one
+    tokenizer = _tokenizer_in(where, model, trust_remote_code)
     return ModelSize(
         parameters=parameters,
         layers=config.num_hidden_layers,
@@ -93,12 +99,49 @@ def matrices_of(shapes: Shapes) -> list[tuple[int, int]]:
     return [(s[0], s[1]) for s, key in shapes if len(s) == 2 and not any(part in key for part in outside)]
 
 
+class _LetterCounter:
+    """Stands for the tokenizer of a model of which config.json alone is there: a token for every three letters."""
+
+    chat_template = True  # as most models have one
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [0] * math.ceil(len(text) / LETTERS)}
+
+
+def _tokenizer_in(where: Path, model: Any, trust_remote_code: bool) -> Any:
+    """The tokenizer of a model; where nothing but its configuration is there, what counts in its place."""
+    if has_config_alone(where):
+        has_tokenizer = any((where / file).is_file() for file in TOKENIZER_FILES)
+        return load_tokenizer(where, trust_remote_code=trust_remote_code) if has_tokenizer else _LetterCounter()
+    tokenizer: Any = load_tokenizer(where, trust_remote_code=trust_remote_code)
+    Renderer(tokenizer, None if model is None else generation_config_of(model))  # whoever speaks will need one
+    return tokenizer
+
+
+def has_config_alone(where: Path) -> bool:
+    """Whether a directory holds the configuration of a model and no weights of any kind."""
+    weights = (file for pattern in WEIGHTS for file in where.glob(pattern))
+    return (where / "config.json").is_file() and next(weights, None) is None
+
+
+def _config_shapes(where: Path) -> Shapes:
+    """Of the weights that a configuration asks for, those that are shared once."""
+    label = f"model {str(where)!r}"
+    check_config(read_object(where / "config.json", label), None, label)
+    with report_model_errors(label, "config.json "), torch.device("meta"):
+        config = AutoConfig.from_pretrained(where)
+        model = AutoModelForCausalLM.from_config(config)
+    return [(tuple(weights.shape), name) for name, weights in model.named_parameters()]
+
+
 @functools.lru_cache(maxsize=64)
 def weight_shapes(name: str) -> Shapes | None:
     """Of all its weights; None for a model that cannot be looked at: whoever loads it says what is wrong."""
     try:
         resolved = resolve_model(name)
         where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
+        if where is not None and has_config_alone(where):
+            return _config_shapes(where)
         return _hub_shapes(str(resolved)) if where is None else shapes_in(where, name)
     except ModelError:
         return None

@@ -6,7 +6,8 @@ as far as a run looks at once. The parts are sums of sizes:
 ::
 
     weights      parameters × 4 bytes (2 in bfloat16, 0.56 of linear layers in 4 bits), once for policies that share
-                 them; as much again where they are laid out for decoding (``engine/packed.py``)
+                 them; as much again where they are laid out for decoding (``engine/packed.py``), half as much where
+                 they are copied in bfloat16 for it (``engine/copies.py``)
     optimiser    two moments of each trained parameter, and while an update is made its gradient
     cache        keys and values: rows × longest answer × 3/2, and prompts (``engine/cache.py``)
     activations  what the backward pass of ``micro_tokens`` tokens reads, about 10 · hidden + 4 · inner + 4 · key widths
@@ -82,9 +83,9 @@ class ProcessMemory:
     def memory_line(self, device: str) -> str:
         """For people."""
         if device == "cpu":
-            return f"memory of {self.what}, estimated: {_parts_text({**self.memory, **self.beside})}"
+            return f"memory of {self.what}, estimated: {parts_text({**self.memory, **self.beside})}"
         beside = bytes_text(sum(self.beside.values()))
-        return f"memory of {self.what}, estimated: {_parts_text(self.memory)} on {device}, {beside} of its machine's"
+        return f"memory of {self.what}, estimated: {parts_text(self.memory)} on {device}, {beside} of its machine's"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -111,6 +112,11 @@ class RunEstimate:
         """Part → bytes, of one process that does it all."""
         parts = self.policy_memory(self.recipe.policies)
         return parts | ({PROGRAM: self.program} if self.device == "cpu" else {})
+
+    @property
+    def answering(self) -> set[str]:
+        """Policies that are asked for answers, in training or when the run is measured."""
+        return {role.policy for role in self.recipe.roles.values()} | set(self.recipe.evaluation.fixed.values())
 
     @property
     def total_memory(self) -> float:
@@ -140,7 +146,7 @@ class RunEstimate:
         lines += [f"role {name}: prompts of up to {length} tokens" for name, length in self.prompts.items()]
         lines += [process.memory_line(self.device) for process in self.processes]
         if not self.processes:
-            lines.append(f"memory on {self.device}, estimated: {_parts_text(self.memory)}")
+            lines.append(f"memory on {self.device}, estimated: {parts_text(self.memory)}")
         disk, one = bytes_text(CHECKPOINTS_HELD * self.checkpoint), bytes_text(self.checkpoint)
         lines += filter(None, [self._offload_line()])
         return [*lines, f"disk, estimated: {disk} for checkpoints of {one} each"]
@@ -149,14 +155,20 @@ class RunEstimate:
         """The same where all policies take turns, or none; on a GPU, if this is a CPU."""
         names = [name for name, spec in self.recipe.policies.items() if isinstance(spec, Weights)]
         recipe = override(self.recipe, [f"policies.{name}.offload={str(wanted).lower()}" for name in names])
-        return replace(self, recipe=recipe, device="cuda" if self.device == "cpu" else self.device)
+        return replace(self, recipe=recipe).on_gpu()
+
+    def on_gpu(self) -> RunEstimate:
+        """The same on a GPU, if this is a CPU."""
+        if self.device != "cpu":
+            return self
+        return replace(self, recipe=_with_arithmetic(self.recipe, "cuda", here=False), device="cuda")
 
     def _offload_line(self) -> str | None:
         """Who rests, and what memory of a GPU that saves; None where neither is a question."""
         resting = [n for n, spec in self.recipe.policies.items() if isinstance(spec, Weights) and spec.offload]
         if self.processes or not (resting or self.device != "cpu"):
             return None
-        asked = replace(self.with_offload(False), recipe=self.recipe) if resting else self.with_offload(True)
+        asked = self.on_gpu() if resting else self.with_offload(True)
         less, most = (bytes_text(one.total_memory) for one in (asked, self.with_offload(False)))
         who = f"{', '.join(resting)} rest while others compute" if resting else "nobody rests; --offload lets them"
         where = "nothing rests on a CPU; on a GPU " if self.device == "cpu" else ""
@@ -191,6 +203,7 @@ class RunEstimate:
         shards, of which this is one (each reads whole models before it keeps its share)."""
         weights: dict[tuple[Any, ...], float] = {}
         packed: dict[tuple[Any, ...], float] = {}
+        narrow: dict[tuple[Any, ...], float] = {}  # copies in half precision
         caches: dict[tuple[Any, ...], float] = {}
         parts_of: dict[str, list[tuple[Any, ...]]] = {}
         staying: set[tuple[Any, ...]] = set()  # parts of policies that take no turns
@@ -224,6 +237,9 @@ class RunEstimate:
                 caches[base], logits = caches.get(base, 0.0) + used, max(logits, heads)
                 if spec.pack_weights:
                     packed[base] = float(FLOAT_BYTES * shape.parameters)
+                if spec.autocast and spec.dtype == "float32" and name in self.answering:
+                    inside = 0 if spec.load_in_4bit else shape.linear
+                    narrow[base] = 2.0 * (inside + shape.vocabulary * shape.hidden)  # of layers, and of the last one
             parts_of[name] = own_parts
             staying |= set() if turns else set(own_parts)
 
@@ -236,6 +252,7 @@ class RunEstimate:
             parts["optimiser"] = moments
         if samples:
             parts |= {"packed weights": sum(packed.values())} if packed else {}
+            parts |= {"copies of weights in bfloat16": held_at_once(narrow)} if narrow else {}
             parts |= {"cache": held_at_once(caches), "logits of the sampler": logits}
         if learns:
             parts["gradients, activations and logits of an update"] = update
@@ -265,14 +282,17 @@ class RunEstimate:
         return keys_values, heads
 
 
-def estimate_run(recipe: Recipe, *, device: str) -> RunEstimate:
-    """Open models and data. Raises ModelError, DataError as the run would."""
+def estimate_run(recipe: Recipe, *, device: str, here: bool = True) -> RunEstimate:
+    """Open models and data. ``here``: on this machine, which then has what 4 bits need. Raises ModelError, DataError as
+    the run would."""
     check_problems(recipe)
+    if device.startswith("cuda"):
+        recipe = _with_arithmetic(recipe, device, here=here)
     shapes: dict[str, ModelSize] = {}
     for spec in recipe.policies.values():
         if isinstance(spec, Weights) and spec.model not in shapes:
             shapes[spec.model] = model_size(spec.model, trust_remote_code=spec.trust_remote_code)
-            if spec.load_in_4bit:
+            if spec.load_in_4bit and here:
                 from cotrain.models.four_bits import check_quantizer
 
                 check_quantizer(f"model {spec.model!r}")
@@ -289,6 +309,17 @@ def estimate_run(recipe: Recipe, *, device: str) -> RunEstimate:
                 "take a model with a longer context"
             )
     return RunEstimate(recipe=recipe, device=device, shapes=shapes, prompts=prompts, program=resident_bytes())
+
+
+def _with_arithmetic(recipe: Recipe, device: str, *, here: bool) -> Recipe:
+    """The recipe with the arithmetic that a GPU decides on; one that is not here knows bfloat16, as all new ones do."""
+    import torch
+
+    from cotrain.models.optim import has_bfloat16
+
+    narrow = not here or not torch.cuda.is_available() or has_bfloat16(torch.device(device))
+    policies = {name: spec.with_device_defaults(autocast=narrow) for name, spec in recipe.policies.items()}
+    return replace(recipe, policies=policies)
 
 
 def _longest_prompt(recipe: Recipe, role: Role, shape: ModelSize, tasks: Sequence[Task]) -> int:
@@ -342,7 +373,7 @@ def bytes_text(count: float) -> str:
     return f"{count / MEGABYTE:.0f} MiB" if count >= MEGABYTE else f"{count / 1024:.0f} KiB"
 
 
-def _parts_text(parts: Mapping[str, float]) -> str:
+def parts_text(parts: Mapping[str, float]) -> str:
     listed = ", ".join(f"{name} {bytes_text(value)}" for name, value in parts.items())
     return f"{bytes_text(sum(parts.values()))} ({listed})"
 
@@ -521,7 +552,7 @@ def _refuse_too_large(needs: Mapping[str, float], sizes: Sequence[float], kind: 
         )
     if sum(needs.values()) > whole:
         raise ConfigError(
-            f"{kind} of all processes: about {_parts_text(needs)}, and {where} has {bytes_text(whole)}; {todo}"
+            f"{kind} of all processes: about {parts_text(needs)}, and {where} has {bytes_text(whole)}; {todo}"
         )
 
 

@@ -33,6 +33,7 @@ from typing import Any
 
 from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, TooLong
+from cotrain.core.notes import CALLS
 from cotrain.core.signals import DeclaredSignals, Signal
 from cotrain.core.types import FAILED, TOO_LONG, Completion, ParseFailure, Reward, Span, Trace, TurnRange
 from cotrain.rollout.idle_loop import together
@@ -318,7 +319,11 @@ class Conversation:
             first=self.turns[-1].first if extends and self.turns else None,
         )
         most, left = role.sampling.max_tokens, self._last.left if self._answer and self._last else None
-        turn.left, turn.goes_on = most - turn.tokens, not self._open and most == left
+        turn.left, turn.goes_on = most - len(completion.token_ids), not self._open and most == left
+        later_parts = len(completion.parts[1:])  # each stands at an address of its own
+        self._said, self._begun = self._said + later_parts, self._begun + later_parts
+        if completion.calls:
+            turn.show(CALLS, list(completion.calls))
         self.turns.append(turn)
         if completion.failure is not None:
             turn.fail(completion.failure)
@@ -382,7 +387,8 @@ class Conversation:
             if last.id in at and signal.tokens is not None:
                 start, end = signal.tokens
                 more.append(replace(signal, tokens=(at[first.id] + start if first.id in at else 0, at[last.id] + end)))
-        parts = tuple(replace(part, goes_on=turn.goes_on) for part, turn in zip(trace.turns, turns, strict=False))
+        going_on = {at[turn.id] for turn in turns if turn.goes_on}
+        parts = tuple(replace(part, goes_on=part.start in going_on) for part in trace.turns)
         return replace(trace, signals=(*trace.signals, *more), turns=parts) if more or parts else trace
 
 
@@ -439,7 +445,8 @@ def join_traces(turns: Sequence[Trace], decode: Callable[[Sequence[int]], str]) 
         text += decode(token_ids[parts[-1].end if parts else 0 : at]) + turn.text
         logprobs[at:end] = turn.logprobs
         levels[at:end] = turn.entropies or bytes(end - at)
-        parts.append(TurnRange(start=at, end=end, finish=turn.finish))
+        own_parts = turn.turns or (TurnRange(start=0, end=end - at, finish=turn.finish),)
+        parts += [replace(part, start=at + part.start, end=at + part.end) for part in own_parts]
         for signal in turn.signals:
             low, high = signal.tokens or (0, end - at)
             signals.append(replace(signal, tokens=(at + low, at + high)))

@@ -161,7 +161,7 @@ class Roles:
         continues: Address | None,
     ) -> Completion:
         """What the role's policy says."""
-        stage, renderer = self._stage, self._stage.renderers[role.policy]
+        renderer = self._stage.renderers[role.policy]
         if self._over:
             raise RuntimeError(f"role {address.role!r} was to speak after its episode was over")
         request = Request(
@@ -169,21 +169,33 @@ class Roles:
             prompt_ids=prompt_ids,
             sampling=role.sampling,
             stop_ids=renderer.stop_ids,
-            seed=seed_of(stage.seed, stage.split, str(address)),
+            seed=self._seed_at(address),
             address=address,
             fields=fields,
             decode=renderer.decode,
             keep=keep,
             continues=continues,
         )
+        if role.tool is None:
+            return await self._ask_engine(request)
+        from cotrain.rollout.token_calls import answer_with_tool
+
+        return await answer_with_tool(self._ask_engine, request, role, renderer, self._seed_at)
+
+    def _seed_at(self, address: Address) -> int:
+        """The seed of a request."""
+        return seed_of(self._stage.seed, self._stage.split, str(address))
+
+    async def _ask_engine(self, request: Request) -> Completion:
+        engine = self._stage.engine
         try:
-            return await stage.engine.sample(request)
+            return await engine.sample(request)
         except CotrainError:
             raise
         except SpeakerError as error:
             raise error.__cause__ or error from None
         except Exception as error:
-            raise EngineError(f"{type(stage.engine).__name__} failed at {address}: {error}") from error
+            raise EngineError(f"{type(engine).__name__} failed at {request.address}: {error}") from error
 
     def _seal_episode(self, failure: str | None) -> Episode:
         """The episode's end; ``task_id`` is filled in by the executor."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1e6  # magnitude of a reward
 OUT_OF_RANGE = "reward {} out of range"  # failure of a turn that was given another one
+SolverTool = str | Callable[[str], Any]  # "calculator", or a function of what was written (``token_calls.py``)
 Parser = Callable[[str, Mapping[str, Any]], Any]  # (text, the call's fields) → a value with ``.ok``
 
 
@@ -62,6 +63,7 @@ class Role:
     answer: str = TAGS  # how an answer of a role that writes solutions is read (``text/answers.py``)
     steps: str | None = None  # and cut into steps (``text/steps.py``); None: in tags as the answer is, else by lines
     verdict: str = TAGS  # how the review of a role that judges is read (``text/free_verdicts.py``)
+    tool: SolverTool | None = None  # answers calls between control tokens (``token_calls.py``)
 
     def __post_init__(self) -> None:
         if self.answer != TAGS:
@@ -194,7 +196,7 @@ class Turn:
     @property
     def tokens(self) -> int:
         """How many tokens it sampled, the one that ended it included."""
-        return len(self.completion.token_ids)
+        return self.completion.sampled_count
 
     @property
     def finish(self) -> str:
@@ -312,6 +314,7 @@ class Turn:
                 truth=dict(self.truth),
                 parent=None if self.parent is None else self.parent.first.id,
                 score=self.completion.score,
+                turns=self.completion.parts,
             )
         return self._trace
 

@@ -56,6 +56,7 @@ from cotrain.models.optim import (
     lr_multiplier,
     optimizer_tensors,
 )
+from cotrain.models.shared_prefix import masks_by_kind
 from cotrain.stages.batches import Documents, batches_ahead, pack_all
 from cotrain.stages.packing import PADDING, Document, PackedBatch, block_mask, segment_lengths
 
@@ -245,7 +246,9 @@ def token_losses(model: nn.Module, batch: PackedBatch, isolate: bool = True, aut
     elif isinstance(model, PreTrainedModel) and model.config._attn_implementation == IMPLEMENTATION:
         places["document_lengths"] = segment_lengths(batch.segments)
     elif takes_mask(model):
-        places["attention_mask"] = block_mask(batch.segments)
+        assert isinstance(model, PreTrainedModel)
+        mask = block_mask(batch.segments)
+        places["attention_mask"] = masks_by_kind(model.config, mask, batch.positions, batch.positions)
     else:
         return _losses_of_documents(model, batch, autocast)
     return _row_losses(model, batch.ids, autocast, **places)

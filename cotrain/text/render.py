@@ -85,8 +85,13 @@ class Rendering(Protocol):
     def offsets(self, ids: Sequence[int]) -> list[int]: ...
 
 
+CALL_TOKENS = ("<|python_start|>", "<|python_end|>", "<|output_start|>", "<|output_end|>")  # of nanochat
+
+
 class Renderer:
     """Renders and decodes for one tokenizer.
+
+    ``call_ids``: those of ``CALL_TOKENS``, where a tokenizer has all four; they are control tokens that are shown.
 
     ``stop_ids``: sorted ids that end a reply: the tokenizer's end of sequence, the template's end of turn, and those of
     ``generation_config``. Raises ModelError when there is none, or when the template cannot be rendered at all.
@@ -116,6 +121,11 @@ class Renderer:
         if tokenizer.unk_token_id is not None and tokenizer.unk_token_id not in stops:
             self._forbidden.discard(tokenizer.unk_token_id)
         self.stop_ids: tuple[int, ...] = tuple(sorted(stops))
+        known = tokenizer.get_vocab()
+        self.call_ids: tuple[int, ...] = tuple(known[token] for token in CALL_TOKENS if token in known)
+        if len(self.call_ids) != len(CALL_TOKENS) or not stops.isdisjoint(self.call_ids):
+            self.call_ids = ()
+        self._decoder = Decoder(tokenizer, self._control - set(self.call_ids))
         self.vocabulary = max(tokenizer.get_vocab().values(), default=-1) + 1  # ids are below
 
     # -- messages → ids

@@ -18,7 +18,9 @@ from cotrain.learn.sft import Sft
 from cotrain.learn.sharded import Sharded, ShardedLearner
 from cotrain.learn.torch_learner import TorchLearner
 from cotrain.models.adapters import AdapterBase
+from cotrain.models.config import new_model
 from cotrain.models.heads import ValueModel
+from cotrain.models.nanochat_gpt import NanoChatGPTConfig
 from tests.helpers import TINY
 from tests.learn.learn_makers import random_samples, tiny_model
 
@@ -74,6 +76,17 @@ def value(mesh):
     return told([one], reports)
 
 
+def nanochat(mesh):
+    """Parameters outside of layers that are single numbers, fewer than ranks; value embeddings inside of layers."""
+    config = tiny_model().config
+    sizes = {"vocab_size": config.vocab_size, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = new_model(NanoChatGPTConfig(**sizes, num_hidden_layers=3, max_position_embeddings=512), seed=0)
+    with torch.no_grad():
+        model.model.smear_lambda.fill_(0.5)
+    one = learner(mesh, model.to(torch.float64))
+    return told([one], [one.update(terms(seed)) for seed in range(3)])
+
+
 def adapters(mesh, *, dtype=torch.float64):
     """Two on one base, by turns; and the base itself between them."""
     base = AdapterBase(TINY, dtype)
@@ -127,7 +140,9 @@ def shares(mesh, *, critic):
     return {"metrics": [], "logprobs": [], "whole": whole, "share": one.share()}
 
 
-TRIALS = {function.__name__: function for function in (full, fewer, value, adapters, refused, loaded, kept, shares)}
+TRIALS = {
+    function.__name__: function for function in (full, fewer, value, nanochat, adapters, refused, loaded, kept, shares)
+}
 
 
 TOLD = ("metrics", "logprobs", "share")  # by ranks behind the first

@@ -25,6 +25,7 @@ CASES = {
     "adapters by turns": ("adapters", {}),
     "not finite": ("refused", {}),
     "critic": ("value", {}),
+    "nanochat": ("nanochat", {}),
 }
 
 

@@ -56,6 +56,7 @@ FAMILIES = {  # what differs: of the configuration; and are prompts shared, in b
     "mistral-window": ({"sliding_window": WINDOW}, False),
     "smollm3": ({}, True),
     "nanochat": ({"final_logit_softcapping": 2.0}, True),
+    "nanochat_gpt": ({}, True),
     "granite": ({"logits_scaling": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.7}, True),
     "cohere": ({"logit_scale": 0.25}, False),
     "phi3": ({}, True),
@@ -163,7 +164,7 @@ def test_a_family_samples_scores_learns_and_comes_back(family, saved, tokenizer,
 
 # llama: test_adapters.py
 @pytest.mark.whole
-@pytest.mark.parametrize("family", each("gemma2", "nanochat", "phi3", "qwen3_moe", "gpt_neox", "gpt2"))
+@pytest.mark.parametrize("family", each("gemma2", "nanochat", "nanochat_gpt", "phi3", "qwen3_moe", "gpt_neox", "gpt2"))
 def test_an_adapter_of_a_family_learns_and_is_read_by_peft(family, saved, tmp_path):
     directory = saved(family)
     cast = cast_of(
@@ -222,7 +223,7 @@ def test_changed_logits_that_are_not_known_are_refused(tokenizer):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe", "gpt2", "nanochat_gpt"])
 def test_layers_that_are_computed_again_give_the_same_gradients(family, saved):
     pairs = [((7, 8), (9, 10, 11)), ((7, 8), (3, 4)), ((2,), (3,))]
     found, kept = [], []
@@ -247,7 +248,7 @@ def test_layers_that_are_computed_again_give_the_same_gradients(family, saved):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("family", each("llama", "gemma2", "gpt_neox"))
+@pytest.mark.parametrize("family", each("llama", "gemma2", "gpt_neox", "nanochat_gpt"))
 def test_sampler_and_learner_agree_in_bfloat16(family, saved):
     directory = str(saved(family))
     cast = cast_of(

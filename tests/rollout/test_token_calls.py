@@ -1,0 +1,244 @@
+"""Calls between control tokens: what the calculator says is that of nanochat's own; it is given, and never learned."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cotrain.cli import main
+from cotrain.core.errors import ConfigError
+from cotrain.core.notes import CALLS
+from cotrain.core.signals import OUTCOME, gives
+from cotrain.core.types import Completion, Sampling, Task
+from cotrain.engine.embedded import EmbeddedEngine
+from cotrain.engine.replay import ReplayEngine
+from cotrain.learn.contract import sampled_only
+from cotrain.learn.torch_learner import TorchLearner
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
+from cotrain.models.load import load_model, load_tokenizer
+from cotrain.models.nanochat import convert
+from cotrain.rollout.common_roles import solver
+from cotrain.rollout.executor import Executor
+from cotrain.rollout.token_calls import MAX_OUTPUT, calculate
+from cotrain.text.render import CALL_TOKENS, Renderer
+from tests.helpers import TINY
+
+ASSETS = Path(__file__).parents[1] / "assets" / "nanochat"
+EXPECTED = json.loads((ASSETS / "calculator.json").read_text())
+
+
+@pytest.mark.parametrize("text, said", EXPECTED, ids=range(len(EXPECTED)))
+def test_the_calculator_says_what_nanochats_does(text, said):
+    assert calculate(text) == said
+
+
+@pytest.mark.parametrize(
+    "text", ["(" * 5000, "9" * 5000 + "/7", "1" * 6000, "'a'.count('a'", "'a'.count('a').x", "True"]
+)
+def test_what_cannot_be_computed_says_nothing(text):
+    assert calculate(text) is None
+
+
+# -- inside of an answer
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return convert(ASSETS / "base_checkpoints" / "d3", tmp_path_factory.mktemp("converted") / "model")
+
+
+@pytest.fixture(scope="module")
+def renderer(directory):
+    return Renderer(load_tokenizer(directory))
+
+
+class Writer:
+    """Says given tokens, one list at a request; keeps the requests."""
+
+    def __init__(self, *said):
+        self.said, self.requests, self.waiting = list(said), [], []
+
+    async def sample(self, request):
+        self.requests.append(request)
+        ids = self.said.pop(0)[: request.sampling.max_tokens]
+        finish = "stop" if ids[-1] in request.stop_ids else "length"
+        return Completion(
+            token_ids=tuple(ids),
+            logprobs=(-0.5,) * len(ids),
+            finish=finish,
+            policy="g",
+            version=0,
+            entropies=b"\1" * len(ids),
+        )
+
+    def advance(self):
+        return False
+
+
+SEEN = []
+
+
+def told(renderer, *said, tool="calculator", max_tokens=200, answer="hash", protocol=None):
+    """One answer of a solver that says these texts, one a request; "{" and "}" are the marks of a call, and "$" ends
+    it: its trace, and the requests."""
+    opens, closes, *_ = renderer.call_ids
+    signs = {"{": (opens,), "}": (closes,), "$": (renderer.stop_ids[-1],)}
+    engine = Writer(*([i for c in text for i in signs.get(c) or renderer.encode(c)] for text in said))
+    role = replace(solver("g", "own"), prompt="{problem}", answer=answer, tool=tool)
+    role = replace(role, sampling=replace(role.sampling, max_tokens=max_tokens))
+
+    @gives(OUTCOME)
+    async def plain(task, roles):
+        turn = await roles.solver(problem=task.prompt)
+        SEEN.append(turn.parsed)
+        turn.reward(OUTCOME, 1.0)
+
+    executor = Executor(engine, {"g": renderer}, {"solver": role}, seed=0)
+    task = Task(id="t", prompt="12/60?", answer="10", solution=None, difficulty=0.0, grader=None)
+    (episode,) = executor.play(protocol or plain, [task], step=0, group_size=1)
+    assert episode.failure is None, episode.failure
+    return episode.traces[0], engine.requests
+
+
+def shown(text):
+    """A text with the marks of calls as the tokens that they are."""
+    opens, closes, output, end = CALL_TOKENS
+    return text.replace("{", opens).replace("}", closes).replace("[", output).replace("]", end)
+
+
+def test_a_call_is_answered_inside_of_the_answer_and_not_learned(renderer):
+    trace, requests = told(renderer, "12/60 = {12/60}", " an hour. 50 of it: {0.2*50}", "\n#### 10$")
+    assert trace.text == shown("12/60 = {12/60}[0.2] an hour. 50 of it: {0.2*50}[10.0]\n#### 10")
+    assert CALLS.of(trace) == ["ok", "ok"] and trace.finish == "stop" and len(trace.turns) == 3
+    assert SEEN[-1].ok and SEEN[-1].answer == "10"
+    given = [renderer.decode([i for i, own in zip(trace.token_ids, trace.mask, strict=True) if not own])]
+    assert given == [shown("[0.2][10.0]")]
+    assert [p for p, own in zip(trace.logprobs, trace.mask, strict=True) if not own] == [0.0] * trace.mask.count(False)
+    learned, between = sampled_only(trace)
+    assert renderer.decode(learned.token_ids) == shown("12/60 = {12/60} an hour. 50 of it: {0.2*50}\n#### 10")
+    assert len(between) == 2 and trace.sampled_count == len(learned.token_ids) == len(learned.logprobs)
+    # Each request goes on from all before it, with what is left of the tokens, from a seed of its own.
+    for request, part in zip(requests, trace.turns, strict=True):
+        assert request.prompt_ids == (*trace.prompt_ids, *trace.token_ids[: part.start])
+        assert request.sampling.max_tokens == 200 - part.start
+    assert len({request.seed for request in requests}) == len({request.address for request in requests}) == 3
+    assert [r.continues for r in requests] == [None, requests[0].address, requests[1].address]
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        (["{2**3}", "8$"], "no output"),
+        (["{}", "8$"], "no output"),
+        (["8}", "8$"], "no output"),  # nothing was begun
+        (["{1+1{2+3}", "8$"], "ok"),  # the last beginning counts
+    ],
+    ids=["power", "empty", "unopened", "twice"],
+)
+def test_what_is_no_sum_goes_unanswered(said, outcome, renderer):
+    trace, _ = told(renderer, *said)
+    assert CALLS.of(trace) == [outcome]
+    output = "[5]" if outcome == "ok" else ""
+    assert trace.text == shown(said[0] + output + said[1][:-1])
+    assert trace.mask.count(False) == (len(renderer.encode("5")) + 2 if output else 0)
+
+
+def test_without_a_call_the_answer_is_as_without_a_tool(renderer):
+    with_tool, without = (told(renderer, "#### 10$", tool=tool)[0] for tool in ("calculator", None))
+    assert with_tool == without and not with_tool.turns
+
+
+def test_a_result_without_room_behind_it_ends_the_answer(renderer):
+    trace, requests = told(renderer, "{12/60}", "never", max_tokens=12)
+    assert (trace.finish, CALLS.of(trace), len(requests)) == ("length", ["no room"], 1)
+    assert trace.token_ids[-1] == renderer.call_ids[1] and all(trace.mask)
+
+
+async def own(text):
+    await asyncio.sleep(0)
+    return {"long": "a\nb " * 400, "none": None, "tags": "<answer>5</answer>", "claim": "#### 7"}[text]
+
+
+@pytest.mark.parametrize("call", ["long", "none", "tags", "claim", "what?"])
+def test_a_tool_of_ones_own(call, renderer):
+    trace, _ = told(renderer, f"{{{call}}}", "#### 10$", tool=own, max_tokens=2000)
+    outcomes = {"long": "ok", "none": "no output", "tags": "ok", "claim": "reads as an answer", "what?": "KeyError"}
+    assert CALLS.of(trace) == [outcomes[call]] and SEEN[-1].answer == "10"
+    if call == "long":
+        output = trace.text.split(CALL_TOKENS[2])[1].split(CALL_TOKENS[3])[0]
+        assert len(output) == MAX_OUTPUT and output.startswith("a b a b") and "\n" not in output
+    if call == "tags":
+        assert "< answer>5</ answer>" in trace.text
+
+
+def test_turns_before_and_after_an_answer_with_calls_have_their_places(renderer):
+    async def talk(task, roles):
+        chat = roles.solver.begin(problem=task.prompt)
+        first = await chat.say()
+        assert first.tokens == sum(part.end - part.start for part in first.completion.parts)
+        chat.user("Sure?")
+        await chat.say()
+
+    trace, requests = told(renderer, "{1+1}", "so 2$", "{2+2}", "yes$", protocol=talk)
+    assert [request.address.path for request in requests] == [(), (1,), (2,), (3,)]
+    assert [renderer.decode(trace.token_ids[t.start : t.end]) for t in trace.turns] == [
+        shown("{1+1}"), "so 2", shown("{2+2}"), "yes",
+    ]  # fmt: skip
+    assert CALLS.of(trace) == ["ok"] and [part.goes_on for part in trace.turns] == [False] * 4
+    replayed = ReplayEngine([trace])
+    assert {address.path for address in replayed._recorded} == {(), (1,), (2,), (3,)}
+
+
+# -- in recipes
+
+
+@pytest.mark.parametrize("make", [grpo, tango], ids=["grpo", "tango"])
+def test_every_recipe_gives_the_tool_to_whoever_writes_solutions(make, directory):
+    made = make(model=str(directory), tool="calculator")
+    assert made.roles["solver"].tool == "calculator" and made.origin.arguments["tool"] == "calculator"
+    assert {role.tool for name, role in made.roles.items() if name != "solver"} <= {None}
+    with pytest.raises(ConfigError, match="tool is 'abacus'; expected calculator, or a function"):
+        make(model=str(directory), tool="abacus")
+
+
+def test_a_model_without_such_tokens_is_refused(tmp_path, capsys):
+    words = ["run", "grpo", "--model", str(TINY), "--tool", "calculator", "--smoke", "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "python_start" in line]
+    assert "its model has no tokens <|python_start|>" in line and "leave out --tool" in line
+
+
+def test_the_engine_and_the_learner_agree_about_answers_with_calls(directory):
+    """A model that writes calls at random: the log-probabilities of its own tokens are those of one forward pass."""
+    model, tokenizer = load_model(directory)
+    renderer = Renderer(tokenizer, model.generation_config)
+    opens, closes, *_ = renderer.call_ids
+    with torch.no_grad():  # calls are likely, and the end is not
+        likely = model(input_ids=torch.tensor([[5, 6, 7, 8]])).logits[0].mean(0).topk(2).indices
+        model.lm_head.weight[[opens, closes]] = model.lm_head.weight[likely]
+        model.lm_head.weight[list(renderer.stop_ids)] = 0.0
+    role = replace(solver("g", "own"), prompt="{problem}", answer="hash", tool=lambda text: len(text))
+    role = replace(role, sampling=Sampling(max_tokens=120, temperature=1.0))
+    tasks = [Task(id=str(i), prompt=f"{i}?", answer="1", solution=None, difficulty=0.0, grader=None) for i in range(4)]
+
+    async def plain(task, roles):
+        await roles.solver(problem=task.prompt)
+
+    executor = Executor(EmbeddedEngine({"g": model}), {"g": renderer}, {"solver": role}, seed=0)
+    traces = [trace for episode in executor.play(plain, tasks, step=0, group_size=2) for trace in episode.traces]
+    assert sum((CALLS.of(trace) or []).count("ok") for trace in traces) > 3
+    learner = TorchLearner(model, lr=1e-3)
+    for trace in traces:
+        ids = torch.tensor([[*trace.prompt_ids, *trace.token_ids]])
+        with torch.no_grad():
+            table = model(input_ids=ids, use_cache=False).logits[0].log_softmax(-1)[len(trace.prompt_ids) - 1 : -1]
+        plainly = table.gather(-1, torch.tensor(trace.token_ids)[:, None])[:, 0]
+        mask = torch.tensor(trace.mask)
+        torch.testing.assert_close(torch.tensor(trace.logprobs)[mask], plainly[mask], rtol=1e-4, atol=1e-4)
+        learned, given = sampled_only(trace)
+        (scored,) = learner.logprobs([(learned.prompt_ids, learned.token_ids)], given=[given])
+        torch.testing.assert_close(scored, plainly[mask], rtol=1e-4, atol=1e-4)
