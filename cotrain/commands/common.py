@@ -157,7 +157,8 @@ def add_answer_flags(
     parser.add_argument(
         "--verdict",
         metavar="FORM",
-        help=f"how a review is read: {verdict}tags, words, boxed, first-wrong, or a pattern with one group",
+        help=f"how a review is read: {verdict}tags, words, boxed, first-wrong, or a pattern with one group, "
+        "and with (?P<step>…) besides where it reads steps",
     )
     parser.add_argument(
         "--verifier-prompt",
@@ -171,7 +172,7 @@ def knows_formats(recipe: Any) -> bool:
     from cotrain.rollout.common_roles import speaks_short
 
     specs = [recipe.policies[role.policy] for role in recipe.roles.values()]
-    return all(not spec.head or speaks_short(spec.model) for spec in specs)
+    return all(not spec.outside and (not spec.head or speaks_short(spec.model)) for spec in specs)
 
 
 def answer_format_of(arguments: argparse.Namespace) -> Any:
