@@ -44,6 +44,11 @@ class Backend(Protocol):
         """The weights of a policy have changed; whoever samples from it from here on samples from the new ones."""
         ...
 
+    def lane_of(self, policy: str) -> str:
+        """Where a policy's model is computed for learning: a device or a process. Policies of two lanes can be updated
+        beside each other; those of one are updated one after the other."""
+        ...
+
     def enable_overlap(self) -> bool:
         """May requests be answered while policies are updated? Asked once, where a run wants that: from then on they
         are answered with the weights that were published last, also by a new engine."""

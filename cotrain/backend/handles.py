@@ -112,6 +112,9 @@ class ModelSpec(PolicySpec, Protocol):
     def pack_weights(self) -> bool | None: ...  # weights in another layout for decoding
 
     @property
+    def device(self) -> str | None: ...  # of its own; None: the run's
+
+    @property
     def load_options(self) -> dict[str, Any]: ...  # arguments of ``load_model``
 
 

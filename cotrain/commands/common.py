@@ -122,13 +122,20 @@ def backend_of(arguments: argparse.Namespace) -> Any:
     check_world(cluster, device, world)
     launcher, replicas = RayLauncher(cluster), cluster.replicas
     if arguments.engine == "embedded":
-        return MultiProcessBackend(launcher, device, world=world, replicas=replicas)
+        return MultiProcessBackend(launcher, device, world=world, worlds=cluster.worlds, replicas=replicas)
     from cotrain.learn.losses import LOOSE
 
     launcher.refuse_foreign(f"--cluster {target}")
     placing = with_gpu_check(cluster, world, VllmPlacement(settings=cluster.vllm))
     return MultiProcessBackend(
-        launcher, device, world=world, placing=placing, replicas=replicas, kind="vllm", bounds=LOOSE
+        launcher,
+        device,
+        world=world,
+        worlds=cluster.worlds,
+        placing=placing,
+        replicas=replicas,
+        kind="vllm",
+        bounds=LOOSE,
     )
 
 

@@ -15,7 +15,7 @@ def dry_run(
     recipe: Any, arguments: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
 ) -> int:
     """Open what a run would open, and print what it would be."""
-    from cotrain.backend.local import check_shared_bases
+    from cotrain.backend.local import check_policy_devices, check_shared_bases, policies_by_device
     from cotrain.commands.cluster_ready import estimate_processes
     from cotrain.config.recipe import check_due
     from cotrain.preflight.estimate import estimate_run
@@ -23,8 +23,11 @@ def dry_run(
 
     check_due(recipe)
     if backend is None:
-        check_shared_bases(recipe.policies)
-        estimate = estimate_run(recipe, device=device_of(arguments.device))
+        device = device_of(arguments.device)
+        check_policy_devices(recipe.policies)
+        for group in policies_by_device(recipe.policies, device).values():
+            check_shared_bases(group)
+        estimate = estimate_run(recipe, device=device)
     else:
         estimate = estimate_processes(backend, recipe)
     saved = recipe_json(

@@ -23,7 +23,7 @@ from cotrain.core.notes import CORRECT, FINAL
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import UNLABELLED, Episode, State, Store, Task, Trace, take_fields
 from cotrain.engine.contract import Engine
-from cotrain.learn.contract import Batch, Given, LossTerm, Sample, sampled_only, with_context
+from cotrain.learn.contract import Batch, Given, LossTerm, Sample, UpdateReport, sampled_only, with_context
 from cotrain.learn.losses import with_bounds
 from cotrain.learn.samples import TokenAdvantages, sample_of, token_advantages, token_limit
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
@@ -31,6 +31,7 @@ from cotrain.metrics.steps import MetricsRow, credit_keys, flops_of, learner_key
 from cotrain.rollout.executor import Executor, grade_outside
 from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.rollout.role import Role
+from cotrain.train.beside import run_beside
 from cotrain.train.evaluation import evaluation_seed, greedy_names, measure_protocol
 from cotrain.train.flops import FlopsMeter, Sequences, StageClock
 from cotrain.train.lag import PlayCounter, PlayPipeline, PlayResult, StoppableEngine, check_lag, updates_behind
@@ -62,6 +63,15 @@ class UpdateResult:
     credited: Mapping[str, Sequence[Sample]]  # what each objective learned from, after credit
     changed: tuple[str, ...]  # policies with new weights
     skipped: tuple[Mapping[str, Any], ...]  # as in ``StepResult``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedPolicy:
+    """What one policy made of a batch."""
+
+    policy: str
+    reports: tuple[UpdateReport, ...]  # of each of its updates, at least one
+    changed: tuple[str, ...]  # policies with new weights: itself, and those that follow it
 
 
 class CoTrainer:
@@ -276,29 +286,50 @@ class CoTrainer:
                 LossTerm(name=name, algorithm=objective.by, samples=samples, weight=objective.weight, planned=planned)
             )
             clock.end_stage("reference")
-        for policy, policy_terms in terms.items():
-            learner = self.policies[policy]
-            first: dict[str, float] = {}  # before the policy leaves the one that sampled
-            for _ in range(self.recipe.updates_per_batch(policy)):
-                report = learner.update(policy_terms)
-                first = first or {k: v for k, v in report.metrics.items() if "/sampler_trainer" in k}
-                for term in policy_terms:
+        for learned in self._learn_in_lanes(terms):
+            policy, report = learned.policy, learned.reports[-1]
+            for _ in learned.reports:
+                for term in terms[policy]:
                     self.meter.count_learning(policy, term)
-                if not report.stepped:
-                    break
-                followers = self.policies.followers_of(policy)
-                changed += [policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))]
+            changed += learned.changed
+            # how far sampler and learner were apart is told before the policy leaves the one that sampled
+            first = {k: v for k, v in learned.reports[0].metrics.items() if "/sampler_trainer" in k}
             row |= learner_keys(policy, {**report.metrics, **first})
-            row |= {f"{policy}/updates": learner.version, f"{policy}/skipped": float(not report.stepped)}
+            row |= {f"{policy}/updates": self.policies[policy].version, f"{policy}/skipped": float(not report.stepped)}
             if report.skipped:
                 row[f"{policy}/skipped/{report.skipped}"] = 1
             if policy + NON_FINITE_SUFFIX in row:
-                addresses = {term.name: [sample.key for sample in term.samples] for term in policy_terms}
+                addresses = {term.name: [sample.key for sample in term.samples] for term in terms[policy]}
                 skipped.append(
                     {"step": self.finished, "policy": policy, "reason": report.skipped, "samples": addresses}
                 )
-            clock.end_stage("update")
+        clock.end_stage("update")
         return UpdateResult(row=row, credited=credited, changed=tuple(changed), skipped=tuple(skipped))
+
+    def _learn_in_lanes(self, terms: Mapping[str, Sequence[LossTerm]]) -> list[LearnedPolicy]:
+        """An update of each policy, in the order of ``terms``: those of two lanes of the backend beside each other."""
+        lanes: dict[str, list[str]] = {}
+        for policy in terms:
+            lanes.setdefault(self.backend.lane_of(policy), []).append(policy)
+
+        def learn_lane(policies: Sequence[str]) -> list[LearnedPolicy]:
+            return [self._learn_policy(policy, terms[policy]) for policy in policies]
+
+        results = run_beside([partial(learn_lane, policies) for policies in lanes.values()])
+        learned = {one.policy: one for lane in results for one in lane}
+        return [learned[policy] for policy in terms]
+
+    def _learn_policy(self, policy: str, terms: Sequence[LossTerm]) -> LearnedPolicy:
+        """The updates of one policy from this batch, each followed by those that take over its weights."""
+        learner, reports, changed = self.policies[policy], list[UpdateReport](), list[str]()
+        for _ in range(self.recipe.updates_per_batch(policy)):
+            report = learner.update(terms)
+            reports.append(report)
+            if not report.stepped:
+                break
+            followers = self.policies.followers_of(policy)
+            changed += [policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))]
+        return LearnedPolicy(policy=policy, reports=tuple(reports), changed=tuple(changed))
 
     def draw_tasks(self, phase: Phase, step: int) -> list[Task]:
         """The step's problems: the same for all recipes with one seed, see ``Schedule.task_stream``."""
