@@ -14,7 +14,7 @@ Another engine than the embedded one is a function, ``LocalBackend(engine=…)``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,13 @@ class LocalBackend:
     def lane_of(self, policy: str) -> str:
         """The device that the policy computes on."""
         return device_of(self._handles[policy].spec, self.device)
+
+    def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
+        """All on the devices that learn: one model is not sampled from while another works beside it."""
+        busy = {self.lane_of(name) for name in touched if isinstance(self._handles[name], ModelHandle)}
+        asked = [name for name, h in self._handles.items() if isinstance(h, ModelHandle) and h.renderer is not None]
+        held = [name for name in asked if self.lane_of(name) in busy]
+        return held if self.engine.can_hold and len(held) < len(asked) else None
 
     def enable_overlap(self) -> bool:
         """The engine's weights are the learners'."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -172,6 +172,15 @@ class MultiProcessBackend:
     def lane_of(self, policy: str) -> str:
         """The process, or the ranks, that hold it."""
         return self._home[policy].what
+
+    def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
+        """Those alone that change, as the engine has weights of its own. Where all learners are in one process, steps
+        follow each other."""
+        if not (self.worlds and self.engine.can_hold and self.kind == "embedded"):
+            return None
+        if self._published is None:
+            self.enable_overlap()
+        return list(changed)
 
     def enable_overlap(self) -> bool:
         """The weights that were published last are kept where they are on their way, in Ray's store."""

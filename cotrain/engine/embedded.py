@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +112,8 @@ class EmbeddedEngine:
                 residences[name].on_rest(model, schedulers[name].release)
         self._schedulers = dict(sorted(schedulers.items()))
         self._first = {name: scheduler.at_once for name, scheduler in schedulers.items()}
+        self._held: frozenset[str] = frozenset()
+        self._pause: _Pause | None = None
 
     async def sample(self, request: Request) -> Completion:
         """Wait for the completion of one request; ``advance`` makes it. Errors: see ``Engine``."""
@@ -127,25 +129,45 @@ class EmbeddedEngine:
 
         Returns False when no request waits or runs. A row whose logits are not numbers fails alone, with
         FloatingPointError. Whatever a forward pass raises goes through; the rows stay unfinished, and are dropped at
-        the next call if their callers were cancelled.
+        the next call if their callers were cancelled. It stops before a step of a policy that is held, and goes on
+        there when it is called again.
         """
-        schedulers = list(self._schedulers.values())
-        for scheduler in schedulers:
+        schedulers = list(self._schedulers.items())
+        for _, scheduler in schedulers:
             scheduler.drop_cancelled()
-        finished: list[tuple[Scheduler | ScoringScheduler, Row]] = []
-        while not finished:
-            idle = True
-            for scheduler in schedulers:
+        turn, self._pause = self._pause or _Pause(), None
+        while True:
+            while turn.place < len(schedulers):
+                name, scheduler = schedulers[turn.place]
                 entering = scheduler.ready_count(
-                    patient=any(other.running for other in schedulers if other is not scheduler)
+                    patient=any(other.running for _, other in schedulers if other is not scheduler)
                 )
                 if entering or scheduler.running:
-                    idle = False
-                    finished += [(scheduler, row) for row in scheduler.step(entering)]
-            if idle:
+                    if name in self._held:
+                        self._pause = turn
+                        return True
+                    turn.idle = False
+                    turn.finished += [(scheduler, row) for row in scheduler.step(entering)]
+                turn.place += 1
+            if turn.idle:
                 return False
-        _resolve_futures(finished)
-        return True
+            if turn.finished:
+                _resolve_futures(turn.finished)
+                return True
+            turn = _Pause()
+
+    @property
+    def paused(self) -> bool:
+        """See ``HoldingEngine``."""
+        return self._pause is not None
+
+    def hold(self, policies: Collection[str]) -> None:
+        """See ``HoldingEngine``."""
+        self._held, self._pause = frozenset(policies), None
+
+    def release(self) -> None:
+        """See ``HoldingEngine``."""
+        self._held = frozenset()
 
     def step(self) -> bool:
         """One admission or one decode step (on a GPU a few) of every scheduler, for servers: what waits enters at once,
@@ -222,6 +244,15 @@ class EmbeddedEngine:
         if policy not in self._schedulers:
             raise UnknownName("policy", policy, self._schedulers)
         return self._schedulers[policy]
+
+
+@dataclass(slots=True)
+class _Pause:
+    """How far a round of the schedulers has come."""
+
+    place: int = 0  # of the scheduler whose turn it is
+    idle: bool = True  # did none of those before it have anything to do?
+    finished: list[tuple[Scheduler | ScoringScheduler, Row]] = field(default_factory=list)  # in this round
 
 
 class _SchedulerFactory:

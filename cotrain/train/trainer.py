@@ -6,7 +6,7 @@ that is interrupted while it plays leaves the state of its beginning, and resumi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
+from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import Phase, train_task
 from cotrain.core.address import rng_of, seed_of
@@ -206,13 +207,15 @@ class CoTrainer:
             row["audited"] = sum(CORRECT.of(answer) is not None for answer in answers)
         row |= played.outside
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
-        with self.plays.play_while_learning(step, until=self.recipe.steps):
+        with self.plays.play_early(step + 1, self._held_while_learning(step)) as hand_over:
+            with self.plays.play_while_learning(step, until=self.recipe.steps):
+                clock.end_stage("play")
+                updates = [self._update_policies(due, episodes, clock) for due in batches]
             clock.end_stage("play")
-            updates = [self._update_policies(due, episodes, clock) for due in batches]
+            changed = dict.fromkeys(policy for update in updates for policy in update.changed)
+            hand_over(partial(self._publish_versions, changed))
+            clock.end_stage("update")
         clock.end_stage("play")
-        changed = dict.fromkeys(policy for update in updates for policy in update.changed)
-        self._publish_versions(changed)
-        clock.end_stage("update")
         credited: dict[str, Sequence[Sample]] = {}
         for update in updates:
             row |= update.row
@@ -239,6 +242,24 @@ class CoTrainer:
             skipped=tuple(batch for update in updates for batch in update.skipped),
             advantages=token_advantages(credited),
         )
+
+    def _held_while_learning(self, step: int) -> Collection[str] | None:
+        """The policies that the next step's play has to wait for while this step learns; None where it waits for all of
+        that."""
+        if self.plays.lag or step + 1 >= self.recipe.steps:
+            return None
+        if self.recipe.schedule.phase_at(step + 1).stores:
+            return None  # it reads what this step stores
+        if any(isinstance(handle.spec, Learning) and handle.spec.restart_weights for handle in self.policies):
+            return None  # policies may go back to their start between the two
+        due = [self.recipe.objectives[name] for name in self.recipe.schedule.phase_at(step).objectives]
+        changed = list(dict.fromkeys(objective.policy for objective in due))
+        changed += [follower.name for policy in changed for follower in self.policies.followers_of(policy)]
+        touched = set(changed)
+        for objective in due:
+            needs = objective.by.needs()
+            touched |= {*needs.scores, *filter(None, (needs.reference, needs.values))}
+        return self.backend.held_while_learning(touched, changed)
 
     def _play_step(self, step: int) -> PlayResult:
         """Draw and play a step, by the policies that are published."""

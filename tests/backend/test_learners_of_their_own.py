@@ -153,3 +153,72 @@ def test_all_are_over_when_one_fails():
         run_beside([fails, works])
     assert done == [1]
     assert run_beside([lambda: 1, lambda: 2]) == [1, 2]
+
+
+class Overlapping(Here):
+    """The verifier's update is over only when the engine has been asked for the next step's solutions."""
+
+    def __init__(self):
+        super().__init__()
+        self.learning, self.sampled = threading.Event(), threading.Event()
+        self.overlaps = 0
+
+    def begin(self, what, host, settings):
+        process = super().begin(what, host, settings)
+        ask, send = process.ask, process.send
+
+        def ask_watched(method, *arguments):
+            if method != "update":
+                return ask(method, *arguments)
+            self.sampled.clear()
+            self.learning.set()
+            try:
+                assert self.sampled.wait(60.0), "nothing was sampled beside the update"
+                self.overlaps += 1
+                return ask(method, *arguments)
+            finally:
+                self.learning.clear()
+
+        def send_watched(method, *arguments):
+            answer = send(method, *arguments)
+            if method == "advance" and arguments[0] and self.learning.is_set():
+                self.sampled.set()
+            return answer
+
+        if what == OWN:
+            process.ask = ask_watched
+        if what == ENGINE:
+            process.send = send_watched
+        return process
+
+
+@pytest.mark.whole
+def test_the_generator_writes_the_next_solutions_while_the_verifier_learns(tmp_path):
+    """Warm-up: the verifier learns at each step, from reviews of new solutions. An update that waits for sampling to
+    begin would wait for ever if it did not begin beside it."""
+    recipe = briefly(tango(warmup=3, ratio=(1, 1), reviews=2, tasks=EASY, **SMALL))
+    results = []
+    overlapping = Overlapping()
+    for backend in (None, MultiProcessBackend(overlapping, worlds=APART)):
+        trainer = CoTrainer(recipe, backend=backend)
+        steps = []
+        for number in range(3):
+            if backend is not None and number == 2:  # nothing is played behind the last step
+                overlapping.sampled.wait = lambda seconds: True
+            steps.append(trainer.step())
+        assert trainer.plays.state() is None  # what is played early is in no checkpoint
+        results.append([(step.row, step.episodes) for step in steps])
+        trainer.close()
+    assert overlapping.overlaps == 3
+    assert results[0] == results[1]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("method", ["advance", "publish"])
+def test_an_engine_that_is_lost_beside_an_update_changes_nothing(method, undisturbed, tmp_path):  # noqa: F811
+    for turn in (3, 6, 9):
+        launcher = Here([(ENGINE, method, turn)])
+        backend = MultiProcessBackend(launcher, worlds=APART)
+        out = tmp_path / f"run {turn}"
+        loop.start_run(RECIPES["separate policies"](), out, checkpoint_every=1, backend=backend)
+        assert digest(out) == undisturbed("separate policies")
