@@ -124,20 +124,24 @@ def cache_answers_by_policy(handles: Mapping[str, PolicyHandle], traces: Iterabl
 
 def with_device_defaults(policies: Mapping[str, PolicySpec], device: str) -> dict[str, PolicySpec]:
     """The policies with what the device decides, for the process that has it."""
+    groups = policies_by_device(policies, device)
+    narrow = {place: place.startswith("cuda") and has_bfloat16(torch.device(place)) for place in groups}
     return {
-        name: spec.with_device_defaults(autocast=_is_narrow(device_of(spec, device))) for name, spec in policies.items()
+        name: spec.with_device_defaults(autocast=narrow[device_of(spec, device)]) for name, spec in policies.items()
     }
 
 
-def _is_narrow(device: str) -> bool:
-    """Is bfloat16 the arithmetic of this device, where nothing else is said?"""
-    return device.startswith("cuda") and has_bfloat16(torch.device(device))
-
-
 def device_of(spec: Any, usual: str) -> str:
-    """The device of a policy, with its number: "cuda:0". ``usual``: of policies that name none."""
+    """The device of a policy. ``usual``: of policies that name none."""
     own = getattr(spec, "device", None)
-    place = torch.device(usual if own is None else resolve_device(own))
+    if own is None or _numbered(resolve_device(own)) == _numbered(usual):
+        return usual
+    return _numbered(resolve_device(own))
+
+
+def _numbered(device: str) -> str:
+    """The same device with its number, where it has one: "cuda:0" for "cuda"."""
+    place = torch.device(device)
     return place.type if place.type == "cpu" else f"{place.type}:{place.index or 0}"
 
 
