@@ -26,6 +26,7 @@ devices or processes than those that learn, it begins beside the update (``held_
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -58,6 +59,7 @@ class PlayResult:
     outside: Mapping[str, float]  # by policies that answer from outside, see ``PolicyHandle.counts``; but for seconds
     shortages: Mapping[str, float]  # how often memory ran out, by the key in the row
     seconds: Mapping[str, float]  # by who was computing or answering
+    wall: float = 0.0  # seconds from its beginning to its end; 0 where nobody knows, as after a checkpoint
 
 
 class PlayCounter:
@@ -66,6 +68,7 @@ class PlayCounter:
     def __init__(self, engine: Engine, policies: PolicyStore) -> None:
         self._engine, self._policies = engine, policies
         self._counts, self._outside = engine.counts(), policies.outside_counts()
+        self._began = time.perf_counter()
 
     def result_of(self, episodes: tuple[Episode, ...]) -> PlayResult:
         """The play, which is over."""
@@ -77,6 +80,7 @@ class PlayCounter:
             outside={key: value for key, value in outside.items() if not key.endswith(SECONDS_SUFFIX)},
             shortages={key: counts[key] for key in short if counts.get(key)},
             seconds={key: value for key, value in (counts | outside).items() if key.endswith(SECONDS_SUFFIX)},
+            wall=time.perf_counter() - self._began,
         )
 
 

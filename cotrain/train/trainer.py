@@ -50,6 +50,7 @@ class StepResult:
     row: MetricsRow  # deterministic metrics
     seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
     engine_seconds: Mapping[str, float]  # of "play", by who was computing: "{policy}/seconds"
+    play_seconds: float  # that the play took, also where it was made beside an update; 0 where nobody knows
     processes: Mapping[str, float | str]  # what each did, where there are several: "process/{process}/…"
     episodes: tuple[Episode, ...]
     skipped: tuple[Mapping[str, Any], ...]  # updates that were not finite: step, policy, samples by objective
@@ -237,6 +238,7 @@ class CoTrainer:
             row=row,
             seconds=clock.laps,
             engine_seconds=played.seconds,
+            play_seconds=played.wall,
             processes=clock.process_metrics(),
             episodes=episodes,
             skipped=tuple(batch for update in updates for batch in update.skipped),
