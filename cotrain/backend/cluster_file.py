@@ -10,6 +10,10 @@
     [learner]
     gpus = 1
 
+    [learner.verifier]            # a policy with learners of its own, which is updated beside the others
+    gpus = 1                      # of each of its processes
+    world = 1                     # ranks that hold it in shards
+
     [engine]
     replicas = 1                  # processes of each engine, among which requests are dealt
     gpus = 1                      # of each process
@@ -30,13 +34,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cotrain.backend.places import EnginePlacement, PlacementRule, PolicySpecs
+from cotrain.backend.places import EnginePlacement, PlacementRule, PolicySpecs, learners_label, process_names
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.input_files import read_toml
 from cotrain.core.threads import usable_cores
 from cotrain.engine.vllm_engine import DEFAULT_SETTINGS, VllmSettings
 
 LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLearners:
+    """A table [learner.NAME]."""
+
+    gpus: float = 0.0  # of each process
+    world: int = 1  # processes, which hold the policy in shards where they are several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +63,19 @@ class Cluster:
     gpus: Mapping[str, float] = field(default_factory=dict)  # by host: those of one process
     pythons: Mapping[str, str] = field(default_factory=dict)  # by host: of its process, where it is not the command's
     vllm: VllmSettings = DEFAULT_SETTINGS
+    learners: Mapping[str, OwnLearners] = field(default_factory=dict)  # by policy: those with learners of their own
+
+    @property
+    def worlds(self) -> dict[str, int]:
+        """Ranks of each policy that has learners of its own."""
+        return {policy: own.world for policy, own in self.learners.items()}
+
+    def gpus_of(self, what: str, host: str) -> float:
+        """GPUs of a process. ``what``: as messages name it; ``host``: the class that it holds."""
+        for policy, own in self.learners.items():
+            if what in process_names(learners_label(policy), own.world):
+                return own.gpus
+        return self.gpus.get(host, 0.0)
 
     @property
     def engine_python(self) -> str:
@@ -72,10 +97,12 @@ def read_cluster_file(target: str) -> Cluster:
     )
     for table, known in (
         (whole, ("address", "cpus", "object_store_mb", "deadline_seconds", "learner", "engine")),
-        (learner, ("gpus",)),
         (engine, ("replicas", "gpus", "python", "cache_mb", "context", "rows")),
     ):
         table.refuse_unknown(known)
+    tables = learner.subtables()
+    learner.refuse_unknown(("gpus", *tables))
+    learners = {name: _own_learners(table) for name, table in tables.items()}
     defaults = Cluster()
     python, has_context = engine.get_text("python"), engine.has_key("context")
     vllm = VllmSettings(
@@ -97,6 +124,14 @@ def read_cluster_file(target: str) -> Cluster:
         },
         pythons={} if python is None else {"VllmHost": python},
         vllm=vllm,
+        learners=learners,
+    )
+
+
+def _own_learners(table: _Table) -> OwnLearners:
+    table.refuse_unknown(("gpus", "world"))
+    return OwnLearners(
+        gpus=table.get_number("gpus", 0.0, least=0), world=int(table.get_number("world", 1, least=1, whole=True))
     )
 
 
@@ -113,13 +148,25 @@ def check_world(cluster: Cluster, device: str, world: int) -> None:
             f"engine.replicas is {cluster.replicas} in the --cluster file, and there are {cluster.cpus} CPUs here for "
             f"as many processes; give {cluster.cpus} or fewer, or more `cpus`"
         )
-    each = cluster.gpus.get("RankHost", 0.0)
+    _check_rank_gpus(f"--world {world}", world, device, cluster.gpus.get("RankHost", 0.0), "learner")
+    for policy, own in cluster.learners.items():
+        table = f"learner.{policy}"
+        if cluster.address is None and own.world > cluster.cpus:
+            raise ConfigError(
+                f"[{table}] world = {own.world} in the --cluster file: there are {cluster.cpus} CPUs here for as many "
+                "ranks; give fewer, or more `cpus`"
+            )
+        _check_rank_gpus(f"[{table}] world = {own.world}", own.world, device, own.gpus, table)
+    _check_gpus(cluster, gpus_wanted(cluster, world))
+
+
+def _check_rank_gpus(where: str, world: int, device: str, each: float, table: str) -> None:
+    """Raise ConfigError where ranks on GPUs have none of their own."""
     if world > 1 and device.startswith("cuda") and each < 1:
         raise ConfigError(
-            f"--world {world} on {device}: each rank needs a GPU of its own, and the --cluster file gives it {each:g}; "
-            "set gpus = 1 under [learner], or give --device cpu"
+            f"{where} on {device}: each rank needs a GPU of its own, and the --cluster file gives it {each:g}; "
+            f"set gpus = 1 under [{table}], or give --device cpu"
         )
-    _check_gpus(cluster, gpus_wanted(cluster, world))
 
 
 def gpus_wanted(cluster: Cluster, world: int = 1, engines: Sequence[str] = ("EngineHost",)) -> list[tuple[str, float]]:
@@ -127,7 +174,8 @@ def gpus_wanted(cluster: Cluster, world: int = 1, engines: Sequence[str] = ("Eng
     ``engines``: their hosts."""
     learner = cluster.gpus.get("RankHost" if world > 1 else "LearnerHost", 0.0)
     per_engine = [("engine", cluster.gpus.get(host, 0.0)) for host in engines]
-    return [*[("learner", learner)] * world, *per_engine * cluster.replicas]
+    own = [(f"learner.{policy}", one.gpus) for policy, one in cluster.learners.items() for _ in range(one.world)]
+    return [*[("learner", learner)] * world, *own, *per_engine * cluster.replicas]
 
 
 def with_gpu_check(cluster: Cluster, world: int, placing: PlacementRule) -> PlacementRule:
@@ -155,7 +203,7 @@ class _Table:
     """One table of the file."""
 
     def __init__(self, file: str, name: str, values: Any) -> None:
-        self._where = f"--cluster {file}"
+        self._file, self._where = file, f"--cluster {file}"
         self._prefix = f"{name}." if name else ""
         if not isinstance(values, Mapping):
             raise ConfigError(f"{self._where}: {name} is {values!r}, expected a table [{name}]")
@@ -165,6 +213,11 @@ class _Table:
         for name in self._values:
             if name not in known:
                 raise ConfigError(f"{self._where}: {unknown_message('key', name, known)}")
+
+    def subtables(self) -> dict[str, _Table]:
+        """The tables in it, by name."""
+        tables = {name: value for name, value in self._values.items() if isinstance(value, Mapping)}
+        return {name: _Table(self._file, f"{self._prefix}{name}", table) for name, table in tables.items()}
 
     def has_key(self, name: str) -> bool:
         return name in self._values

@@ -12,7 +12,7 @@ they speak through, and tells that engine when weights have changed. The trainer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,6 +42,16 @@ class Backend(Protocol):
 
     def publish(self, policy: str, version: int) -> None:
         """The weights of a policy have changed; whoever samples from it from here on samples from the new ones."""
+        ...
+
+    def lane_of(self, policy: str) -> str:
+        """Where a policy's model is computed for learning: a device or a process. Policies of two lanes can be updated
+        beside each other; those of one are updated one after the other."""
+        ...
+
+    def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
+        """The policies that cannot be sampled from while learning is going on that asks ``touched`` for something and
+        gives ``changed`` new weights; None where nobody can be."""
         ...
 
     def enable_overlap(self) -> bool:

@@ -29,7 +29,13 @@ from cotrain.backend.local import PolicyFactory, make_embedded_engine, with_devi
 from cotrain.core.address import Address
 from cotrain.core.errors import ModelError
 from cotrain.core.types import Completion
-from cotrain.engine.contract import ContextLimitedEngine, MemoryLimitedEngine, Request, as_serving_engine
+from cotrain.engine.contract import (
+    ContextLimitedEngine,
+    HoldingEngine,
+    MemoryLimitedEngine,
+    Request,
+    as_serving_engine,
+)
 from cotrain.engine.vllm_engine import VllmEngine, VllmSettings
 from cotrain.models.load import load_tokenizer, model_directory
 from cotrain.models.lora import Lora
@@ -91,6 +97,16 @@ class BaseEngineHost:
         if self._tasks:
             self._run_loop(self._wait_for_answer())
         return self._collect_results(began)
+
+    def hold(self, policies: Sequence[str]) -> None:
+        """See ``HoldingEngine``."""
+        if isinstance(self._engine, HoldingEngine):
+            self._engine.hold(policies)
+
+    def release(self) -> None:
+        """See ``HoldingEngine``."""
+        if isinstance(self._engine, HoldingEngine):
+            self._engine.release()
 
     def step(self, asked: Sequence[HostRequest], gone: Sequence[int]) -> TurnResult:
         """See ``ServingEngine.step``."""
@@ -160,7 +176,7 @@ class BaseEngineHost:
     def _run_loop(self, work: Any) -> None:
         """Run what is not to be cancelled when ``work`` ends."""
         self._news = asyncio.Event()
-        self._loop.advance = self._engine.advance
+        self._loop.advance = self._advance_engine
         whole = self._loop.create_task(_await_work(work), name="host")
         try:
             self._loop.run_until_complete(whole)
@@ -169,6 +185,13 @@ class BaseEngineHost:
                 whole.cancel()
                 self._loop.advance = _never_advance
                 self._loop.run_until_complete(asyncio.wait([whole]))
+
+    def _advance_engine(self) -> bool:
+        """Where a policy is held that should go on, whoever asked is told that nothing was answered."""
+        has_worked = self._engine.advance()
+        if isinstance(self._engine, HoldingEngine) and self._engine.paused:
+            self._news.set()
+        return has_worked
 
     def _collect_results(self, began: float) -> TurnResult:
         results, self._finished = self._finished, []

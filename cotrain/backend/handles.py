@@ -8,7 +8,7 @@ around that. What a policy is asked where its model is stands in ``learn/contrac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partialmethod
 from pathlib import Path
@@ -22,7 +22,14 @@ from transformers import PreTrainedModel
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Trace
 from cotrain.disk.parts import TensorParts
-from cotrain.engine.contract import Engine, MemoryLimitedEngine, Request, ServingEngine, SpeakerError
+from cotrain.engine.contract import (
+    Engine,
+    HoldingEngine,
+    MemoryLimitedEngine,
+    Request,
+    ServingEngine,
+    SpeakerError,
+)
 from cotrain.learn.contract import Given, PolicyVerbs, Sequences, verbs_of
 from cotrain.learn.scorer import Scorer
 from cotrain.learn.torch_learner import TorchLearner
@@ -110,6 +117,9 @@ class ModelSpec(PolicySpec, Protocol):
 
     @property
     def pack_weights(self) -> bool | None: ...  # weights in another layout for decoding
+
+    @property
+    def device(self) -> str | None: ...  # of its own; None: the run's
 
     @property
     def load_options(self) -> dict[str, Any]: ...  # arguments of ``load_model``
@@ -354,6 +364,23 @@ class RoutingEngine:
         for handle in self._handles.values():
             own |= handle.counts()
         return own
+
+    @property
+    def can_hold(self) -> bool:
+        """Does the engine below leave policies alone that are held?"""
+        return isinstance(self.engine, HoldingEngine)
+
+    @property
+    def paused(self) -> bool:
+        return isinstance(self.engine, HoldingEngine) and self.engine.paused
+
+    def hold(self, policies: Collection[str]) -> None:
+        if isinstance(self.engine, HoldingEngine):
+            self.engine.hold(policies)
+
+    def release(self) -> None:
+        if isinstance(self.engine, HoldingEngine):
+            self.engine.release()
 
     def limits(self) -> dict[str, int]:
         return self.engine.limits() if isinstance(self.engine, MemoryLimitedEngine) else {}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cotrain.backend.contract import ProcessStats
@@ -54,6 +54,8 @@ class EngineProcess:
         self._past: dict[str, float] = {}  # counts of lost processes
         self._counts: dict[str, float] = process.ask("counts")  # of this one, as it told last
         self._limits: dict[str, int] = {}  # likewise
+        self._held: tuple[str, ...] = ()
+        self.paused = False  # did its last turn end without an answer, because a policy is held?
 
     async def sample(self, request: Request) -> Completion:
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
@@ -91,14 +93,26 @@ class EngineProcess:
         one are lost."""
         return self.wait(self._live_process().send(method, *arguments), method)
 
+    def hold(self, policies: Sequence[str]) -> None:
+        """See ``HoldingEngine``. Errors: as ``ask``."""
+        self._held, self.paused = tuple(name for name in policies if name in self.policies), False
+        self.ask("hold", self._held)
+
+    def release(self) -> None:
+        """See ``HoldingEngine``. Errors: as ``ask``."""
+        self._held = ()
+        self.ask("release")
+
     def _live_process(self) -> Process:
         if self._process is None:
             process = self._renew()
-            if self._limits:
-                try:
+            try:
+                if self._limits:
                     process.ask("set_limits", self._limits)
-                except ProcessLost as lost:
-                    raise EngineLost(str(lost)) from lost
+                if self._held:
+                    process.ask("hold", self._held)
+            except ProcessLost as lost:
+                raise EngineLost(str(lost)) from lost
             self._process = process
         return self._process
 
@@ -112,7 +126,7 @@ class EngineProcess:
 
     def drop_process(self) -> None:
         """The process is lost, and with it all that is open."""
-        self._process, self._waiting, self._open = None, [], {}
+        self._process, self._waiting, self._open, self.paused = None, [], {}, False
         self._past, self._counts = self.counts(), dict.fromkeys(self._counts, 0.0)
 
     def begin_turn(self, method: str) -> Any:
@@ -131,6 +145,7 @@ class EngineProcess:
 
     def end_turn(self, reference: Any, method: str) -> bool:
         """Wait for a turn, and hand out what was answered; was anything? Errors: as ``ask``."""
+        self.paused = False
         if reference is None:
             return False
         results: list[HostResult]
@@ -143,6 +158,7 @@ class EngineProcess:
                 future.set_exception(result.error)
             elif result.completion is not None:
                 future.set_result(result.completion)
+        self.paused = bool(self._held) and not results and bool(self._open)
         return bool(results)
 
     def _drop_cancelled(self) -> list[int]:
@@ -163,6 +179,7 @@ class HostedEngines:
         for engine in engines:
             for policy in engine.policies:
                 self._of.setdefault(policy, []).append(engine)
+        self._paused: list[EngineProcess] = []  # those that have to end the turn
 
     async def sample(self, request: Request) -> Completion:
         replicas = self.engines_of(request.policy)
@@ -170,10 +187,29 @@ class HostedEngines:
 
     def advance(self) -> bool:
         """Raises EngineLost when one of them is lost, once the others have answered; then nothing is open there."""
-        return self._run_turn("advance")
+        engines, self._paused = self._paused or self._engines, []
+        answered = self._run_turn("advance", engines)
+        self._paused = [engine for engine in engines if engine.paused]
+        return answered or bool(self._paused)
+
+    @property
+    def paused(self) -> bool:
+        """See ``HoldingEngine``: one of them at least, and the turn is over when all have ended it."""
+        return bool(self._paused)
+
+    def hold(self, policies: Collection[str]) -> None:
+        """See ``HoldingEngine``. Errors: as ``advance``."""
+        self._paused = []
+        for engine in self._engines:
+            engine.hold(tuple(policies))
+
+    def release(self) -> None:
+        """See ``HoldingEngine``. Errors: as ``advance``."""
+        for engine in self._engines:
+            engine.release()
 
     def step(self) -> bool:
-        return self._run_turn("step")
+        return self._run_turn("step", self._engines)
 
     def running_tokens(self) -> dict[Address, list[int]]:
         return {address: ids for engine in self._engines for address, ids in engine.ask("running_tokens").items()}
@@ -231,10 +267,10 @@ class HostedEngines:
         """The engines of a policy, each as if there were no other."""
         return [HostedEngines([engine]) for engine in self.engines_of(policy)]
 
-    def _run_turn(self, method: str) -> bool:
+    def _run_turn(self, method: str, engines: Sequence[EngineProcess]) -> bool:
         return any(
             self._ask_engines(
-                self._engines,
+                engines,
                 lambda engine: engine.begin_turn(method),
                 lambda engine, reference: engine.end_turn(reference, method),
             )

@@ -1,8 +1,12 @@
-"""The backend of one process: models, learners and engine on one device.
+"""The backend of one process: models, learners and engine on one device, or each policy on its own.
+
+``policies.NAME.device`` puts a policy on another device than the run's: its weights, its optimiser and what it samples.
+What crosses from one policy to another are tokens and log-probabilities, which lie in the machine's memory. So policies
+on two devices can be updated beside each other (``lane_of``).
 
 A frozen policy shares the module of another frozen one with the same weights, and adapters share their base with each
-other and with the frozen policies on it; no others share. The engine samples from the very modules that the learners
-update, so publishing weights is a version number.
+other and with the frozen policies on it, where they are on one device; no others share. The engine samples from the
+very modules that the learners update, so publishing weights is a version number.
 
 Another engine than the embedded one is a function, ``LocalBackend(engine=…)``: see docs/new-engine.md.
 """
@@ -10,7 +14,7 @@ Another engine than the embedded one is a function, ``LocalBackend(engine=…)``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,16 +45,16 @@ MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked
 
 
 def make_embedded_engine(handles: Mapping[str, ModelHandle], device: str) -> Engine:
-    """The embedded engine over the handles' own modules."""
+    """The embedded engine over the handles' own modules. ``device``: of policies that name none."""
     return EmbeddedEngine(
         {name: handle.model for name, handle in handles.items() if handle.spec.speaks},
         scorers={name: handle.model for name, handle in handles.items() if handle.spec.scores},
         activate={name: handle.activate for name, handle in handles.items() if handle.activate},
         max_rows={name: handle.spec.rows for name, handle in handles.items()},
-        device=device,
+        device={name: device_of(handle.spec, device) for name, handle in handles.items()},
         pack_weights=[name for name, handle in handles.items() if handle.spec.pack_weights],
         autocast={name: torch.bfloat16 for name, handle in handles.items() if handle.spec.autocast},
-        residence=next((handle.residence for handle in handles.values() if handle.residence), None),
+        residence={name: handle.residence for name, handle in handles.items() if handle.residence},
     )
 
 
@@ -77,6 +81,17 @@ class LocalBackend:
 
     def publish(self, policy: str, version: int) -> None:
         self.engine.publish(policy, version)
+
+    def lane_of(self, policy: str) -> str:
+        """The device that the policy computes on."""
+        return device_of(self._handles[policy].spec, self.device)
+
+    def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
+        """All on the devices that learn: one model is not sampled from while another works beside it."""
+        busy = {self.lane_of(name) for name in touched if isinstance(self._handles[name], ModelHandle)}
+        asked = [name for name, h in self._handles.items() if isinstance(h, ModelHandle) and h.renderer is not None]
+        held = [name for name in asked if self.lane_of(name) in busy]
+        return held if self.engine.can_hold and len(held) < len(asked) else None
 
     def enable_overlap(self) -> bool:
         """The engine's weights are the learners'."""
@@ -109,8 +124,25 @@ def cache_answers_by_policy(handles: Mapping[str, PolicyHandle], traces: Iterabl
 
 def with_device_defaults(policies: Mapping[str, PolicySpec], device: str) -> dict[str, PolicySpec]:
     """The policies with what the device decides, for the process that has it."""
-    narrow = device.startswith("cuda") and has_bfloat16(torch.device(device))
-    return {name: spec.with_device_defaults(autocast=narrow) for name, spec in policies.items()}
+    groups = policies_by_device(policies, device)
+    narrow = {place: place.startswith("cuda") and has_bfloat16(torch.device(place)) for place in groups}
+    return {
+        name: spec.with_device_defaults(autocast=narrow[device_of(spec, device)]) for name, spec in policies.items()
+    }
+
+
+def device_of(spec: Any, usual: str) -> str:
+    """The device of a policy. ``usual``: of policies that name none."""
+    own = getattr(spec, "device", None)
+    if own is None or _numbered(resolve_device(own)) == _numbered(usual):
+        return usual
+    return _numbered(resolve_device(own))
+
+
+def _numbered(device: str) -> str:
+    """The same device with its number, where it has one: "cuda:0" for "cuda"."""
+    place = torch.device(device)
+    return place.type if place.type == "cpu" else f"{place.type}:{place.index or 0}"
 
 
 def resolve_device(name: str) -> str:
@@ -122,19 +154,26 @@ class PolicyFactory:
     """What policies ask for while they build themselves."""
 
     def __init__(self, policies: Mapping[str, Any], seed: int, device: str) -> None:
+        check_policy_devices(policies)
         self.policies: Mapping[str, Any] = with_device_defaults(policies, device)
         self.seed, self.device = seed, device
         self._built: dict[str, PolicyHandle] = {}
-        self.residence: Residence | None = None  # where policies take turns on the device
-        if torch.device(device).type != "cpu" and any(getattr(s, "offload", False) for s in policies.values()):
-            from cotrain.models.offload import Residence
+        self._residences: dict[str, Residence] = {}  # by device: where policies take turns on it
+        for spec in policies.values():
+            place = device_of(spec, device)
+            if getattr(spec, "offload", False) and place != "cpu" and place not in self._residences:
+                from cotrain.models.offload import Residence
 
-            self.residence = Residence(device)
-        self._bases = _adapter_bases(policies, seed, "cpu" if self.residence else device)
-        self._shared: dict[tuple[Any, ...], tuple[nn.Module, Rendering]] = {
-            _sharing_key(spec): (base.module, _make_renderer(base.module, base.tokenizer))
-            for base, spec in ((self._bases[s.model], s) for s in policies.values() if s.lora is not None)
-        }
+                self._residences[place] = Residence(place)
+        self._bases: dict[tuple[str, str], AdapterBase] = {}  # by model and device
+        for place, group in policies_by_device(policies, device).items():
+            bases = _adapter_bases(group, seed, "cpu" if place in self._residences else place)
+            self._bases |= {(model, place): base for model, base in bases.items()}
+        self._shared: dict[tuple[Any, ...], tuple[nn.Module, Rendering]] = {}
+        for spec in policies.values():
+            if spec.lora is not None and self._sharing_key(spec) not in self._shared:
+                base = self._bases[spec.model, device_of(spec, device)]
+                self._shared[self._sharing_key(spec)] = base.module, _make_renderer(base.module, base.tokenizer)
 
     def get_handle(self, name: str) -> PolicyHandle:
         """The handle of a policy, built now if it was not yet. Raises UnknownName."""
@@ -143,8 +182,20 @@ class PolicyFactory:
         if name not in self._built:
             self._built[name] = handle = self.policies[name].build(name, self)
             if isinstance(handle, ModelHandle):
-                handle.residence = self.residence
+                handle.residence = self._residences.get(self.device_of(handle.spec))
         return self._built[name]
+
+    def device_of(self, spec: Any) -> str:
+        """Where a policy computes."""
+        return device_of(spec, self.device)
+
+    def _base_of(self, spec: Any) -> AdapterBase | None:
+        """The base with the adapters on this policy's model, if there are any on its device."""
+        return self._bases.get((spec.model, self.device_of(spec)))
+
+    def _sharing_key(self, spec: Any) -> tuple[Any, ...]:
+        """What two policies must have in common to share a module."""
+        return (self.device_of(spec), spec.model, *spec.load_options.values())
 
     def seed_of(self, name: str) -> int:
         """Of what a following policy draws."""
@@ -162,10 +213,11 @@ class PolicyFactory:
         passes. ``base``: whose adapters lie in it."""
         own = spec.lora is not None
         select = partial(base.activate, name if own else None) if base else None
-        if self.residence is None:
-            model.to(self.device)
+        residence = self._residences.get(self.device_of(spec))
+        if residence is None:
+            model.to(self.device_of(spec))
             return select
-        return self.residence.add_policy(name, model, rests=spec.offload, adapter=own, select=select)
+        return residence.add_policy(name, model, rests=spec.offload, adapter=own, select=select)
 
     def scoring_renderer(self, spec: Any) -> Rendering:
         return Renderer(load_tokenizer(spec.model, trust_remote_code=spec.trust_remote_code))
@@ -188,18 +240,21 @@ class PolicyFactory:
 
     def adapter_module(self, name: str, spec: Any) -> tuple[nn.Module, Rendering, Callable[[], object], AdapterBase]:
         """The module in which an adapter lies, its renderer, what selects the adapter, and the base."""
-        (model, renderer), base = self._shared[_sharing_key(spec)], self._bases[spec.model]
+        model, renderer = self._shared[self._sharing_key(spec)]
+        base = self._base_of(spec)
+        assert base is not None
         activate = self.place(name, spec, model, base)
         assert activate is not None
         return model, renderer, activate, base
 
     def build_frozen(self, name: str, spec: Any) -> ModelHandle:
         """A module that others may share: the base of adapters with none of them active, or another frozen policy's."""
-        if _sharing_key(spec) not in self._shared:
+        key = self._sharing_key(spec)
+        if key not in self._shared:
             model, renderer = self.language_model(spec)
-            self._shared[_sharing_key(spec)] = model.requires_grad_(False), renderer
-        model, renderer = self._shared[_sharing_key(spec)]
-        base = self._bases.get(spec.model)
+            self._shared[key] = model.requires_grad_(False), renderer
+        model, renderer = self._shared[key]
+        base = self._base_of(spec)
         return ModelHandle(name, spec, renderer, model, activate=self.place(name, spec, model, base), base=base)
 
     def build_program(self, name: str, spec: Any) -> ProgramHandle:
@@ -231,9 +286,20 @@ def _adapter_bases(policies: Mapping[str, Any], seed: int, device: str) -> dict[
     return bases
 
 
-def _sharing_key(spec: Any) -> tuple[Any, ...]:
-    """What two policies must have in common to share a module."""
-    return (spec.model, *spec.load_options.values())
+def policies_by_device(policies: Mapping[str, Any], usual: str) -> dict[str, dict[str, Any]]:
+    """The policies that compute on each device, in their order. ``usual``: of those that name none."""
+    groups: dict[str, dict[str, Any]] = {}
+    for name, spec in policies.items():
+        groups.setdefault(device_of(spec, usual), {})[name] = spec
+    return groups
+
+
+def check_policy_devices(policies: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a device of a policy's own that is not there."""
+    for name, spec in policies.items():
+        own = getattr(spec, "device", None)
+        if own is not None:
+            check_device(resolve_device(own), flag=f"policies.{name}.device")
 
 
 def check_shared_bases(policies: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
@@ -259,17 +325,17 @@ def _make_renderer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
     return Renderer(tokenizer, generation_config_of(model))
 
 
-def check_device(name: str) -> None:
-    """Raise ConfigError for a device that is not there."""
+def check_device(name: str, flag: str = "--device") -> None:
+    """Raise ConfigError for a device that is not there. ``flag``: where it was named."""
     try:
         kind, index = torch.device(name).type, torch.device(name).index or 0
     except RuntimeError:
         kind, index = "", 0
     if kind not in DEVICE_KINDS:
-        raise ConfigError(f"--device {name!r}: expected auto, cpu, cuda or cuda:N")
+        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda or cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            f"--device {name!r}: torch {torch.__version__} sees no GPU here; use --device cpu, or see `cotrain doctor`"
+            f"{flag} {name!r}: torch {torch.__version__} sees no GPU here; use cpu, or see `cotrain doctor`"
         )
     if kind == "cuda" and index >= torch.cuda.device_count():
-        raise ConfigError(f"--device {name!r}: there are {torch.cuda.device_count()} GPUs here, counted from cuda:0")
+        raise ConfigError(f"{flag} {name!r}: there are {torch.cuda.device_count()} GPUs here, counted from cuda:0")

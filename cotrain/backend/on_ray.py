@@ -146,14 +146,16 @@ class RayLauncher:
     def begin(self, what: str, host: type, settings: tuple[Any, ...]) -> RayProcess:
         import ray
 
-        actor: Any = ray.remote(Hosting).options(**self.actor_options(host))
-        if self.cluster.gpus.get(host.__name__):  # Ray shows it those alone: its only one is cuda:0, whichever it is
+        actor: Any = ray.remote(Hosting).options(**self.actor_options(what, host))
+        if self.cluster.gpus_of(
+            what, host.__name__
+        ):  # Ray shows it those alone: its only one is cuda:0, whichever it is
             settings = tuple("cuda" if isinstance(s, str) and s.startswith("cuda") else s for s in settings)
         return RayProcess(what, actor.remote(host, settings), self.deadline, here=self.here)
 
-    def actor_options(self, host: type) -> dict[str, Any]:
+    def actor_options(self, what: str, host: type) -> dict[str, Any]:
         """What Ray is told of the actor of a host."""
-        gpus, python = self.cluster.gpus.get(host.__name__, 0.0), self.cluster.pythons.get(host.__name__)
+        gpus, python = self.cluster.gpus_of(what, host.__name__), self.cluster.pythons.get(host.__name__)
         elsewhere = {"runtime_env": {"py_executable": python}} if python else {}
         return {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0, **elsewhere}
 

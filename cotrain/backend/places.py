@@ -1,5 +1,5 @@
 """Placement of engines: one for all policies with the embedded engine, one for each set of weights with vLLM, or
-several replicas of each.
+several replicas of each. And of learners: one process for all policies, or processes of their own for some.
 
 Policies with the same weights share an engine of vLLM: adapters and frozen policies on one base. Policies that score
 instead of speaking have an embedded engine of their own, as vLLM does not run their heads.
@@ -13,11 +13,12 @@ from typing import Any
 
 from cotrain.backend.engine_host import EngineHost, VllmHost
 from cotrain.backend.handles import PolicySpec
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, unknown_message
 from cotrain.engine.vllm_engine import DEFAULT_SETTINGS, VllmSettings
 from cotrain.models.load import model_directory
 
 ENGINE = "the engine's process"  # as messages name it
+LEARNERS = "the learners' process"  # likewise
 LEAST_HEAD = 32  # of attention on a CPU
 
 
@@ -30,6 +31,15 @@ class EnginePlacement:
     policies: tuple[str, ...]  # that it answers for
     settings: tuple[Any, ...]  # arguments of the host
     tested: bool  # is it asked at the start whether new weights arrive?
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerPlacement:
+    """Learners of some policies, in a process of their own or in several ranks."""
+
+    what: str  # as messages name it
+    policies: tuple[str, ...]
+    world: int = 1  # ranks
 
 
 PolicySpecs = Mapping[str, PolicySpec]
@@ -81,6 +91,51 @@ class VllmPlacement:
                 weights = (name,) if alone else (None, spec.model, *spec.load_options.values(), spec.autocast)
                 names_by_weights.setdefault(weights, []).append(name)
         return [tuple(names) for names in names_by_weights.values()]
+
+
+def learners_label(policy: str | None = None) -> str:
+    """How messages name learners: of one policy by itself, or of all that have none of their own."""
+    return LEARNERS if policy is None else f"{LEARNERS} of {policy}"
+
+
+def rank_label(what: str, rank: int, world: int) -> str:
+    """How messages name a rank."""
+    return f"{what} (rank {rank} of {world})"
+
+
+def process_names(what: str, world: int) -> list[str]:
+    """Of the processes that hold learners."""
+    return [what] if world == 1 else [rank_label(what, rank, world) for rank in range(world)]
+
+
+def place_learners(policies: PolicySpecs, world: int, worlds: Mapping[str, int]) -> list[LearnerPlacement]:
+    """Where the policies learn: those that ``worlds`` names in processes of their own, of so many ranks, together with
+    the policies that follow them, the others in one, of ``world`` ranks. Raises ConfigError."""
+    for name in worlds:
+        if name not in policies:
+            raise ConfigError(f"the --cluster file: {unknown_message('policy', name, policies)}, in [learner.{name}]")
+        if not policies[name].head:
+            raise ConfigError(
+                f"the --cluster file: [learner.{name}] is about policy {name!r} of kind {policies[name].kind!r}, which "
+                "has no model in this run; leave the table out"
+            )
+        if (source := policies[name].source_policy) is not None:
+            raise ConfigError(
+                f"the --cluster file: [learner.{name}]: policy {name!r} takes over the weights of {source!r} and is "
+                f"held where that learns; leave the table out, or give [learner.{source}]"
+            )
+    homes: dict[str | None, list[str]] = {None: [], **{name: [] for name in worlds}}
+    for name, spec in policies.items():
+        if spec.head:
+            leader = spec.source_policy or name
+            homes[leader if leader in worlds else None].append(name)
+    return [
+        LearnerPlacement(
+            what=learners_label(home), policies=tuple(names), world=world if home is None else worlds[home]
+        )
+        for home, names in homes.items()
+        if names
+    ]
 
 
 def with_replicas(placing: PlacementRule, count: int) -> PlacementRule:

@@ -14,7 +14,7 @@ are killed, and the run goes back to its newest checkpoint with a new group, as 
 (``multi_process.py``). So it is where a rank has too little memory for a pass; the passes of the next group are
 smaller.
 
-Knows no Ray. Left out: groups of ranks for some of the policies.
+A policy may have a group of its own, beside that of the others (``places.py: place_learners``). Knows no Ray.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from cotrain.backend.contract import ProcessStats
 from cotrain.backend.handles import LearnerHandle, ModelHandle, PolicySpec
 from cotrain.backend.hosted_policies import Arrays, HostedPolicy, Launcher, LearnerHost, WatchedProcess
 from cotrain.backend.local import PolicyFactory
+from cotrain.backend.places import rank_label
 from cotrain.core.errors import ConfigError, ProcessLost, RankShort, first_line
 from cotrain.disk.files import FileDigest
 from cotrain.disk.parts import TensorParts, is_finite, tensor_bytes, write_part
@@ -50,11 +51,6 @@ LOSS = 10.0  # seconds in which a lost rank shows after another one has lost its
 CUT = ("gloo", "nccl", "connection", "tcpstore")  # words of torch's errors when a rank is gone
 HERE = "127.0.0.1"
 HostPort = tuple[str, int]  # host and port of the first rank
-
-
-def rank_label(what: str, rank: int, world: int) -> str:
-    """How messages name a rank."""
-    return f"{what} (rank {rank} of {world})"
 
 
 class RankGroup:
@@ -228,6 +224,8 @@ class RankHost:
         device = "cuda" if on_gpu else device  # each rank has GPUs of its own, counted from 0
         self._host = LearnerHost(policies, seed, device, threads, ShardedPolicyFactory)
         for name, tokens in limits.items():
+            if name not in policies:
+                continue  # another group holds it
             handle = self._host.handles[name]
             if isinstance(handle, LearnerHandle) and isinstance(handle.learner, ShardedLearner):
                 handle.learner.limit(tokens)

@@ -122,13 +122,20 @@ def backend_of(arguments: argparse.Namespace) -> Any:
     check_world(cluster, device, world)
     launcher, replicas = RayLauncher(cluster), cluster.replicas
     if arguments.engine == "embedded":
-        return MultiProcessBackend(launcher, device, world=world, replicas=replicas)
+        return MultiProcessBackend(launcher, device, world=world, worlds=cluster.worlds, replicas=replicas)
     from cotrain.learn.losses import LOOSE
 
     launcher.refuse_foreign(f"--cluster {target}")
     placing = with_gpu_check(cluster, world, VllmPlacement(settings=cluster.vllm))
     return MultiProcessBackend(
-        launcher, device, world=world, placing=placing, replicas=replicas, kind="vllm", bounds=LOOSE
+        launcher,
+        device,
+        world=world,
+        worlds=cluster.worlds,
+        placing=placing,
+        replicas=replicas,
+        kind="vllm",
+        bounds=LOOSE,
     )
 
 
@@ -157,7 +164,8 @@ def add_answer_flags(
     parser.add_argument(
         "--verdict",
         metavar="FORM",
-        help=f"how a review is read: {verdict}tags, words, boxed, first-wrong, or a pattern with one group",
+        help=f"how a review is read: {verdict}tags, words, boxed, first-wrong, or a pattern with one group, "
+        "and with (?P<step>…) besides where it reads steps",
     )
     parser.add_argument(
         "--verifier-prompt",
@@ -180,7 +188,7 @@ def knows_formats(recipe: Any) -> bool:
     from cotrain.rollout.common_roles import speaks_short
 
     specs = [recipe.policies[role.policy] for role in recipe.roles.values()]
-    return all(not spec.head or speaks_short(spec.model) for spec in specs)
+    return all(not spec.outside and (not spec.head or speaks_short(spec.model)) for spec in specs)
 
 
 def answer_format_of(arguments: argparse.Namespace) -> Any:

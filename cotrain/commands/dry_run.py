@@ -15,7 +15,7 @@ def dry_run(
     recipe: Any, arguments: argparse.Namespace, backend: Any, flags: Sequence[str], notes: Sequence[str] = ()
 ) -> int:
     """Open what a run would open, and print what it would be."""
-    from cotrain.backend.local import check_shared_bases
+    from cotrain.backend.local import check_policy_devices, check_shared_bases, policies_by_device
     from cotrain.commands.cluster_ready import estimate_processes
     from cotrain.config.recipe import check_due
     from cotrain.preflight.devices import memory_size, plan_devices, plan_json, plan_lines
@@ -25,8 +25,14 @@ def dry_run(
     check_due(recipe)
     sizes = [memory_size(text) for text in arguments.memory]
     if backend is None:
-        check_shared_bases(recipe.policies)
-        device = "cuda" if sizes else device_of(arguments.device)
+        check_policy_devices(recipe.policies)
+        if sizes:
+            check_shared_bases(recipe.policies)
+            device = "cuda"
+        else:
+            device = device_of(arguments.device)
+            for group in policies_by_device(recipe.policies, device).values():
+                check_shared_bases(group)
         estimate = estimate_run(recipe, device=device, here=not sizes)
     else:
         estimate = estimate_processes(backend, recipe)

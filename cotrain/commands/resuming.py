@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ def resume(argv: Sequence[str]) -> int:
     old_backend = provenance.get("backend") or {}
     for what, before, now in (
         ("--world", old_backend.get("world", 1), arguments.world or 1),
+        ("[learner.NAME] world", _own_ranks(old_backend), _own_ranks(backend.describe() if backend else {})),
         ("engine.replicas", old_backend.get("replicas", 1), getattr(backend, "replicas", 1)),
     ):
         if before != now:
@@ -91,6 +92,12 @@ def resume(argv: Sequence[str]) -> int:
             notes=[*notes, *cluster_notes],
             view=arguments.view,
         )
+
+
+def _own_ranks(backend: Mapping[str, Any]) -> str:
+    """The policies of a backend that are held by several ranks of their own: "verifier 2"."""
+    worlds = backend.get("learners", {})
+    return ", ".join(f"{policy} {world}" for policy, world in sorted(worlds.items()) if world > 1) or "none"
 
 
 def demo(argv: Sequence[str]) -> int:

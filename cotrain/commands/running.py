@@ -111,7 +111,9 @@ def run(argv: Sequence[str]) -> int:
         parsed.set = list(recipe.origin.settings) if recipe.origin else parsed.set
         from cotrain.commands.config_file import config_lines
         from cotrain.commands.dry_run import dry_run
+        from cotrain.commands.plan_line import plan_lines
 
+        notes = [*plan_lines(recipe), *notes]
         return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes)
     with cluster_notes_of(backend, recipe) as cluster_notes:
         final_recipe = with_answer_formats(recipe, parsed)
@@ -287,6 +289,7 @@ def run_watched(
     view: bool = False,  # with its page beside it
 ) -> int:
     """Run under the live table, mirrored in trackers; print how to watch it, and where the results are."""
+    from cotrain.commands.plan_line import plan_lines
     from cotrain.pages.live import LiveTable, ends_of
     from cotrain.runs.figures import latest_costs
     from cotrain.runs.run import Interrupted
@@ -306,8 +309,8 @@ def run_watched(
                 from cotrain.pages.command import serve_beside
 
                 address = stack.enter_context(serve_beside(Path(out)))
-            for note in notes:
-                live.message(note)
+            for line in [*plan_lines(recipe), *notes]:
+                live.message(line)
             outcome = work(SaysFirst(address, watch))
     except Interrupted as stopped:
         return 128 + (stopped.signal or signal.SIGINT)

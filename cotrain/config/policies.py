@@ -77,6 +77,7 @@ class Weights(Policy):
     attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
     # Prompts that samples share are computed once under "sdpa" only
     trust_remote_code: bool = False  # run Python files that come with the model
+    device: str | None = None  # where it is computed: "cpu", "cuda:1"; None: on the run's device
 
     def __post_init__(self) -> None:
         if is_address(self.model):
@@ -320,6 +321,7 @@ class Numerics(TypedDict, total=False):
     autocast: bool | None
     attn_implementation: str | None
     trust_remote_code: bool
+    device: str | None
 
 
 class TrainingNumerics(Numerics, total=False):

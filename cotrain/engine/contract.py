@@ -7,7 +7,7 @@ can run on: what shares a batch then depends on the work and not on the clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -88,6 +88,26 @@ class ServingEngine(ContextLimitedEngine, Protocol):
 
     def check(self, request: Request) -> None:
         """Raise what ``sample`` would raise for this request."""
+        ...
+
+
+@runtime_checkable
+class HoldingEngine(Engine, Protocol):
+    """One that can leave some policies alone for a while, such as those whose weights are being changed, and go on
+    afterwards as if nothing had been."""
+
+    @property
+    def paused(self) -> bool:
+        """Did the last ``advance`` stop before a step of a policy that is held? Then it has to be called again once
+        that is released, and nothing may be asked in between."""
+        ...
+
+    def hold(self, policies: Collection[str]) -> None:
+        """From now on ``advance`` computes with none of these. What was paused before is forgotten."""
+        ...
+
+    def release(self) -> None:
+        """From now on it computes with all; a pause goes on where it was."""
         ...
 
 

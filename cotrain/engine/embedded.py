@@ -8,9 +8,9 @@ The same requests in the same state give the same batches, and so the same bits:
 Float rounding does depend on the batch that a row shares, so other requests may change a log-probability in its last
 digits.
 
-Left out, as a model that fits one device beside its optimiser does not need them: paged memory, speculative decoding,
-several devices. Prompts are shared only within one admission; what goes on is a conversation (``kept.py``), until new
-weights.
+Each policy's model is on one device; those of two policies may be on two. Left out, as a model that fits one device
+beside its optimiser does not need them: paged memory, speculative decoding, a model on several devices. Prompts are
+shared only within one admission; what goes on is a conversation (``kept.py``), until new weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -55,17 +55,18 @@ class EmbeddedEngine:
         scorers: Mapping[str, nn.Module] | None = None,
         activate: Mapping[str, Callable[[], object]] | None = None,
         max_rows: int | Mapping[str, int] = ROWS,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | Mapping[str, str] = "cpu",
         autocast: torch.dtype | Mapping[str, torch.dtype] | None = None,
         pack_weights: Collection[str] = (),
         static: bool | None = None,
         recorded: bool = True,
-        residence: Residence | None = None,
+        residence: Mapping[str, Residence] | None = None,
     ) -> None:
         """
         Args:
-            models: by policy. They are moved to ``device``, unless ``residence`` does that, and from then on shared,
-                never copied.
+            device: of all, or by policy.
+            models: by policy. They are moved to their ``device``, unless ``residence`` does that, and from then on
+                shared, never copied.
             scorers: scoring policies, by name: value models whose last value is the answer (``scoring.py``).
             activate: by policy, called before each forward pass of its module, to select its adapter on a base that
                 several policies share; no entry, no call.
@@ -76,7 +77,7 @@ class EmbeddedEngine:
                 float32 on a CPU. A model that cannot has a warning.
             static: decode in steps of fixed shape (``graphs.py``); None: on a GPU. A model that cannot falls back to
                 the other way with a warning.
-            residence: where models take turns on ``device``; ``activate`` moves them.
+            residence: by policy, where its model takes turns on its device with others; ``activate`` moves them.
             recorded: on a GPU, record such steps as CUDA graphs; False is there to compare with.
 
         Raises ModelError for a model that this engine cannot decode, ConfigError for max_rows < 1.
@@ -86,15 +87,18 @@ class EmbeddedEngine:
             raise ConfigError(f"max_rows is {least}; the engine needs at least 1 row")
         adapters = activate or {}
         kinds = autocast if isinstance(autocast, Mapping) else dict.fromkeys([*models, *(scorers or {})], autocast)
-        place = torch.device(device)
-        fixed = place.type != "cpu" if static is None else static
-        make = _SchedulerFactory(place, fixed, recorded)
+        residences = residence or {}
+        factories: dict[torch.device, _SchedulerFactory] = {}
         schedulers: dict[str, Scheduler | ScoringScheduler] = {}
         for name, model in {**models, **(scorers or {})}.items():
-            if residence is None:
-                model.to(device)
-            else:
+            place = torch.device(device[name] if isinstance(device, Mapping) else device)
+            if place not in factories:
+                factories[place] = _SchedulerFactory(place, place.type != "cpu" if static is None else static, recorded)
+            make = factories[place]
+            if name in residences:
                 adapters[name]()
+            else:
+                model.to(place)
             kind, select = kinds.get(name), adapters.get(name)
             if name in models:
                 room, pack = rows.get(name, ROWS), name in pack_weights
@@ -103,11 +107,13 @@ class EmbeddedEngine:
                 from cotrain.engine.scoring import ScoringScheduler
 
                 schedulers[name] = ScoringScheduler(name, model, autocast=kind, activate=select)
-            if residence is not None:
+            if name in residences:
                 schedulers[name].takes_turns = True
-                residence.on_rest(model, schedulers[name].release)
+                residences[name].on_rest(model, schedulers[name].release)
         self._schedulers = dict(sorted(schedulers.items()))
         self._first = {name: scheduler.at_once for name, scheduler in schedulers.items()}
+        self._held: frozenset[str] = frozenset()
+        self._pause: _Pause | None = None
 
     async def sample(self, request: Request) -> Completion:
         """Wait for the completion of one request; ``advance`` makes it. Errors: see ``Engine``."""
@@ -123,25 +129,45 @@ class EmbeddedEngine:
 
         Returns False when no request waits or runs. A row whose logits are not numbers fails alone, with
         FloatingPointError. Whatever a forward pass raises goes through; the rows stay unfinished, and are dropped at
-        the next call if their callers were cancelled.
+        the next call if their callers were cancelled. It stops before a step of a policy that is held, and goes on
+        there when it is called again.
         """
-        schedulers = list(self._schedulers.values())
-        for scheduler in schedulers:
+        schedulers = list(self._schedulers.items())
+        for _, scheduler in schedulers:
             scheduler.drop_cancelled()
-        finished: list[tuple[Scheduler | ScoringScheduler, Row]] = []
-        while not finished:
-            idle = True
-            for scheduler in schedulers:
+        turn, self._pause = self._pause or _Pause(), None
+        while True:
+            while turn.place < len(schedulers):
+                name, scheduler = schedulers[turn.place]
                 entering = scheduler.ready_count(
-                    patient=any(other.running for other in schedulers if other is not scheduler)
+                    patient=any(other.running for _, other in schedulers if other is not scheduler)
                 )
                 if entering or scheduler.running:
-                    idle = False
-                    finished += [(scheduler, row) for row in scheduler.step(entering)]
-            if idle:
+                    if name in self._held:
+                        self._pause = turn
+                        return True
+                    turn.idle = False
+                    turn.finished += [(scheduler, row) for row in scheduler.step(entering)]
+                turn.place += 1
+            if turn.idle:
                 return False
-        _resolve_futures(finished)
-        return True
+            if turn.finished:
+                _resolve_futures(turn.finished)
+                return True
+            turn = _Pause()
+
+    @property
+    def paused(self) -> bool:
+        """See ``HoldingEngine``."""
+        return self._pause is not None
+
+    def hold(self, policies: Collection[str]) -> None:
+        """See ``HoldingEngine``."""
+        self._held, self._pause = frozenset(policies), None
+
+    def release(self) -> None:
+        """See ``HoldingEngine``."""
+        self._held = frozenset()
 
     def step(self) -> bool:
         """One admission or one decode step (on a GPU a few) of every scheduler, for servers: what waits enters at once,
@@ -218,6 +244,15 @@ class EmbeddedEngine:
         if policy not in self._schedulers:
             raise UnknownName("policy", policy, self._schedulers)
         return self._schedulers[policy]
+
+
+@dataclass(slots=True)
+class _Pause:
+    """How far a round of the schedulers has come."""
+
+    place: int = 0  # of the scheduler whose turn it is
+    idle: bool = True  # did none of those before it have anything to do?
+    finished: list[tuple[Scheduler | ScoringScheduler, Row]] = field(default_factory=list)  # in this round
 
 
 class _SchedulerFactory:

@@ -4,10 +4,17 @@
 Every signal of ``rewards`` is a channel. Its values are compared (``baseline``, ``advantage``), stand on the last token
 of the answer or span, and are summed towards the front: A(t) = Σ_{k: end_k ≥ t} z_k, so an outcome reaches every token
 and a token answers for every step that ends at it or later. ``over_batch`` may rescale them over all tokens. Then
-*advantages* are mixed, never rewards. With channels o per answer and p per span, and weights at s updates of S planned:
+*advantages* are mixed. With channels o per answer and p per span, and weights at s updates of S planned:
 
     A(i,t) = (1 − Σ_p α_p) · Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            blend="convex" (RL Tango, arXiv 2505.15034)
     A(i,t) =                 Σ_o w_o A_o(i) + Σ_p α_p A_p(i,t)            blend="add"
+
+Or *rewards* are added before anything is compared, and every token of an answer has the same advantage:
+
+    r(i) = Σ_o w_o r_o(i) + Σ_p α_p r_p(i)                                blend="reward"
+
+with r_p(i) the mean of an answer's values per span (``step_scale="1/K"``) or their sum ("one"), and 0 for an answer
+without any.
 
 ``rewards={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}`` is Tango's generator. Its verifier is paid one reward, agreement +
 0.8 · format: ``rewards={AGREEMENT: 1.0, FORMAT: 0.8}, merge=True`` adds up the per-answer values before anything is
@@ -22,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
@@ -33,6 +39,8 @@ from cotrain.functional.credit import ema_baseline, group_mean_std, leave_one_ou
 from cotrain.learn.contract import Batch, Credit, Needs, Sample
 from cotrain.learn.losses import PolicyLoss, check_loss, has_other_terms, uses_ratio
 from cotrain.learn.samples import (
+    BLENDS,
+    Blend,
     PlacedRewards,
     RewardWeights,
     StepScale,
@@ -202,7 +210,7 @@ def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str,
 
 
 OverBatch = Callable[[torch.Tensor], torch.Tensor]  # [N] → [N], N tokens of the whole batch
-MERGED = "merged"  # name of the channel that holds the sum of all per-answer rewards
+MERGED = "merged"  # name of the channel that holds a sum of rewards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +219,7 @@ class PolicyGradient(PolicyLoss):
 
     rewards: RewardWeights  # signal → weight of its advantages
     merge: bool = False  # add up the weighted per-answer rewards to one before they are compared
-    blend: Literal["convex", "add"] = "convex"
+    blend: Blend = "convex"
     step_scale: StepScale = "1/K"  # a step of a sample of K steps is worth ±1/K (Tango), or ±1 ("one")
     baseline: RunningMean | None = None  # taken off values first
     advantage: Estimator | None = z_score  # compares values within a group; None: with nobody
@@ -229,8 +237,8 @@ class PolicyGradient(PolicyLoss):
         check_loss(self.loss, self.normalise, self.constant)
         if self.advantage is not None and not callable(self.advantage):
             raise ConfigError(f"{name}: advantage is {self.advantage!r}, expected a function such as z_score, or None")
-        if self.blend not in ("convex", "add"):
-            raise UnknownName("blend", self.blend, ("add", "convex"))
+        if self.blend not in BLENDS:
+            raise UnknownName("blend", self.blend, BLENDS)
         if self.balance is not None and self.balance.label in self.rewards:
             raise ConfigError(
                 f"{name}: {self.balance.label.name!r} is both a reward and the label of the class balance"
@@ -245,7 +253,7 @@ class PolicyGradient(PolicyLoss):
 
     def _outcome_share(self, weights: Mapping[Signal, float]) -> float:
         """What is left for the per-answer channels: 1 − Σ_p α_p, or all of it."""
-        if self.blend == "add":
+        if self.blend != "convex":
             return 1.0
         alphas = {signal.name: weights[signal] for signal in self._signals_per("span")}
         outcome_share = 1.0 - sum(alphas.values())
@@ -276,6 +284,8 @@ class PolicyGradient(PolicyLoss):
         weights = {signal: weight_at(weight, batch.updates, batch.planned) for signal, weight in self.rewards.items()}
         rewards = {signal: place_rewards(samples, signal, self.step_scale) for signal in self.rewards}
         metrics = {"traces": float(len(samples)), "groups": float(groups)} | _reward_metrics(samples, rewards)
+        if self.blend == "reward":  # the advantages have no channels to tell of, so the weights are told here
+            metrics |= {f"mix/{signal.name}": weight for signal, weight in weights.items()}
         memory: State = {}
 
         baselines: Baselines = state.get("baselines", {})
@@ -316,30 +326,15 @@ class PolicyGradient(PolicyLoss):
     ) -> dict[str, tuple[PlacedRewards, float]]:
         """All channels, per-answer ones first, with the factor by which their advantages enter the mixture."""
         outcome_share, answers = self._outcome_share(weights), self._signals_per("answer")
-        channels = {signal.name: (rewards[signal], outcome_share * weights[signal]) for signal in answers}
+        spans = self._signals_per("span")
+        if self.blend == "reward":
+            return {MERGED: (_summed_rewards(samples, rewards, weights), outcome_share)}
         if self.merge:
-            channels = {MERGED: (self._merge_answers(samples, rewards, weights), outcome_share)}
-        return channels | {signal.name: (rewards[signal], weights[signal]) for signal in self._signals_per("span")}
-
-    def _merge_answers(
-        self, samples: Sequence[Sample], rewards: Mapping[Signal, PlacedRewards], weights: Mapping[Signal, float]
-    ) -> PlacedRewards:
-        """The weighted per-answer values of each trajectory, added up to one, on the last token of its samples."""
-        trajectories, count = trajectories_of(samples)
-        totals = torch.zeros(count, dtype=torch.float64)
-        for signal in self._signals_per("answer"):
-            channel = rewards[signal]
-            owners = trajectories[channel.owners[channel.once]]
-            totals.index_add_(0, owners, weights[signal] * channel.values[channel.once])
-        firsts = dict(reversed([(trajectory, at) for at, trajectory in enumerate(trajectories.tolist())]))
-        return PlacedRewards(
-            values=totals[trajectories],
-            shares=torch.ones(len(samples), dtype=torch.float64),
-            ends=torch.tensor([len(sample.token_ids) - 1 for sample in samples], dtype=torch.int64),
-            owners=torch.arange(len(samples)),
-            once=torch.tensor([firsts[trajectory] for trajectory in range(count)], dtype=torch.int64),
-            given=trajectories,
-        )
+            answer_weights = {signal: weights[signal] for signal in answers}
+            channels = {MERGED: (_summed_rewards(samples, rewards, answer_weights), outcome_share)}
+        else:
+            channels = {signal.name: (rewards[signal], outcome_share * weights[signal]) for signal in answers}
+        return channels | {signal.name: (rewards[signal], weights[signal]) for signal in spans}
 
     def _channel_advantages(
         self, name: str, channel: PlacedRewards, samples: Sequence[Sample], pools: torch.Tensor, baselines: Baselines
@@ -360,6 +355,28 @@ class PolicyGradient(PolicyLoss):
             for i, part in zip(valued_indices, rescaled, strict=True):
                 tokens[i] = part
         return tokens, baselines
+
+
+def _summed_rewards(
+    samples: Sequence[Sample], rewards: Mapping[Signal, PlacedRewards], weights: Mapping[Signal, float]
+) -> PlacedRewards:
+    """One value for each trajectory, on the last token of its samples: the weighted sum of all its values. Several
+    values of one span count as their mean."""
+    trajectories, count = trajectories_of(samples)
+    totals = torch.zeros(count, dtype=torch.float64)
+    for signal, weight in weights.items():
+        channel = rewards[signal]
+        given = channel.values[channel.once] * channel.shares[channel.once]
+        totals.index_add_(0, trajectories[channel.owners[channel.once]], weight * given)
+    firsts = dict(reversed([(trajectory, at) for at, trajectory in enumerate(trajectories.tolist())]))
+    return PlacedRewards(
+        values=totals[trajectories],
+        shares=torch.ones(len(samples), dtype=torch.float64),
+        ends=torch.tensor([len(sample.token_ids) - 1 for sample in samples], dtype=torch.int64),
+        owners=torch.arange(len(samples)),
+        once=torch.tensor([firsts[trajectory] for trajectory in range(count)], dtype=torch.int64),
+        given=trajectories,
+    )
 
 
 def _mean_size(tokens: Sequence[torch.Tensor]) -> float:

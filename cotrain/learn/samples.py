@@ -97,6 +97,8 @@ def weight_at(weight: float | Mixing, updates: int, planned: int) -> float:
 
 StepScale = Literal["1/K", "one"]
 STEP_SCALES: tuple[StepScale, ...] = ("1/K", "one")
+Blend = Literal["convex", "add", "reward"]  # how rewards per span join those per answer (``policy_gradient.py``)
+BLENDS: tuple[Blend, ...] = ("convex", "add", "reward")
 RewardWeights = Mapping[Signal, float | Mixing]
 
 

@@ -26,7 +26,7 @@ from cotrain import ClassBalance, Clipped, ConfigError, Objective, Phase, Recipe
 from cotrain import alternate, common_roles, decay, frozen, judges
 from cotrain import measure_solver_and_judge, pull_to, recipe, single, solve_then_verify
 from cotrain.functional.aggregate import Combine
-from cotrain.learn.samples import StepScale
+from cotrain.learn.samples import Blend, StepScale
 from cotrain.rollout.protocols import StepRewards, check_step_rewards
 
 
@@ -44,8 +44,8 @@ def tango(
     verifier_format: float = 0.8,  # weight of a review that can be read
     alpha: float = 0.1,  # weight of the step verdicts, at the start
     alpha_end: float = 0.001,  # the same weight, at the end
-    blend: Literal["convex", "add"] = "convex",  # the outcome weighs 1 − α, or "add": 1
-    step_scale: StepScale = "1/K",  # a step of K is worth ±1/K, or "one": ±1
+    blend: Blend = "convex",  # the outcome weighs 1 − α, or "add": 1; "reward": one reward, outcome + α · process
+    step_scale: StepScale = "1/K",  # a step of K is worth ±1/K, or "one": ±1; in blend=reward the mean, or the sum
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
     clip_high: float = 0.2,  # upper clip of the ratio
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: it never learns

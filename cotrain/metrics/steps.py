@@ -32,7 +32,9 @@ from cotrain.metrics.verdicts import (
 
 MetricsRow = dict[str, float | int | str]
 Figures = dict[str, float]
-STEP_REASONS = frozenset({"step count", "no steps", "bad step verdict", "unclosed step"})  # of ``text.parsers``
+STEP_REASONS = frozenset(
+    {"step count", "step order", "no steps", "bad step verdict", "unclosed step"}
+)  # of ``text.parsers``
 QUANTILES = (10, 50, 90)  # per cent
 AT_MAX = 1e-3  # a reward this near to the largest of its step is at the maximum
 RATES = {  # of a judge, at every step

@@ -498,8 +498,10 @@ def reviews_refusal(reading: Reading, *, others: Sequence[str]) -> str:
 
 
 def is_package_model(recipe: Recipe, role: Role) -> bool:
-    """Whether a model of the package plays this role, or one that has no words."""
+    """Whether a model of the package plays this role, or a program. A server's model is none: nobody here taught it."""
     spec = recipe.policies[role.policy]
+    if spec.outside:
+        return False
     return not spec.head or speaks_short(spec.model)
 
 

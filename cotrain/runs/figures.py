@@ -191,7 +191,7 @@ def timings_row(result: StepResult) -> dict[str, float | str]:
 
 def throughput_row(result: StepResult) -> dict[str, float | str]:
     """Tokens a second of each role while the protocol was played, and what each process did."""
-    seconds = result.seconds["play"]
+    seconds = result.play_seconds or result.seconds["play"]
     sampled_tokens: dict[str, int] = {}
     for episode in result.episodes:
         for trace in episode.traces:

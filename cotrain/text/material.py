@@ -13,7 +13,7 @@ model token for token as it was written.
     verdict words       <step>3+4=8 CORRECT</step>            left out; between markers, in small letters
     tags                <step>7</step></solution><final>      a space breaks those that do not belong to a solution
     lines of the frame  7\nReview:<step>                      quoted: "> Review:"
-    verdicts in words   Step 1: correct, \boxed{Yes}           left out, where the judge is read for such
+    verdicts in words   Step 1: 7 → Correct, \boxed{Yes}       left out, where the judge is read for such
 
 Imitations are found as a reader would see them: invisible characters skipped, compatibility forms and the usual
 look-alikes of Latin letters (Cyrillic, Greek, Cherokee, small capitals) taken for what they look like. The text itself

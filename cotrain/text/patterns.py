@@ -1,4 +1,4 @@
-"""Regular expressions as formats: a user's pattern with one group around what is to be read."""
+"""Regular expressions as formats: a user's pattern with a group around what is to be read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from cotrain.core.errors import ConfigError, UnknownName
 
 
-def pattern_of(pattern_text: str, flag: str, kind: str, named: Sequence[str], example: str) -> re.Pattern[str]:
+def pattern_of(
+    pattern_text: str, flag: str, kind: str, named: Sequence[str], example: str, others: Sequence[str] = ()
+) -> re.Pattern[str]:
     """The pattern that ``pattern_text`` is. ``flag``: what it was given as, such as "answer"; ``kind``: what the names
-    in ``named`` are. Raises UnknownName for text without a group, ConfigError for another pattern that cannot be
-    used."""
+    in ``named`` are; ``others``: names of groups that it may have besides. Raises UnknownName for text without a group,
+    ConfigError for another pattern that cannot be used."""
     if "(" not in pattern_text:
         raise UnknownName(kind, pattern_text, (*named, f"a pattern with one group, such as {example!r}"))
     try:
@@ -20,6 +22,10 @@ def pattern_of(pattern_text: str, flag: str, kind: str, named: Sequence[str], ex
         raise ConfigError(
             f"{flag} {pattern_text!r}: not a regular expression ({error}); mend it, or give one of {', '.join(named)}"
         ) from None
-    if pattern.groups != 1:
-        raise ConfigError(f"{flag} {pattern_text!r}: has {pattern.groups} groups, expected one around the {flag}")
+    known = [name for name in pattern.groupindex if name in others]
+    left = pattern.groups - len(known)
+    if left != 1:
+        named_groups = " and ".join(f"(?P<{name}>…)" for name in others)
+        besides = f", and besides at most {named_groups}" if others else ""
+        raise ConfigError(f"{flag} {pattern_text!r}: has {left} groups, expected one around the {flag}{besides}")
     return pattern

@@ -74,9 +74,13 @@ _CHECK = REVIEW_FULL[: REVIEW_FULL.index("Write exactly")]
 _WHEN = "A step is correct when it follows from the problem and from the earlier steps as the solution states them."
 REVIEW_OWN = {
     "words": _CHECK
-    + f"""Check them one by one. Begin a line for each with its number, "Step 1:", work the step out yourself, and end \
-with the word "correct" or "incorrect". {_WHEN}
-Then write the verdict on the final answer on a last line of its own: "Verdict: correct" or "Verdict: incorrect".""",
+    + f"""Check them one by one, in the same order, each on a line of its own that begins with its number, works the \
+step out and ends with an arrow and the verdict on it:
+Step 1: [your analysis] → Correct
+or
+Step 1: [your analysis] → Incorrect
+{_WHEN}
+Then write the verdict on the final answer on a last line of its own: "Overall: Correct" or "Overall: Incorrect".""",
     "boxed": _CHECK
     + f"""For each of them, in the same order, work it out yourself and end with \\boxed{{ Yes }} if it is correct, \
 else \\boxed{{ No }}. {_WHEN}

@@ -18,12 +18,16 @@ draws, have nothing beside them. One play at most is beside an update, so more t
 
 A backend of one process has one set of weights: there the play is made first and the update after it, which saves no
 time and has the same bits.
+
+Without a lag a play waits for the update before it, but for what needs none of its policies: where they are on other
+devices or processes than those that learn, it begins beside the update (``held_play.py``), and the bits stay.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,8 +38,9 @@ from cotrain.config.recipe import Recipe, cap_path
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Episode, State, Trace, take_fields
 from cotrain.disk.ledger import episode_from_json, episode_to_json
-from cotrain.engine.contract import Engine, Request
+from cotrain.engine.contract import Engine, HoldingEngine, Request
 from cotrain.train.guard import Interrupted, NotFinite
+from cotrain.train.held_play import HeldPlay
 from cotrain.train.policy_store import MEMORY_SUFFIX, PolicyStore
 
 LAGS = range(9)
@@ -54,6 +59,7 @@ class PlayResult:
     outside: Mapping[str, float]  # by policies that answer from outside, see ``PolicyHandle.counts``; but for seconds
     shortages: Mapping[str, float]  # how often memory ran out, by the key in the row
     seconds: Mapping[str, float]  # by who was computing or answering
+    wall: float = 0.0  # seconds from its beginning to its end; 0 where nobody knows, as after a checkpoint
 
 
 class PlayCounter:
@@ -62,6 +68,7 @@ class PlayCounter:
     def __init__(self, engine: Engine, policies: PolicyStore) -> None:
         self._engine, self._policies = engine, policies
         self._counts, self._outside = engine.counts(), policies.outside_counts()
+        self._began = time.perf_counter()
 
     def result_of(self, episodes: tuple[Episode, ...]) -> PlayResult:
         """The play, which is over."""
@@ -73,6 +80,7 @@ class PlayCounter:
             outside={key: value for key, value in outside.items() if not key.endswith(SECONDS_SUFFIX)},
             shortages={key: counts[key] for key in short if counts.get(key)},
             seconds={key: value for key, value in (counts | outside).items() if key.endswith(SECONDS_SUFFIX)},
+            wall=time.perf_counter() - self._began,
         )
 
 
@@ -81,6 +89,7 @@ class StoppableEngine:
 
     beside_update = False  # then a run that is asked to stop waits for the play and the update
     given_up = False  # the update beside it failed: the play ends too
+    held_play: HeldPlay | None = None  # that goes on beside an update and waits for its weights
 
     def __init__(self, engine: Engine, stopping: Callable[[], int]) -> None:
         self.engine, self.stopping = engine, stopping
@@ -95,7 +104,7 @@ class StoppableEngine:
 
     def advance(self) -> bool:
         self.raise_if_stopped()
-        return self.engine.advance()
+        return self.engine.advance() if self.held_play is None else self.held_play.advance()
 
     def raise_if_stopped(self) -> None:
         """Raises Interrupted where the run is asked to stop."""
@@ -110,13 +119,16 @@ class PlayPipeline:
         """``play``: plays a step, through ``engine``; ``apart``: may it go on while policies are updated?"""
         self.lag, self._play, self._engine = lag, play, engine
         self._apart = ThreadPoolExecutor(1, thread_name_prefix="play") if lag and apart else None
+        self._early_thread: ThreadPoolExecutor | None = None  # of plays that are begun beside the update before them
         self.ready: tuple[PlayResult, ...] = ()  # with a lag: of the step that is due and those after it
+        self._early: tuple[int, PlayResult] | None = None  # without one: a step, and its play
 
     def play_of(self, step: int, *, until: int) -> PlayResult:
         """The play of the step that is due, of the run's ``until``; with a lag, those after it are ready then too.
         Raises what playing raises."""
         if not self.lag:
-            return self._play(step)
+            early, self._early = self._early, None
+            return early[1] if early is not None and early[0] == step else self._play(step)
         while len(self.ready) < min(self.lag, until - step):
             self.ready += (as_restored(self._play(step + len(self.ready))),)
         return self.ready[0]
@@ -149,6 +161,31 @@ class PlayPipeline:
             self._engine.beside_update = self._engine.given_up = False
         self.ready = (*self.ready[1:], as_restored(playing.result()))
 
+    @contextmanager
+    def play_early(self, step: int, held: Collection[str] | None) -> Iterator[Callable[[Callable[[], None]], None]]:
+        """Around an update and the publishing of its weights: play ``step``, the next one, beside it, without a step of
+        the policies that are ``held`` before the weights are published (``held_play.py``); None: not before its time.
+        Gives what publishing is handed to."""
+        if held is None:
+            yield lambda publish: publish()
+            return
+        engine = self._engine.engine
+        assert isinstance(engine, HoldingEngine)
+        if self._early_thread is None:
+            self._early_thread = ThreadPoolExecutor(1, thread_name_prefix="early play")
+        self._engine.raise_if_stopped()
+        self._engine.held_play = held_play = HeldPlay(engine, held)
+        held_play.begin(self._early_thread, lambda: self._play(step))
+        try:
+            yield held_play.publish
+        except BaseException:
+            held_play.give_up()
+            raise
+        finally:
+            played = held_play.end()
+            self._engine.held_play = None
+            self._early = None if played is None else (step, played)
+
     def state(self) -> State | None:
         """What a checkpoint must hold of them; None where nothing was played ahead. With a lag of 1 it is that play."""
         plays: list[State] = [
@@ -163,12 +200,14 @@ class PlayPipeline:
 
     def load(self, state: Mapping[str, Any] | None) -> None:
         """What ``state`` gave. Raises StateError."""
+        self._early = None
         plays = [] if state is None else [state] if self.lag == 1 else take_fields("plays ahead", state, "plays")[0]
         self.ready = tuple(map(_play_from_json, plays))
 
     def close(self) -> None:
-        if self._apart is not None:
-            self._apart.shutdown()
+        for thread in (self._apart, self._early_thread):
+            if thread is not None:
+                thread.shutdown()
 
 
 def _play_from_json(play: Mapping[str, Any]) -> PlayResult:

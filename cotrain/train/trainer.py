@@ -6,7 +6,7 @@ that is interrupted while it plays leaves the state of its beginning, and resumi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.evaluation import held_out
+from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import Phase, train_task
 from cotrain.core.address import rng_of, seed_of
@@ -23,7 +24,7 @@ from cotrain.core.notes import CORRECT, FINAL
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import UNLABELLED, Episode, State, Store, Task, Trace, take_fields
 from cotrain.engine.contract import Engine
-from cotrain.learn.contract import Batch, Given, LossTerm, Sample, sampled_only, with_context
+from cotrain.learn.contract import Batch, Given, LossTerm, Sample, UpdateReport, sampled_only, with_context
 from cotrain.learn.losses import with_bounds
 from cotrain.learn.samples import TokenAdvantages, sample_of, token_advantages, token_limit
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
@@ -31,6 +32,7 @@ from cotrain.metrics.steps import MetricsRow, credit_keys, flops_of, learner_key
 from cotrain.rollout.executor import Executor, grade_outside
 from cotrain.rollout.idle_loop import IdleLoop
 from cotrain.rollout.role import Role
+from cotrain.train.beside import run_beside
 from cotrain.train.evaluation import evaluation_seed, greedy_names, measure_protocol
 from cotrain.train.flops import FlopsMeter, Sequences, StageClock
 from cotrain.train.lag import PlayCounter, PlayPipeline, PlayResult, StoppableEngine, check_lag, updates_behind
@@ -48,6 +50,7 @@ class StepResult:
     row: MetricsRow  # deterministic metrics
     seconds: Mapping[str, float]  # wall time by stage: "play", "annotate", "credit", "reference", "update"
     engine_seconds: Mapping[str, float]  # of "play", by who was computing: "{policy}/seconds"
+    play_seconds: float  # that the play took, also where it was made beside an update; 0 where nobody knows
     processes: Mapping[str, float | str]  # what each did, where there are several: "process/{process}/…"
     episodes: tuple[Episode, ...]
     skipped: tuple[Mapping[str, Any], ...]  # updates that were not finite: step, policy, samples by objective
@@ -62,6 +65,15 @@ class UpdateResult:
     credited: Mapping[str, Sequence[Sample]]  # what each objective learned from, after credit
     changed: tuple[str, ...]  # policies with new weights
     skipped: tuple[Mapping[str, Any], ...]  # as in ``StepResult``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedPolicy:
+    """What one policy made of a batch."""
+
+    policy: str
+    reports: tuple[UpdateReport, ...]  # of each of its updates, at least one
+    changed: tuple[str, ...]  # policies with new weights: itself, and those that follow it
 
 
 class CoTrainer:
@@ -196,13 +208,15 @@ class CoTrainer:
             row["audited"] = sum(CORRECT.of(answer) is not None for answer in answers)
         row |= played.outside
         batches: list[tuple[str, ...]] = [(name,) for name in phase.in_turn] or [phase.objectives]
-        with self.plays.play_while_learning(step, until=self.recipe.steps):
+        with self.plays.play_early(step + 1, self._held_while_learning(step)) as hand_over:
+            with self.plays.play_while_learning(step, until=self.recipe.steps):
+                clock.end_stage("play")
+                updates = [self._update_policies(due, episodes, clock) for due in batches]
             clock.end_stage("play")
-            updates = [self._update_policies(due, episodes, clock) for due in batches]
+            changed = dict.fromkeys(policy for update in updates for policy in update.changed)
+            hand_over(partial(self._publish_versions, changed))
+            clock.end_stage("update")
         clock.end_stage("play")
-        changed = dict.fromkeys(policy for update in updates for policy in update.changed)
-        self._publish_versions(changed)
-        clock.end_stage("update")
         credited: dict[str, Sequence[Sample]] = {}
         for update in updates:
             row |= update.row
@@ -224,11 +238,30 @@ class CoTrainer:
             row=row,
             seconds=clock.laps,
             engine_seconds=played.seconds,
+            play_seconds=played.wall,
             processes=clock.process_metrics(),
             episodes=episodes,
             skipped=tuple(batch for update in updates for batch in update.skipped),
             advantages=token_advantages(credited),
         )
+
+    def _held_while_learning(self, step: int) -> Collection[str] | None:
+        """The policies that the next step's play has to wait for while this step learns; None where it waits for all of
+        that."""
+        if self.plays.lag or step + 1 >= self.recipe.steps:
+            return None
+        if self.recipe.schedule.phase_at(step + 1).stores:
+            return None  # it reads what this step stores
+        if any(isinstance(handle.spec, Learning) and handle.spec.restart_weights for handle in self.policies):
+            return None  # policies may go back to their start between the two
+        due = [self.recipe.objectives[name] for name in self.recipe.schedule.phase_at(step).objectives]
+        changed = list(dict.fromkeys(objective.policy for objective in due))
+        changed += [follower.name for policy in changed for follower in self.policies.followers_of(policy)]
+        touched = set(changed)
+        for objective in due:
+            needs = objective.by.needs()
+            touched |= {*needs.scores, *filter(None, (needs.reference, needs.values))}
+        return self.backend.held_while_learning(touched, changed)
 
     def _play_step(self, step: int) -> PlayResult:
         """Draw and play a step, by the policies that are published."""
@@ -276,29 +309,50 @@ class CoTrainer:
                 LossTerm(name=name, algorithm=objective.by, samples=samples, weight=objective.weight, planned=planned)
             )
             clock.end_stage("reference")
-        for policy, policy_terms in terms.items():
-            learner = self.policies[policy]
-            first: dict[str, float] = {}  # before the policy leaves the one that sampled
-            for _ in range(self.recipe.updates_per_batch(policy)):
-                report = learner.update(policy_terms)
-                first = first or {k: v for k, v in report.metrics.items() if "/sampler_trainer" in k}
-                for term in policy_terms:
+        for learned in self._learn_in_lanes(terms):
+            policy, report = learned.policy, learned.reports[-1]
+            for _ in learned.reports:
+                for term in terms[policy]:
                     self.meter.count_learning(policy, term)
-                if not report.stepped:
-                    break
-                followers = self.policies.followers_of(policy)
-                changed += [policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))]
+            changed += learned.changed
+            # how far sampler and learner were apart is told before the policy leaves the one that sampled
+            first = {k: v for k, v in learned.reports[0].metrics.items() if "/sampler_trainer" in k}
             row |= learner_keys(policy, {**report.metrics, **first})
-            row |= {f"{policy}/updates": learner.version, f"{policy}/skipped": float(not report.stepped)}
+            row |= {f"{policy}/updates": self.policies[policy].version, f"{policy}/skipped": float(not report.stepped)}
             if report.skipped:
                 row[f"{policy}/skipped/{report.skipped}"] = 1
             if policy + NON_FINITE_SUFFIX in row:
-                addresses = {term.name: [sample.key for sample in term.samples] for term in policy_terms}
+                addresses = {term.name: [sample.key for sample in term.samples] for term in terms[policy]}
                 skipped.append(
                     {"step": self.finished, "policy": policy, "reason": report.skipped, "samples": addresses}
                 )
-            clock.end_stage("update")
+        clock.end_stage("update")
         return UpdateResult(row=row, credited=credited, changed=tuple(changed), skipped=tuple(skipped))
+
+    def _learn_in_lanes(self, terms: Mapping[str, Sequence[LossTerm]]) -> list[LearnedPolicy]:
+        """An update of each policy, in the order of ``terms``: those of two lanes of the backend beside each other."""
+        lanes: dict[str, list[str]] = {}
+        for policy in terms:
+            lanes.setdefault(self.backend.lane_of(policy), []).append(policy)
+
+        def learn_lane(policies: Sequence[str]) -> list[LearnedPolicy]:
+            return [self._learn_policy(policy, terms[policy]) for policy in policies]
+
+        results = run_beside([partial(learn_lane, policies) for policies in lanes.values()])
+        learned = {one.policy: one for lane in results for one in lane}
+        return [learned[policy] for policy in terms]
+
+    def _learn_policy(self, policy: str, terms: Sequence[LossTerm]) -> LearnedPolicy:
+        """The updates of one policy from this batch, each followed by those that take over its weights."""
+        learner, reports, changed = self.policies[policy], list[UpdateReport](), list[str]()
+        for _ in range(self.recipe.updates_per_batch(policy)):
+            report = learner.update(terms)
+            reports.append(report)
+            if not report.stepped:
+                break
+            followers = self.policies.followers_of(policy)
+            changed += [policy, *(f.name for f in followers if f.follow(learner, self.planned[policy]))]
+        return LearnedPolicy(policy=policy, reports=tuple(reports), changed=tuple(changed))
 
     def draw_tasks(self, phase: Phase, step: int) -> list[Task]:
         """The step's problems: the same for all recipes with one seed, see ``Schedule.task_stream``."""

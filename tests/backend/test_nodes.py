@@ -81,8 +81,8 @@ class Losing(RayLauncher):
         made = super().begin(what, host, settings)
         return Watched(made, self) if what == self.what else made
 
-    def actor_options(self, host):
-        return {**super().actor_options(host), "scheduling_strategy": self.where}
+    def actor_options(self, what, host):
+        return {**super().actor_options(what, host), "scheduling_strategy": self.where}
 
 
 class Watched:

@@ -57,3 +57,24 @@ def test_a_killed_command_leaves_no_process_after_two_minutes(left_over, tmp_pat
     process.kill()
     process.communicate(timeout=300)
     assert left_over(300) == {}  # a busy machine takes longer
+
+
+@pytest.mark.cluster
+def test_learners_of_their_own_by_ray_have_the_bits_of_the_local_run(local, left_over, tmp_path):
+    out, cluster = tmp_path / "run", tmp_path / "cluster.toml"
+    cluster.write_text("[learner.verifier]\nworld = 1\n")
+    words = ["run", "tango", *RAY, "--cluster", cluster, *FLAGS, "--out", out]
+    said = subprocess.run([*COMMAND, *words], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    assert left_over(60) == {}
+    assert digest(out) == local[0]
+    assert "learners of verifier" in (out / "timings.jsonl").read_text()
+
+
+def test_a_table_of_no_policy_is_one_line(tmp_path):
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text("[learner.verifyer]\ngpus = 0\n")
+    words = ["run", "tango", *RAY, "--cluster", cluster, *FLAGS, "--out", tmp_path / "run"]
+    said = subprocess.run([*COMMAND, *words], capture_output=True, text=True)
+    assert said.returncode == 2 and said.stderr.count("\n") == 1
+    assert "did you mean 'verifier'" in said.stderr and "[learner.verifyer]" in said.stderr

@@ -75,6 +75,53 @@ def test_additive_blend_keeps_the_outcome_whole():
     ]
 
 
+def test_rewards_are_added_before_they_are_compared():
+    """r = r_outcome + α · r_process, r_process the mean of the verifier's verdicts on the steps."""
+    # solution 1: 0 + 0.5 · (1 − 1)/2 = 0; solution 2: 1 + 0.5 · 1 = 1.5; solution 3, without a review: 0
+    group = [*tango_pair(), sampled(length=2, signals=[("outcome", 0.0)], call=2)]
+    mean = 1.5 / 3
+    plain = credit(dr_grpo(rewards={OUTCOME: 1.0, STEP: 0.5}, blend="reward"), group)
+    assert advantages(plain) == [
+        pytest.approx([-mean] * 5),
+        pytest.approx([1.5 - mean] * 3),
+        pytest.approx([-mean] * 2),
+    ]
+    assert (plain.metrics["mix/outcome"], plain.metrics["mix/step"]) == (1.0, 0.5)
+    std = math.sqrt((2 * 0.25 + 1.0) / 2)
+    scaled = credit(grpo(rewards={OUTCOME: 1.0, STEP: 0.5}, blend="reward"), group)
+    assert [a[0] for a in advantages(scaled)] == pytest.approx([-0.5 / std, 1.0 / std, -0.5 / std], abs=TOLERANCE)
+
+
+def test_the_process_reward_may_be_the_sum_of_the_steps():
+    two_right = [("outcome", 0.0), ("step", 1.0, (0, 2)), ("step", 1.0, (2, 4))]
+    one_right = [("outcome", 1.0), ("step", 1.0, (0, 3))]
+    pair = [sampled(length=5, signals=two_right), sampled(length=3, signals=one_right, call=1)]
+    how = {"rewards": {OUTCOME: 1.0, STEP: 0.5}, "blend": "reward"}
+    mean = advantages(credit(dr_grpo(**how), pair))  # 0 + 0.5 · 1 and 1 + 0.5 · 1: 0.5 and 1.5
+    assert [a[0] for a in mean] == pytest.approx([-0.5, 0.5])
+    total = advantages(credit(dr_grpo(**how, step_scale="one"), pair))  # 0 + 0.5 · 2 and 1 + 0.5 · 1: 1.0 and 1.5
+    assert [a[0] for a in total] == pytest.approx([-0.25, 0.25])
+
+
+def test_the_three_blends_of_one_group_by_hand():
+    """Steps of solution 1: +½, −½ of two; of solution 2: +1 of one. Pool of steps: mean 1/3."""
+    how = {"rewards": {OUTCOME: 1.0, STEP: 0.5}}
+    firsts = {
+        blend: [a[0] for a in advantages(credit(dr_grpo(**how, blend=blend), tango_pair()))]
+        for blend in ("convex", "add", "reward")
+    }
+    assert firsts["convex"] == pytest.approx([0.5 * -0.5 + 0.5 * (1 / 6 - 5 / 6), 0.5 * 0.5 + 0.5 * 2 / 3])
+    assert firsts["add"] == pytest.approx([-0.5 + 0.5 * (1 / 6 - 5 / 6), 0.5 + 0.5 * 2 / 3])
+    assert firsts["reward"] == pytest.approx([-0.75, 0.75])  # 0 and 1.5
+
+
+def test_the_weight_of_the_process_reward_follows_the_updates():
+    by = dr_grpo(rewards={OUTCOME: 1.0, STEP: decay(0.1, 1e-3)}, blend="reward")
+    late = credit(by, tango_pair(), updates=10, planned=10)
+    assert [a[0] for a in advantages(late)] == pytest.approx([-0.5005, 0.5005])
+    assert late.metrics["mix/step"] == pytest.approx(1e-3)
+
+
 def test_several_reviews_of_one_step_are_averaged():
     twice = [("step", 1.0, (0, 2)), ("step", -1.0, (0, 2)), ("step", 1.0, (2, 4)), ("step", 1.0, (2, 4))]
     once = [("step", -1.0, (0, 4))]

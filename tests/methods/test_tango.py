@@ -24,6 +24,7 @@ def test_the_verifier_may_be_pulled_to_its_own_start():
 
 def test_the_outcome_may_keep_its_weight_beside_the_steps():
     assert tango(blend="add").objectives["generator"].by.blend == "add"
+    assert tango(blend="reward").objectives["generator"].by.blend == "reward"
     assert tango().objectives["generator"].by.blend == "convex"
 
 
