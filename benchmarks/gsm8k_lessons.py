@@ -7,7 +7,8 @@ worked texts with ``<<48/2=24>>`` behind each equation and ``#### 72`` at the en
 
     lessons.jsonl         128 short training problems with their own solutions, without ``<<…>>``: conversations
     reviewed/train.jsonl  1,024 other training problems, on which a verifier is taught
-    problems/train.jsonl  all other training problems, for RL
+    problems/train.jsonl  all other training problems whose solution has at most 3 equations, for RL: the easier
+                          two thirds, of which a small model solves some
     problems/test.jsonl   the test set
     ask.txt               how the solver is asked
 
@@ -28,6 +29,7 @@ from cotrain.core.errors import CotrainError, DataError
 Row = dict[str, Any]
 LESSONS, REVIEWED = 128, 1024
 SHORT = 300  # characters of a lesson's question, and of its solution
+EQUATIONS = 3  # at most, of the solution of a problem for RL
 CALCULATOR = re.compile(r"<<[^<>]*>>")
 ASK = (
     'Solve the problem in short steps, one line each, with one equation a line. End with a line "#### " and the '
@@ -58,6 +60,10 @@ def is_short(row: Row) -> bool:
     return len(row["question"]) < SHORT and len(short_solution(row["answer"])) < SHORT
 
 
+def is_easy(row: Row) -> bool:
+    return len(CALCULATOR.findall(row["answer"])) <= EQUATIONS
+
+
 def conversation(asked: str, said: str) -> Row:
     return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]}
 
@@ -73,7 +79,7 @@ def split_problems(train: list[Row], test: list[Row]) -> dict[str, list[Row]]:
     return {
         "lessons": lessons,
         "reviewed/train": others[:REVIEWED],
-        "problems/train": others[REVIEWED:],
+        "problems/train": [row for row in others[REVIEWED:] if is_easy(row)],
         "problems/test": test,
     }
 
