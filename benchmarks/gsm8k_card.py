@@ -63,7 +63,6 @@ TINY_SETTINGS = (
     "evaluation.tasks=4",
     "evaluation.curve_tasks=2",
     "roles.solver.sampling.max_tokens=24",
-    "roles.verifier.sampling.max_tokens=40",
 )
 TINY_BATCHES, TINY_WARMUP = 3, 1
 
@@ -330,7 +329,7 @@ def rollouts_of(run: Path) -> Iterator[dict[str, Any]]:
     for step in dict.fromkeys([*steps[:1], *steps[-1:]]):
         for episode in ledger.read(step):
             for trace in episode.traces:
-                rewards = {signal.name: signal.value for signal in trace.signals if signal.span is None}
+                rewards = {signal.name: signal.value for signal in trace.signals if signal.tokens is None}
                 yield {
                     "step": step,
                     "task": episode.task_id,
@@ -401,14 +400,24 @@ def rehearse(given: argparse.Namespace) -> None:
     for part in sorted((folder / ".card").glob("part-*")):
         subprocess.run([*me, "take", str(part)], check=True)
     words = [*me, "train", "--tiny", "--device", given.device, "--out", str(folder / "out")]
-    cut = subprocess.run([*words, "--minutes", str(given.cut_minutes)], check=False)
-    print(f"the first call ended with {cut.returncode}, expected {GO_ON}", flush=True)
-    subprocess.run([*words, "--minutes", "9"], check=True)
+    cut_off_once_it_trains(words)
+    subprocess.run([*words, "--minutes", "60"], check=True)
     check_files(folder / "out")
     print((folder / "out" / "page.md").read_text(encoding="utf-8"))
-    if cut.returncode != GO_ON:
-        raise DataError(f"the first call was not cut off; lower --cut-minutes, {given.cut_minutes}")
     shutil.rmtree(folder)
+
+
+def cut_off_once_it_trains(words: Sequence[str]) -> None:
+    """Begin a call, and stop it as its minutes would when GRPO has made a step. Raises DataError where it does not ask
+    for another call."""
+    metrics = STORE / "card" / "grpo" / "seed-0" / "metrics.jsonl"
+    call = subprocess.Popen([*words, "--minutes", "60"])
+    while call.poll() is None and not any('"phase"' in line for line in read_lines(metrics)):
+        time.sleep(0.2)
+    call.terminate()
+    if call.wait() != GO_ON:
+        raise DataError(f"the call that was cut off ended with {call.returncode}; expected {GO_ON}")
+    print("cut off while GRPO trains; the next call goes on", flush=True)
 
 
 def check_files(out: Path) -> None:
@@ -449,7 +458,6 @@ def main(words: Sequence[str] | None = None) -> int:
     training.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     rehearsing = commands.add_parser("rehearse", help="all of it at tiny sizes")
     rehearsing.add_argument("--device", default="cpu")
-    rehearsing.add_argument("--cut-minutes", type=float, default=0.25, help="after which the first call is cut")
     given = parser.parse_args(words)
     try:
         if given.command == "pack":

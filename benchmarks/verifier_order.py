@@ -1,7 +1,7 @@
-"""How well a verifier orders the answers to one problem, from the rows of a suite: gate two of gsm8k.toml.
+"""How well a verifier orders the answers to one problem, from the rows of a suite: gates one and two of gsm8k.toml.
 
     cotrain eval MODEL --suite gsm8k --data test.jsonl --samples 8 --verdict words … --out DIR
-    python benchmarks/verifier_order.py DIR/suite-gsm8k.jsonl
+    python benchmarks/verifier_order.py DIR/suite-gsm8k.jsonl …
 
 Counted are pairs of a right and a wrong sampled answer to one problem. A tie teaches nothing; of the others counts in
 how many the right answer has the higher score. Scores are:
@@ -37,17 +37,17 @@ DRAWS = 2000
 GREEDY = -1
 
 
-def groups_of(file: Path) -> tuple[list[Group], dict[str, str | None]]:
+def groups_of(file: Path) -> tuple[list[Group], dict[str, tuple[str | None, bool]]]:
     """The sampled and graded answers of each problem, and its greedy answer. Raises DataError for another file."""
     try:
         rows = [row for row in read_jsonl(file) if "sample" in row]
         found: dict[str, Group] = defaultdict(list)
-        greedy: dict[str, str | None] = {}
+        greedy: dict[str, tuple[str | None, bool]] = {}
         for row in rows:
             if row["sample"] == GREEDY:
-                greedy[row["id"]] = row["answer"]
+                greedy[row["problem"]] = (row["answer"], bool(row["correct"]))
             elif row["correct"] is not None:
-                found[row["id"]].append(row)
+                found[row["problem"]].append(row)
     except (OSError, KeyError, TypeError) as error:
         raise DataError(f"{file}: {type(error).__name__}: {error}; expected suite-NAME.jsonl") from error
     if not found:
@@ -96,7 +96,18 @@ def interval(counts: Sequence[Counter[str]]) -> tuple[float, float] | None:
     return known[int(0.025 * len(known))], known[int(0.975 * len(known)) - 1]
 
 
-def table(groups: Sequence[Group], greedy: dict[str, str | None]) -> list[str]:
+def accuracy_lines(groups: Sequence[Group], greedy: dict[str, tuple[str | None, bool]]) -> list[str]:
+    """Gate one: the shares of right greedy and right sampled answers."""
+    sampled = [bool(row["correct"]) for group in groups for row in group]
+    right = [is_right for _, is_right in greedy.values()]
+    return [
+        f"greedy: {sum(right)} of {len(right)} right, {sum(right) / max(len(right), 1):.3f}",
+        f"sampled: {sum(sampled)} of {len(sampled)} right, {sum(sampled) / max(len(sampled), 1):.3f}",
+        "",
+    ]
+
+
+def table(groups: Sequence[Group], greedy: dict[str, tuple[str | None, bool]]) -> list[str]:
     """A line for each score."""
     votes = {id(group): Counter(row["answer"] for row in group) for group in groups}
     scores: dict[str, Callable[[Group], Callable[[Row], float]]] = {}
@@ -107,7 +118,7 @@ def table(groups: Sequence[Group], greedy: dict[str, str | None]) -> list[str]:
         scores["confidence"] = lambda group: lambda row: row["score"] or 0.0
     scores["equations"] = lambda group: wrong_equations
     scores["vote"] = lambda group: lambda row: votes[id(group)][row["answer"]]
-    scores["greedy"] = lambda group: lambda row: float(row["answer"] == greedy.get(row["id"]))
+    scores["greedy"] = lambda group: lambda row: float(row["answer"] == greedy[row["problem"]][0])
     lines = ["| score | problems | pairs | tied | of the others in order |", "|---|---|---|---|---|"]
     for name, score in scores.items():
         counts = [count for group in groups if (count := count_pairs(group, score(group)))["pairs"]]
@@ -121,10 +132,19 @@ def table(groups: Sequence[Group], greedy: dict[str, str | None]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suite", type=Path, help="suite-NAME.jsonl of `cotrain eval`")
+    parser.add_argument(
+        "suite", type=Path, nargs="+", help="suite-NAME.jsonl of `cotrain eval`, each of other problems"
+    )
     given = parser.parse_args(argv)
     try:
-        print("\n".join(table(*groups_of(given.suite))))
+        groups: list[Group] = []
+        greedy: dict[str, tuple[str | None, bool]] = {}
+        for file in given.suite:
+            more, of_these = groups_of(file)
+            groups += more
+            greedy |= of_these
+        print("\n".join(accuracy_lines(groups, greedy)))
+        print("\n".join(table(groups, greedy)))
     except CotrainError as error:
         parser.error(str(error))
 

@@ -127,7 +127,7 @@ def test_order_of_answers_by_hand(tmp_path):
     """Right answers have the shares 1 and ½, wrong ones ½ and 0: of four pairs one is tied, three are in order."""
     made = [(True, [[True, True]]), (True, [[True, False]]), (False, [[True, False]]), (False, [None])]
     rows = [
-        {"id": "a", "sample": k, "answer": str(ok), "correct": ok, "text": "1+1 = 2", "score": 0.5}
+        {"problem": "a", "sample": k, "answer": str(ok), "correct": ok, "text": "1+1 = 2", "score": 0.5}
         | {"verdicts": [ok], "step_verdicts": steps}
         for k, (ok, steps) in enumerate(made)
     ]
@@ -140,6 +140,10 @@ def test_order_of_answers_by_hand(tmp_path):
         "| equations | 1 | 4 | 1.00 | – |",
         "| vote | 1 | 4 | 1.00 | – |",
         "| greedy | 1 | 4 | 0.00 | 1.00 [1.00, 1.00] |",
+    ]
+    assert verifier_order.accuracy_lines(*verifier_order.groups_of(file))[:2] == [
+        "greedy: 1 of 1 right, 1.000",
+        "sampled: 2 of 4 right, 0.500",
     ]
     with pytest.raises(DataError, match="no sampled answers"):
         verifier_order.groups_of(rows_file(tmp_path / "none.jsonl", [{"settings": {}}]))

@@ -187,9 +187,7 @@ def _read_gate(path: Path, spec: Any, parts: Mapping[str, ComparisonPlan], measu
     if gate.at == "gain" and gate.minus is not None:
         raise ConfigError(f'{path}: the gate has at = "gain" and minus; a gain is that of one arm, leave out minus')
     if gate.seeds is not None and not 1 <= gate.seeds <= parts[gate.part].seeds:
-        raise ConfigError(
-            f"{path}: gate.seeds is {gate.seeds}; expected 1 to {parts[gate.part].seeds}"
-        )
+        raise ConfigError(f"{path}: gate.seeds is {gate.seeds}; expected 1 to {parts[gate.part].seeds}")
     if gate.at_least is None and gate.at_most is None:
         raise ConfigError(f"{path}: the gate has no limit; write at_least = 0.05 or at_most = …")
     return gate
