@@ -28,7 +28,7 @@ THINGS = ("apples", "pens", "cups", "hats")
 def sum_problem(draw: Random) -> dict[str, Any]:
     """A row in GSM8K's format."""
     name, thing = draw.choice(NAMES), draw.choice(THINGS)
-    a, b = draw.randrange(10, 99), draw.randrange(10, 99)
+    a, b = draw.randrange(2, 40), draw.randrange(2, 40)
     question = f"{name} has {a} {thing} and gets {b}. How many?"
     return {"question": question, "answer": f"{name} has {a}+{b} = <<{a}+{b}={a + b}>>{a + b}.\n#### {a + b}"}
 
@@ -66,7 +66,7 @@ def make_tiny(folder: Path) -> None:
     write_rows(folder / "reviews.jsonl", reviews[:FEW])
     write_rows(folder / "both.jsonl", [*lessons, *reviews])
     cotrain = [sys.executable, "-m", "cotrain", "sft", "--model", "embedded", "--data", str(folder / "both.jsonl")]
-    sizes = ["--tokens", "400000", "--batch-tokens", "8192", "--length", "768", "--optimizer", "muon", "--lr", "0.01"]
+    sizes = ["--tokens", "900000", "--batch-tokens", "8192", "--length", "768", "--optimizer", "muon", "--lr", "0.01"]
     subprocess.run([*cotrain, *sizes, "--out", str(folder / "base")], check=True)
     widen_context(folder / "base")
     teach = [sys.executable, str(HERE / "teach_adapter.py")]
