@@ -56,7 +56,10 @@ ARMS = ("grpo", "tango")
 ADAPTERS = {"grpo": ("solver",), "tango": ("solver", "verifier")}  # roles whose adapters are brought back
 PIECE = 15 << 20  # bytes of a file that is brought back
 LARGE = {"tasks_per_step": 32}
-LARGE_SETTINGS = ("evaluation.tasks=256", "evaluation.curve_tasks=64")
+LARGE_SETTINGS = ("evaluation.tasks=256", "evaluation.curve_tasks=64", "policies.generator.micro_tokens=16384")
+ARM_SETTINGS = {  # in place of those for a CPU, which bound the memory
+    "tango": ("roles.verifier.sampling.max_tokens=256", "policies.verifier.micro_tokens=16384"),
+}
 BATCHES, WARMUP = 60, 6
 TINY = {"tasks_per_step": 2, "group_size": 2, "lora": 4}
 TINY_SETTINGS = (
@@ -227,7 +230,7 @@ def plan_of(given: argparse.Namespace) -> Any:
     for arm in plan.arms:
         if arm.label in ARMS:
             arguments = {**arm.arguments, **changes} | ({"warmup": warmup} if "warmup" in arm.arguments else {})
-            arms.append(replace(arm, arguments=arguments))
+            arms.append(replace(arm, arguments=arguments, settings=ARM_SETTINGS.get(arm.label, ())))
     more = TINY_SETTINGS if given.tiny else LARGE_SETTINGS
     return replace(
         plan,

@@ -49,7 +49,7 @@ def run_command(
     words += [f"--{name}={value}" for name, value in (("tasks", tasks), ("data", data)) if value is not None]
     words += ["--lenient"] if lenient else []
     words += ["--operations", *map(str, operations)] if operations else []
-    words += [f"--set={setting}" for setting in (*settings, *missing, *budgets)]
+    words += [f"--set={setting}" for setting in (*settings, *arm.settings, *missing, *budgets)]
     return [*COTRAIN, "run", arm.target, "--out", str(folder), *arm.flags(), *words]
 
 

@@ -11,7 +11,8 @@
     out = "runs/studies/ceiling"
 
     [arms.grpo]                          # the first arm is the reference
-    recipe = "grpo"                      # every other key is a parameter of the recipe
+    recipe = "grpo"                      # every other key is a parameter of the recipe, but for
+    settings = ["roles.solver.sampling.max_tokens=64"]  # of this arm alone
     [arms.oracle]
     recipe = "grpo"
     steps_judged_by = "oracle"
@@ -141,10 +142,15 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu") -
 def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("recipe"), str):
         raise ConfigError(f'{path}: arm {name!r} has no recipe; write recipe = "grpo" below [arms.{name}]')
+    settings = spec.get("settings", [])
+    if not isinstance(settings, list) or not all(isinstance(setting, str) for setting in settings):
+        raise ConfigError(f'{path}: arm {name!r}: settings is {settings!r:.80}; expected a list of "dotted.path=value"')
     arguments = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in spec.items() if key != "recipe"
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in spec.items()
+        if key not in ("recipe", "settings")
     }
-    return make_arm(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments)
+    return make_arm(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments, settings)
 
 
 def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> ComparisonPlan:
