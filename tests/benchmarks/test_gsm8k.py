@@ -3,21 +3,27 @@ that is taught in two sittings, and parts that travel."""
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import tarfile
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from cotrain import api
+from cotrain.config.override import override
 from cotrain.core.errors import DataError
 from cotrain.core.types import ParseFailure
 from cotrain.lab.comparison.study_file import read_study
+from cotrain.methods.grpo import grpo
 from cotrain.models.load import load_model
 from cotrain.stages.packing import Document
 from cotrain.text.free_verdicts import WORDS, free_review
-from tests.helpers import TINY
+from tests.helpers import EASY, TINY
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -199,3 +205,24 @@ def test_parts_that_travel_are_checked_and_missing_ones_named(tmp_path, monkeypa
     (tmp_path / "parts" / "part-02").write_bytes(b"cut off")
     assert gsm8k_card.main(["take", "parts/part-02"]) == 2
     assert "bring it again" in capsys.readouterr().err
+
+
+@pytest.mark.whole
+def test_what_comes_back_of_a_run_that_was_cut_off(tmp_path):
+    """One arm is done, the other has not begun: the page says what there is, and adapters come in bfloat16."""
+    run = tmp_path / "runs" / "grpo" / "seed-0"
+    sizes = {"tasks_per_step": 1, "group_size": 2, "lora": 2, "kl": 0.0, "evaluation_tasks": 1}
+    recipe = grpo(model=TINY, tasks=EASY, steps=2, **sizes)
+    api.run(override(recipe, ["evaluation.splits=[]", "evaluation.group_size=1"]), run)
+    (run.parent / "seed-0.log").write_text("what it said\n")
+    gsm8k_card.bring_back(tmp_path / "runs", tmp_path / "out", 12.0)
+    page = (tmp_path / "out" / "page.md").read_text()
+    assert "This call took 12 seconds" in page and "| grpo | 2 |" in page and "| tango |" not in page
+    assert "## grpo: from its last batch" in page
+    with tarfile.open(tmp_path / "out" / "records.tar.gz") as records:
+        assert {"grpo/metrics.jsonl", "grpo/summary.json", "grpo/rollouts.jsonl"} <= set(records.getnames())
+    whole = b"".join(file.read_bytes() for file in sorted((tmp_path / "out").glob("adapters-*")))
+    with tarfile.open(fileobj=io.BytesIO(whole)) as adapters:
+        adapters.extractall(tmp_path / "back", filter="data")
+    weights = load_file(tmp_path / "back" / "grpo-solver" / "adapter_model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
