@@ -1,7 +1,8 @@
 """Benchmarks: ``cotrain eval RUN --suite gsm8k,math500,processbench --data …``.
 
 The solver of a run, or a model by itself, answers every problem of a suite once greedily and ``samples`` times at its
-own temperature, and the run's verifier, where there is one, reviews each sampled solution; where it has a comparer, a
+own temperature, and the run's verifier, where there is one, reviews each sampled solution; a model reviews its own
+where it is said how (``--verdict``); where it has a comparer, a
 tournament of pairs chooses among them (``rollout/tournament.py``); in ProcessBench the verifier judges the solutions
 given. Of MBPP and HumanEval the answers are programs, which are run with the problem's
 tests (``tasks/programs.py``). What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and
@@ -28,7 +29,7 @@ from cotrain.config.names import role_named
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
-from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE
+from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import TOO_LONG, Episode, ParseFailure, Task, Trace
 from cotrain.core.verbosity import Pace, print_progress
@@ -89,6 +90,7 @@ class SuitePlay:
     problems: int | None = None  # so many, drawn by a hash, in ProcessBench spread over each split; None for all
     how: AnswerFormat = DEFAULT_FORMAT  # how roles are asked and read; by default as the run has it, of a model "auto"
     max_tokens: int | None = None  # of an answer; None: as the role has it
+    temperature: float | None = None  # of samples and of reviews of them; None: as the roles have it
     lenient: bool = False  # malformed rows are set aside
     tool: str | None = None  # of whoever writes solutions (``rollout/token_calls.py``); None: as the run has it
 
@@ -120,7 +122,8 @@ def evaluate_suites(
     paths = suite_data(suites, data)
     is_model = opening.is_model(directory)
     folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
-    recipe, judge = opening.recipe_of(directory, judging=not JUDGED.keys().isdisjoint(suites)), AnswerGrader()
+    judging = play.how.of_reviews or not JUDGED.keys().isdisjoint(suites)
+    recipe, judge = opening.recipe_of(directory, judging=judging), AnswerGrader()
     if play.tool is not None:
         recipe = replace(recipe, roles=with_tool(recipe.roles, play.tool))
     aside = Quarantine() if play.lenient else None
@@ -132,6 +135,9 @@ def evaluate_suites(
     claim_place(folder.path)
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
+    if play.temperature is not None:
+        sampling_roles = [role for role in (play.solver, play.verifier) if role in recipe.roles]
+        recipe = override(recipe, [f"roles.{role}.sampling.temperature={play.temperature}" for role in sampling_roles])
     if is_model or play.how.of_answers:
         answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
         answer_tasks = answer_tasks if not answer_tasks or isinstance(answer_tasks[0].grader, AnswerGrader) else []
@@ -366,6 +372,7 @@ def _attempt_row(
         "answer": _graded_answer(task, solution, role),
         "correct": CORRECT.of(solution),
         "verdicts": [FINAL.of(t) for t in reviews],
+        "step_verdicts": [VERDICTS.of(t) for t in reviews],
         "failure": episode.failure or solution.failure or FAILURE.of(solution),
         "finish": solution.finish,
         "text": solution.text,
@@ -415,6 +422,7 @@ def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> in
         problems=arguments.problems,
         how=answer_format,
         max_tokens=arguments.max_tokens,
+        temperature=arguments.temperature,
         lenient=arguments.lenient,
         tool=arguments.tool,
     )

@@ -173,6 +173,7 @@ def test_a_tournament_chooses_beside_the_vote_and_the_verifier(sheet, tmp_path):
     assert rows[0]["rating"] == max(row["rating"] for row in rows[:4]) and "rating" not in rows[4]
     assert rows[8]["rating"] is None and rows[8]["score"] == 0.0  # it could not be read: nobody compared or judged it
     assert all(len(row["verdicts"]) == (row["answer"] is not None) for row in rows if "rating" in row)
+    assert rows[0]["step_verdicts"] == [[True]]
 
 
 def test_ungraded_answers_count_as_wrong_and_are_shown():
@@ -371,8 +372,17 @@ def test_a_model_is_scored_as_a_run_is(sheet, tmp_path, capsys, monkeypatch):
     assert main([*words, "--lenient", "--answer", "last-number"]) == 0
     out = capsys.readouterr().out
     assert "1 problems" in out and "at most 40 tokens" in out and "greedy" in out
+    assert "verifier" not in out
     (result,) = tmp_path.glob("evals/*/suite-jsonl.json")
     assert json.loads(result.read_text())["settings"]["roles"]["solver"]["answer"] == "last-number"
+    judging = ["--lenient", "--answer", "last-number", "--verdict", "words", "--temperature", "0.5", "--out", "judged"]
+    assert main([*words, *judging]) == 0
+    assert "verifier: generator" in capsys.readouterr().out
+    judged = json.loads((tmp_path / "judged" / "suite-jsonl.json").read_text())
+    assert {role["temperature"] for role in judged["settings"]["roles"].values()} == {0.5}
+    assert {"best@1", "weighted@1"} <= set(judged["figures"])
+    assert main([*words, "--lenient", "--temperature", "-1"]) == 2
+    assert "--temperature" in capsys.readouterr().err
     assert main(["eval", TINY]) == 2 and "as in --suite gsm8k" in capsys.readouterr().err
     assert main(["chat", TINY, "--once", EASY.get("validation", 0).prompt]) == 0
     assert "answer: " in capsys.readouterr().out

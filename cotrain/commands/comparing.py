@@ -54,6 +54,8 @@ def compare(argv: Sequence[str]) -> int:
     add_answer_flags(parser, "auto, once for each model; of the package's own models tags")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=value", help="a setting of every arm")
     add_device_flag(parser)
+    add_count(parser, "--threads", "CPU threads of a run", default=1)
+    add_count(parser, "--checkpoint-every", "steps of a run between its checkpoints", default=25)
     add_count(parser, "--workers", "runs at a time (default: one a core)")
     add_changed_code_flag(parser)
     add_json_flag(parser)
@@ -90,6 +92,8 @@ def compare(argv: Sequence[str]) -> int:
             lenient=arguments.lenient,
             **asdict(answer_format_of(arguments)),
             device=device_of(arguments.device),
+            threads=arguments.threads,
+            checkpoint_every=arguments.checkpoint_every,
             workers=arguments.workers,
             changed_code=arguments.changed_code,
             say=print_progress,

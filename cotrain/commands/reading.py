@@ -83,7 +83,7 @@ def _wrap_words(words: Sequence[str], width: int) -> str:
 
 
 OF_SUITES = (
-    *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens", "tool"),
+    *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens", "temperature", "tool"),
     *("answer", "prompt", "steps_as", "verdict", "verifier_prompt", "shots"),
 )
 OF_CORE = (
@@ -219,6 +219,12 @@ def _eval_parser() -> Parser:
     add_count(parser, "--step", "after so many steps; 0: the start (default: the end)", least=0)
     add_count(parser, "--reviews", "of each solution, by the verifier (default: 1)")
     add_count(parser, "--max-tokens", "of an answer (default: as the role has it)")
+    parser.add_argument(
+        "--temperature",
+        type=real_number(0.0),
+        metavar="X",
+        help="of samples and of reviews (default: as roles have it)",
+    )
     add_count(parser, "--shots", "of --suite core: solved rows before each (default: 0)", least=0)
     parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
     parser.add_argument("--verifier", metavar="ROLE", help="who judges (default: verifier)")

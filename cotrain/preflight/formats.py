@@ -74,6 +74,11 @@ class AnswerFormat:
         """Whether it says anything of the solver."""
         return (self.answer, self.prompt, self.steps_as) != (None, None, None)
 
+    @property
+    def of_reviews(self) -> bool:
+        """Whether it says anything of the verifier."""
+        return (self.verdict, self.verifier_prompt) != (None, None)
+
 
 DEFAULT_FORMAT = AnswerFormat()  # nothing is said
 

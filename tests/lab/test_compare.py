@@ -98,11 +98,14 @@ def test_a_run_goes_on_to_a_budget_and_its_decays_do_not_stretch(tmp_path):
         evaluate_every=2,
         settings=made.common_settings,
         device="cpu",
+        threads=2,
+        checkpoint_every=1,
         tasks=None,
         data=None,
         operations=(4, 5),
         lenient=False,
     )
+    assert {"--threads=2", "--checkpoint-every=1"} <= set(words)
     assert {"--seed=2", "--steps=1000000", "--set=tokens=5000", "--set=horizon=4"} <= set(words)
     assert words[words.index("--operations") :][:3] == ["--operations", "4", "5"]
     assert "--set=evaluation.tasks=256" in words and "--verifier=frozen" in words
@@ -221,6 +224,8 @@ def test_arms_are_measured_alike_or_not_compared(tmp_path):
         ({"equal": "flops", "budget": -1.0}, "numbers above 0"),
         ({"rates": (1e-4, 0.0)}, "numbers above 0"),
         ({"lenient": True}, "leave it out"),
+        ({"threads": 0}, "threads is 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every is 0"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before(tmp_path, wrong, says):

@@ -19,6 +19,7 @@ from cotrain.cli import main
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.lab.comparison.compare import claim_directory
 from cotrain.lab.comparison.forecast import phase_counts, run_length
+from cotrain.lab.comparison.runs import run_command
 from cotrain.lab.comparison.study import run_count_lines, run_study
 from cotrain.lab.comparison.study_file import FOLDER, Study, git_status, read_study, shipped_studies, study_path
 from cotrain.pages.study_words import study_markdown
@@ -128,6 +129,9 @@ def test_a_file_says_what_each_part_compares(tmp_path):
         ('arm = "oracle"', 'arm = "oracel"', "did you mean 'oracle'"),
         ('part = "3 steps"', 'part = "4 steps"', "part of the gate"),
         ("at_least = 0.1", "", "the gate has no limit"),
+        ("at_least = 0.1", 'at_least = 0.1\nat = "gain"', "leave out minus"),
+        ("at_least = 0.1", "at_least = 0.1\nseeds = 4", "expected 1 to 3"),
+        ("at_least = 0.1", "at_least = 0.1\nseeds = 0", "expected 1 to 3"),
         ('equal = "batches"', 'equal = "time"', "cost to be made equal"),
         ('[parts."2 steps"]', '[parts.".."]', "cannot be directories of parts"),
         ('[parts."2 steps"]', '[parts."3-steps"]', "'3-steps' and '3 steps' cannot be directories"),
@@ -237,6 +241,33 @@ def test_a_gate_may_look_at_one_arm_and_at_the_start(tmp_path):
         begun(study)
         as_if_run(study)
         assert run_study(study, say=lambda line: None)["gate"]["holds"] is holds
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("least", "holds"), [(0.1, True), (0.2, False)])
+def test_a_gate_may_ask_for_a_gain_on_one_seed(tmp_path, least, holds):
+    gate = f'[gate]\narm = "outcome"\nmeasure = "solver/pass@1"\nat = "gain"\nseeds = 1\nat_least = {least}\n'
+    study = read_study(written(tmp_path, FILE.split("[gate]")[0] + gate))
+    begun(study)
+    as_if_run(study)  # 0.25 before, 0.4 after
+    held = run_study(study, say=lambda line: None)["gate"]
+    assert held["holds"] is holds and held["value"] == pytest.approx(0.15)
+    assert "outcome, solver/pass@1 gain over the start of '2 steps': at least" in held["found"]
+    assert "over 1 seed" in held["found"]
+
+
+def test_an_arm_may_have_settings_of_its_own(tmp_path):
+    own = FILE.replace("alpha = 0.5\n", 'alpha = 0.5\nsettings = ["roles.solver.sampling.max_tokens=7"]\n')
+    plan = read_study(written(tmp_path, own)).parts["2 steps"]
+    recipes = plan.make_recipes(plan.arms)
+    limits = {label: recipe.roles["solver"].sampling.max_tokens for label, recipe in recipes.items()}
+    assert limits["oracle"] == 7 != limits["outcome"]
+    words = run_command(plan.arms[1], tmp_path / "new", seed=0, ends={"steps": 4}, evaluate_every=0, settings=(),
+                        device="cpu", tasks=None, data=None, operations=None, lenient=False)  # fmt: skip
+    assert "--set=roles.solver.sampling.max_tokens=7" in words
+    for wrong, says in (('["seed=3"]', "seed is the same for every arm"), ('"a=1"', 'list of "dotted.path=value"')):
+        with pytest.raises(ConfigError, match=says):
+            read_study(written(tmp_path, FILE.replace("alpha = 0.5", f"settings = {wrong}")))
 
 
 def test_a_file_that_has_changed_is_not_gone_on_with(tmp_path):

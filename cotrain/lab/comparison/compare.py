@@ -1,8 +1,8 @@
 """Compare recipes fairly: the same seeds and problems in every arm, one cost that is equal, three others beside it.
 
-Every (arm, seed) is an ordinary run in a process of its own, on one thread, as many at a time as there are cores; a run
-that was interrupted is resumed, a finished one is not repeated. Each seed is tested on held-out problems of its own,
-the same ones in every arm (``train/evaluation.py``).
+Every (arm, seed) is an ordinary run in a process of its own, on one thread where nothing else is said, as many at a
+time as there are cores; a run that was interrupted is resumed, a finished one is not repeated. Each seed is tested on
+held-out problems of its own, the same ones in every arm (``train/evaluation.py``).
 
 Four costs are measured: batches of problems (each step counts, also one from which nothing could be learned), sampled
 tokens, floating-point operations (``train/flops.py``) and seconds of training. One of them is made equal::
@@ -56,7 +56,14 @@ from cotrain.tasks.sources import problem_source
 TEST_PROBLEMS = 256  # of each seed, where nothing else is set
 
 
-MOST_COUNTS = {"seeds": 10_000, "batches": 10_000_000, "rate_seeds": 10_000, "workers": 10_000}
+MOST_COUNTS = {
+    "seeds": 10_000,
+    "batches": 10_000_000,
+    "rate_seeds": 10_000,
+    "workers": 10_000,
+    "threads": 10_000,
+    "checkpoint_every": 10_000_000,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +92,18 @@ class ComparisonPlan:
     verdict: str | None = None
     verifier_prompt: str | None = None
     device: str = "auto"
+    threads: int = 1  # of each run
+    checkpoint_every: int = 25  # steps of a run between its checkpoints
     workers: int | None = None  # runs at a time; None: one a core
     changed_code: bool = False  # whether runs go on, and others begin beside them, with other code than there was
 
     def __post_init__(self) -> None:
-        counts = {"seeds": self.seeds, "batches": self.batches, "rate_seeds": self.rate_seeds, "workers": self.workers}
-        for name, value in counts.items():
+        for name, most in MOST_COUNTS.items():
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"compare: {name} is {value}, expected at least 1")
-            if value is not None and value > MOST_COUNTS[name]:
-                raise ConfigError(f"compare: {name} is {value}, expected at most {MOST_COUNTS[name]}")
+            if value is not None and value > most:
+                raise ConfigError(f"compare: {name} is {value}, expected at most {most}")
         fixed = [arm.label for arm in self.arms if "lr" in arm.arguments] if self.rates else []
         if fixed:
             raise ConfigError(f"arm {fixed[0]!r}: lr is chosen from rates; leave it out of the arm, or leave out rates")
@@ -194,6 +203,8 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
             settings=(*plan.common_settings, *answers[arm.label], *further),
             device=plan.device,
             changed_code=plan.changed_code,
+            threads=plan.threads,
+            checkpoint_every=plan.checkpoint_every,
             **task_flags,
         )
 
@@ -280,7 +291,7 @@ def _refuse_unlike(recipes: Mapping[str, Recipe]) -> None:
 
 def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
     """A comparison directory belongs to one set of settings; more seeds and other arms may be added later."""
-    free = {"arms", "seeds", "out", "workers", "device", "changed_code"}
+    free = {"arms", "seeds", "out", "checkpoint_every", "workers", "device", "changed_code"}
     names = [name for name in ComparisonPlan.__dataclass_fields__ if name not in free]
     settings: dict[str, Any] = json.loads(json.dumps({name: getattr(plan, name) for name in names}))
     settings |= {"arms": [arm.label for arm in arms]}

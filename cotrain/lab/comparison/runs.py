@@ -31,6 +31,8 @@ def run_command(
     settings: Sequence[str],
     device: str,
     changed_code: bool = False,
+    threads: int = 1,
+    checkpoint_every: int = 25,
     tasks: str | None,
     data: str | None,
     operations: tuple[int, int] | None,
@@ -45,11 +47,11 @@ def run_command(
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in run_flags.items() if name in parameters]
     missing = [f"{name}={value}" for name, value in run_flags.items() if name not in parameters]  # of a user's function
     budgets = [f"{name}={json.dumps(value)}" for name, value in ends.items() if name != "steps"]
-    words = [*flags, "--threads=1", f"--device={device}"]
+    words = [*flags, f"--threads={threads}", f"--checkpoint-every={checkpoint_every}", f"--device={device}"]
     words += [f"--{name}={value}" for name, value in (("tasks", tasks), ("data", data)) if value is not None]
     words += ["--lenient"] if lenient else []
     words += ["--operations", *map(str, operations)] if operations else []
-    words += [f"--set={setting}" for setting in (*settings, *missing, *budgets)]
+    words += [f"--set={setting}" for setting in (*settings, *arm.settings, *missing, *budgets)]
     return [*COTRAIN, "run", arm.target, "--out", str(folder), *arm.flags(), *words]
 
 

@@ -89,22 +89,30 @@ def _run_gate(gate: Gate, plan: ComparisonPlan, say: Say) -> dict[str, Any]:
     arms = {arm.label: arm for arm in plan.arms}
     gate_arms = [arms[name] for name in dict.fromkeys([gate.minus or gate.arm, gate.arm])]
     say(f"gate: {gate.in_words()}")
-    result = compare(replace(plan, arms=tuple(gate_arms)), say=say)
-    row = _end_row(result, gate.measure, gate.arm)
-    if gate.minus is not None and gate.at == "end":
-        estimate = Estimate.from_json(row["difference"])
-    elif gate.minus is not None:
-        start = [
-            Estimate.from_json(_end_row(result, gate.measure, name)["before"]).value for name in (gate.arm, gate.minus)
-        ]
-        estimate = Estimate(value=start[0] - start[1], low=-math.inf, high=math.inf, n=plan.seeds)
-    else:
-        estimate = Estimate.from_json(row["before" if gate.at == "start" else "after"])
+    seeds = gate.seeds or plan.seeds
+    result = compare(replace(plan, arms=tuple(gate_arms), seeds=seeds), say=say)
+    estimate = _gate_figure(gate, result, seeds)
     holds = gate.holds(estimate.value)
     spread = f" (95 % interval {estimate.low:.3f} to {estimate.high:.3f})" if math.isfinite(estimate.low) else ""
     verdict = "the gate holds" if holds else "the gate does not hold, so the rest is not run"
-    sentence = f"{gate.in_words()}; found {estimate.value:.3f}{spread} over {plan.seeds} seeds: {verdict}"
+    counted = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    sentence = f"{gate.in_words()}; found {estimate.value:.3f}{spread} over {counted}: {verdict}"
     return {"asked": gate.in_words(), "value": estimate.value, "holds": holds, "found": sentence}
+
+
+def _gate_figure(gate: Gate, result: Mapping[str, Any], seeds: int) -> Estimate:
+    """The figure that a gate is about. Differences of two starts, and gains, have no interval."""
+    row = _end_row(result, gate.measure, gate.arm)
+    before = Estimate.from_json(row["before"])
+    after = Estimate.from_json(row["after"])
+    if gate.at == "gain":
+        return Estimate(value=after.value - before.value, low=-math.inf, high=math.inf, n=seeds)
+    if gate.minus is None:
+        return before if gate.at == "start" else after
+    if gate.at == "end":
+        return Estimate.from_json(row["difference"])
+    other = Estimate.from_json(_end_row(result, gate.measure, gate.minus)["before"])
+    return Estimate(value=before.value - other.value, low=-math.inf, high=math.inf, n=seeds)
 
 
 def _end_row(result: Mapping[str, Any], measure: str, arm: str) -> Mapping[str, Any]:

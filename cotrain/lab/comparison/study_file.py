@@ -6,12 +6,13 @@
     measure = "solver/greedy"            # what verdicts and gate are about, and rates are chosen by
     model = "embedded"                   # of every arm
     seeds = 5
-    equal = "flops"                      # and batches, budget, first_seed, rates, rate_seeds, evaluate_every, settings:
-                                         # as of `cotrain compare`
+    equal = "flops"                      # and batches, budget, first_seed, rates, rate_seeds, evaluate_every, settings,
+                                         # threads, checkpoint_every: as of `cotrain compare`
     out = "runs/studies/ceiling"
 
     [arms.grpo]                          # the first arm is the reference
-    recipe = "grpo"                      # every other key is a parameter of the recipe
+    recipe = "grpo"                      # every other key is a parameter of the recipe, but for
+    settings = ["roles.solver.sampling.max_tokens=64"]  # of this arm alone
     [arms.oracle]
     recipe = "grpo"
     steps_judged_by = "oracle"
@@ -23,7 +24,9 @@
     part = "4 steps"
     arm = "oracle"
     minus = "grpo"                       # left out: the arm's own figure
-    at_least = 0.05                      # or at_most, or both; ``at = "start"`` looks before training
+    at_least = 0.05                      # or at_most, or both; ``at = "start"`` looks before training, ``at = "gain"``
+                                         # at the end minus the start of one arm
+    seeds = 1                            # left out: all of the study's
 
 The file is committed before it runs, and git is asked: what was expected cannot be written afterwards.
 """
@@ -51,6 +54,7 @@ PART_KEYS = tuple(
     for f in dataclasses.fields(ComparisonPlan)
     if f.name not in ("arms", "out", "measure", "workers", "device", "changed_code")
 )
+GATE_PLACES = ("start", "end", "gain")
 SINGLE_PART = "all"  # the part of a study without parts
 
 
@@ -62,18 +66,20 @@ class Gate:
     arm: str
     minus: str | None = None
     measure: str
-    at: str = "end"  # or "start"
+    at: str = "end"  # or "start", or "gain": the end minus the start
+    seeds: int | None = None  # so many, the first ones; None: all of the part's
     at_least: float | None = None
     at_most: float | None = None
 
     def in_words(self) -> str:
         figure = f"{self.arm} minus {self.minus}" if self.minus else self.arm
+        place = "gain over the start" if self.at == "gain" else f"at the {self.at}"
         limits = [
             f"{word} {limit:g}"
             for word, limit in (("at least", self.at_least), ("at most", self.at_most))
             if limit is not None
         ]
-        return f"{figure}, {self.measure} at the {self.at} of {self.part!r}: {' and '.join(limits)}"
+        return f"{figure}, {self.measure} {place} of {self.part!r}: {' and '.join(limits)}"
 
     def holds(self, value: float) -> bool:
         low = self.at_least is None or value >= self.at_least
@@ -139,10 +145,15 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
 def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("recipe"), str):
         raise ConfigError(f'{path}: arm {name!r} has no recipe; write recipe = "grpo" below [arms.{name}]')
+    settings = spec.get("settings", [])
+    if not isinstance(settings, list) or not all(isinstance(setting, str) for setting in settings):
+        raise ConfigError(f'{path}: arm {name!r}: settings is {settings!r:.80}; expected a list of "dotted.path=value"')
     arguments = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in spec.items() if key != "recipe"
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in spec.items()
+        if key not in ("recipe", "settings")
     }
-    return make_arm(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments)
+    return make_arm(name, spec["recipe"], ({"model": model} if model is not None else {}) | arguments, settings)
 
 
 def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[str, Any], out: Path) -> ComparisonPlan:
@@ -180,8 +191,12 @@ def _read_gate(path: Path, spec: Any, parts: Mapping[str, ComparisonPlan], measu
     ):
         if name not in known:
             raise UnknownName(f"{what} of the gate of {path.name}", name, known)
-    if gate.at not in ("start", "end"):
-        raise UnknownName(f"at of the gate of {path.name}", gate.at, ("start", "end"))
+    if gate.at not in GATE_PLACES:
+        raise UnknownName(f"at of the gate of {path.name}", gate.at, GATE_PLACES)
+    if gate.at == "gain" and gate.minus is not None:
+        raise ConfigError(f'{path}: the gate has at = "gain" and minus; a gain is that of one arm, leave out minus')
+    if gate.seeds is not None and not 1 <= gate.seeds <= parts[gate.part].seeds:
+        raise ConfigError(f"{path}: gate.seeds is {gate.seeds}; expected 1 to {parts[gate.part].seeds}")
     if gate.at_least is None and gate.at_most is None:
         raise ConfigError(f"{path}: the gate has no limit; write at_least = 0.05 or at_most = …")
     return gate
