@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from cotrain.core.verbosity import print_progress
 from cotrain.models.load import load_model
 from cotrain.stages.corpora import Corpus
 from cotrain.stages.pretrain import Parts, make_plan, move_to_device, train_and_save, weighted_parts
@@ -42,13 +43,15 @@ def sft(
     plan: Mapping[str, Any] | None = None,
     device: str = "cpu",
     taught: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = print_progress,
 ) -> TrainingOutcome:
     """Fine-tune ``model`` on ``tokens`` tokens of conversations (prompts and padding counted) and write it to ``out``.
 
     ``conversations`` is one corpus or several with integer weights. Running text in a corpus is learned whole.
     ``taught`` says what for, in JSON, and is written beside the figures into ``result.json``.
-    A conversation longer than ``length`` loses its end; more than a tenth of such is a DataError. Other arguments and
-    errors as in ``pretrain``; the default rate is for the embedded base, larger models want 1e-5 to 1e-4.
+    A conversation longer than ``length`` is left out, and ``say`` hears how many; if most are, it is a DataError.
+    Other arguments and errors as in ``pretrain``; the default rate is for the embedded base, larger models want 1e-5 to
+    1e-4.
     """
     network, tokenizer = load_model(model)
     move_to_device(network, device)
@@ -59,5 +62,5 @@ def sft(
     return train_and_save(
         network, tokenizer, weighted_parts(conversations), out, full, replies_only=True, validation=validation,
         start=str(model), resume=resume, save_dtype=save_dtype, report=report,
-        taught=taught,
+        taught=taught, say=say,
     )  # fmt: skip

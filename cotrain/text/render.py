@@ -218,6 +218,17 @@ class Renderer:
         """Whether the template may show the time."""
         return self._template is not None and "strftime_now" in self._template.source
 
+    @property
+    def switches_thoughts_off(self) -> bool:
+        """Whether a prompt ends with an empty thought."""
+        return bool(empty_thought_at_end(self._opening))
+
+    def control_text_at_start(self, text: str) -> str:
+        """The control token that a text begins to name; "" where there is none."""
+        begun = text.lstrip()
+        texts = {self.token_text(i) for i in self._control}
+        return max((one for one in texts if one.strip() and begun.startswith(one)), key=len, default="")
+
     def set_time(self, moment: datetime) -> None:
         """Templates that ask for the time are told this one from now on; it is the one of this call until then."""
         if self._template is not None:
@@ -412,10 +423,10 @@ class Renderer:
     def _find_pieces(
         self, template: ChatTemplate, messages: Sequence[Message], layout: _Layout, text: str, opening: bool
     ) -> list[Piece]:
-        """The pieces of a rendering whose template looks into contents, which is ``text``. Where contents lie in it nobody
-        says. So it is rendered again with the beginnings of control tokens in contents hidden, and with these tokens as
-        a whole; where neither gives the same text, contents are looked for in it. Raises ModelError where control
-        tokens are left that the template does not write by itself."""
+        """The pieces of a rendering whose template looks into contents, which is ``text``. Where contents lie in it
+        nobody says. So it is rendered again with the beginnings of control tokens in contents hidden, and with these
+        tokens as a whole; where neither gives the same text, contents are looked for in it. Raises ModelError where
+        control tokens are left that the template does not write by itself."""
         control_texts = sorted({_MARK[0], *(self.token_text(i) for i in self._forbidden)} - {""}, key=len, reverse=True)
         marks = [sign for sign in sorted(set("".join(control_texts))) if not sign.isalnum()]
         signs = re.compile("|".join(map(re.escape, marks)))

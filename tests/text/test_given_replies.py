@@ -33,8 +33,9 @@ MISTRAL_0_1 = (  # a blank before a reply; a prompt ends in front of it
 )
 CHANNELS = (  # the name of a channel in control tokens between the opening of a turn and the reply
     "{%- for m in messages %}{{- '<|im_start|>' + m.role }}"
-    "{%- if m.role == 'assistant' %}{{- '<|start_header_id|>final<|end_header_id|>' }}{%- else %}{{- '\n' }}{%- endif %}"
-    "{{- m.content + '<|im_end|>' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant' }}{%- endif %}"
+    "{%- if m.role == 'assistant' %}{{- '<|start_header_id|>final<|end_header_id|>' }}"
+    "{%- else %}{{- '\n' }}{%- endif %}{{- m.content + '<|im_end|>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant' }}{%- endif %}"
 )
 THOUGHT = "<think>\nhm\n</think>\n\nyes"
 
@@ -51,7 +52,9 @@ def rendered(template, *said, renderer=None):
 
 
 @pytest.mark.parametrize("template", [QWEN_3_THINKING, PLAIN_OPEN], ids=["qwen", "plain"])
-@pytest.mark.parametrize("reply", [THOUGHT, "<think>hm\n</think>\n\nyes", "hm\n</think>\n\nyes"], ids=["n", "bare", "in"])
+@pytest.mark.parametrize(
+    "reply", [THOUGHT, "<think>hm\n</think>\n\nyes", "hm\n</think>\n\nyes"], ids=["n", "bare", "in"]
+)
 def test_a_thought_that_the_prompt_has_opened_is_opened_once(template, reply):
     text, learned = rendered(template, "A", reply)
     assert text.count("<think>") == text.count("</think>") == 1
@@ -100,7 +103,10 @@ def test_two_turns_without_an_end_of_turn_learn_what_begins_the_next_one():
 
 
 def test_a_blank_in_front_of_a_reply_is_learned_with_it():
-    assert rendered(MISTRAL_0_1, "A", "B", "C", "D") == ("<s>[INST] A [/INST] B</s>[INST] C [/INST] D</s>", " B</s> D</s>")
+    assert rendered(MISTRAL_0_1, "A", "B", "C", "D") == (
+        "<s>[INST] A [/INST] B</s>[INST] C [/INST] D</s>",
+        " B</s> D</s>",
+    )
 
 
 def test_control_tokens_in_front_of_a_reply_are_the_templates_and_none_of_the_replys():
@@ -113,7 +119,14 @@ def test_control_tokens_in_front_of_a_reply_are_the_templates_and_none_of_the_re
 
 @pytest.mark.parametrize(
     ("template", "reply"),
-    [(QWEN_3_THINKING, THOUGHT), (QWEN_3_THINKING, "yes"), (QWEN_3, "yes"), (MISTRAL_0_1, "B"), (GLM, "B"), (R1, THOUGHT)],
+    [
+        (QWEN_3_THINKING, THOUGHT),
+        (QWEN_3_THINKING, "yes"),
+        (QWEN_3, "yes"),
+        (MISTRAL_0_1, "B"),
+        (GLM, "B"),
+        (R1, THOUGHT),
+    ],
     ids=["thought", "closed", "off", "blank", "endless", "dropped"],
 )
 def test_what_a_program_says_is_what_a_row_would_teach(template, reply):
