@@ -28,7 +28,7 @@ from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Executor
 from cotrain.stages.trainer import read_result
 from cotrain.text.chat_template import Message
-from cotrain.text.render import Renderer
+from cotrain.text.render import Renderer, generation_config_of
 from cotrain.train.trainer import CoTrainer
 
 CHAT_STEP = -2  # the step in the addresses of chat episodes
@@ -128,7 +128,7 @@ class Conversation:
     def __init__(self, model: Path | str, temperature: float, device: str) -> None:
         self.model, tokenizer = load_model(model)
         nn.Module.to(self.model, device)
-        self.renderer = Renderer(tokenizer, self.model.generation_config)
+        self.renderer = Renderer(tokenizer, generation_config_of(self.model))
         self.temperature = temperature
         self.messages: list[Message] = []
 

@@ -39,6 +39,7 @@ from transformers.utils import logging
 
 from cotrain.core.errors import ModelError
 from cotrain.core.verbosity import shows_progress
+from cotrain.models.ends import written_ends
 from cotrain.models.files import (
     COPIES,
     FILES,
@@ -224,6 +225,7 @@ def _read_model(
             "config.json and weights do not belong together"
         )
     result: PreTrainedModel = model
+    vars(result)["written_ends"] = written_ends(directory)
     return result
 
 
@@ -254,6 +256,13 @@ def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = F
 def load_tokenizer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model directory or Hub name; raises ModelError when there is none."""
     return _read_tokenizer(name, _fetch_model(name, code=trust_remote_code), trust_remote_code)
+
+
+def load_renderer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Renderer:
+    """The renderer of a model, with the ends of sequence that its authors wrote, without its weights. Raises
+    ModelError."""
+    directory = _fetch_model(name, code=trust_remote_code)
+    return Renderer(_read_tokenizer(name, directory, trust_remote_code), written_ends(directory))
 
 
 def save_model(

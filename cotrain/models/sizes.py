@@ -18,6 +18,7 @@ from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig
 
 from cotrain.core.errors import ModelError
+from cotrain.models.ends import written_ends
 from cotrain.models.files import FILES, Shapes, check_config, read_object, shapes_in, weight_files
 from cotrain.models.load import (
     check_directory,
@@ -29,7 +30,7 @@ from cotrain.models.load import (
     resolve_model,
     unreachable_error,
 )
-from cotrain.text.render import Renderer, generation_config_of
+from cotrain.text.render import Renderer
 
 TEMPLATE = 32  # tokens that a chat template puts around a message, where it cannot be rendered
 
@@ -60,9 +61,10 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     if where is not None:
         check_directory(where)
         shapes = shapes_in(where, name)
-        model = None if trust_remote_code else model_without_weights(name, where)
+        if not trust_remote_code:
+            model_without_weights(name, where)  # raises where weights and configuration do not belong together
     else:
-        where, shapes, model = _small_files(str(resolved)), _hub_shapes(str(resolved)), None
+        where, shapes = _small_files(str(resolved)), _hub_shapes(str(resolved))
         check_config(read_object(where / "config.json", label), [key for _, key in shapes], label)
     with report_model_errors(label, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
@@ -71,7 +73,7 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     heads = queries and (getattr(config, "num_key_value_heads", None) or queries)
     width = getattr(config, "head_dim", None) or config.hidden_size // max(1, queries)
     tokenizer: Any = load_tokenizer(where, trust_remote_code=trust_remote_code)
-    Renderer(tokenizer, None if model is None else generation_config_of(model))  # whoever speaks will need one
+    Renderer(tokenizer, written_ends(where))  # whoever speaks will need one
     return ModelSize(
         parameters=parameters,
         layers=config.num_hidden_layers,

@@ -534,9 +534,12 @@ def _reply_slot_in(layout: _Layout) -> tuple[int, _Slot]:
 
 
 def generation_config_of(model: PreTrainedModel) -> GenerationConfig | None:
-    """What a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing."""
+    """What a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing. Ends of
+    sequence that stand in config.json alone were noted when the model was read (``models/ends.py``)."""
     settings = getattr(model, "generation_config", None)  # a model that scores has none
-    return None if settings is None or settings._from_model_config else settings
+    if settings is not None and not settings._from_model_config and settings.eos_token_id is not None:
+        return settings
+    return getattr(model, "written_ends", None)
 
 
 def _fill_slot(item: str | _Slot, messages: Sequence[Message]) -> Piece:
