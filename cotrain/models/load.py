@@ -62,6 +62,7 @@ ATTENTION = "sdpa"  # where nothing else is asked for
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _KINDS = ("", "-checker", "-habits", "-proposer", "-games", "-search", "-format", "-roles", "-digest", "-rater")
 _EMBEDDED = {f"{EMBEDDED_BASE}{kind}": _ASSETS / f"base{kind}" for kind in _KINDS}
+TOKENS_TRIED = 64  # of a vocabulary, to see whether a tokenizer can read
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -416,12 +417,24 @@ def _read_tokenizer(
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=trust_remote_code
         )
-        known = str(tokenizer.decode(tokenizer("There are 12 apples.").input_ids, skip_special_tokens=True))
-    if not any(map(str.isalnum, known)):  # a library makes an empty one where it finds no file
-        raise ModelError(
-            f"{where}: its tokenizer knows no letter and no digit; copy tokenizer.json or tokenizer.model too"
-        )
+        wrong = _why_unusable(tokenizer)
+    if wrong:  # a library makes an empty one where it finds no file
+        raise ModelError(f"{where}: its tokenizer {wrong}; copy tokenizer.json or tokenizer.model too")
     return tokenizer
+
+
+def _why_unusable(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Why no text can be written with a tokenizer, whatever it is about; "" where one can. Its own tokens are asked
+    for, since words, proteins and moves have nothing else in common."""
+    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    ordinary = sorted(set(tokenizer.get_vocab().values()) - special)
+    tried = ordinary[:: math.ceil(len(ordinary) / TOKENS_TRIED)] if ordinary else []
+    texts = [text for text in (str(tokenizer.decode([token])) for token in tried) if text.strip()]
+    if not texts:
+        return "has an empty vocabulary"
+    unknown = {tokenizer.unk_token_id}
+    reads_any = any(set(tokenizer(text, add_special_tokens=False).input_ids) - unknown for text in texts)
+    return "" if reads_any else "knows none of its own tokens"
 
 
 def first_line(error: BaseException) -> str:
