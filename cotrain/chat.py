@@ -24,7 +24,7 @@ from cotrain.functional.aggregate import majority, mean
 from cotrain.models.load import load_model
 from cotrain.pages.page import escape_terminal as visible
 from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import speaks_short, taught_roles
 from cotrain.rollout.executor import Executor
 from cotrain.stages.trainer import read_result
 from cotrain.text.chat_template import Message
@@ -61,10 +61,8 @@ def run_chat(
     ``answer_format`` says something."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
-    taught = read_result(directory) if opening.is_model(directory) else {}
-    if answer_format == DEFAULT_FORMAT and taught.get("role") == "solver":
-        answer_format = AnswerFormat(**{name: taught.get(name) for name in ("answer", "steps_as", "prompt")})
-    if answer_format == DEFAULT_FORMAT and opening.is_model(directory) and not speaks_short(str(directory)):
+    says_nothing = answer_format == DEFAULT_FORMAT and opening.is_model(directory)
+    if says_nothing and not speaks_short(str(directory)) and not _solves_problems(directory):
         talk = Conversation(directory, temperature, device)
         hold_chat(talk.reply_lines, f"{directory}. Type something; Ctrl-D to leave.", read_line, once)
         return 0
@@ -85,6 +83,12 @@ def run_chat(
     example = recipe.tasks.get("validation", EXAMPLE).prompt
     hold_chat(partial(problem_lines, trainer, executor), heading, read_line, once, example)
     return 0
+
+
+def _solves_problems(directory: Path | str) -> bool:
+    """Whether a model was taught to solve, and nothing else after that."""
+    last = read_result(directory)  # none where a run exported it
+    return "solver" in taught_roles(directory) and (not last or last.get("role") == "solver")
 
 
 def hold_chat(

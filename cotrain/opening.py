@@ -12,6 +12,7 @@ from cotrain.backend.local import LocalBackend
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import RunDirectoryError, UnknownName
+from cotrain.core.verbosity import print_progress
 from cotrain.metrics.heldout import measure_pass_at_k
 from cotrain.metrics.table import table_rank
 from cotrain.models.load import EMBEDDED_RATER
@@ -41,10 +42,12 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
 
 def open_trainer(where: Path | str, answer_format: AnswerFormat | None = None, *, device: str = "auto") -> CoTrainer:
     """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
-    as the run has it; a model that is not one of the package's own is asked for "The answer is …"."""
-    from cotrain.preflight.formats import DEFAULT_FORMAT, choose_answer_settings, choose_verdict_settings
+    as the run has it; a model as it was taught, else one that is not the package's own for "The answer is …"."""
+    from cotrain.preflight.formats import DEFAULT_FORMAT, as_taught, choose_answer_settings, choose_verdict_settings
 
     recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
+    if is_model(where):
+        answer_format = as_taught(recipe, answer_format, print_progress)
     if answer_format.answer is None and is_model(where) and not speaks_short(str(where)):
         answer_format = replace(answer_format, answer="phrase")
     if answer_format.of_answers:

@@ -50,6 +50,7 @@ from cotrain.preflight.formats import (
     DEFAULT_FORMAT,
     PROBED,
     AnswerFormat,
+    as_taught,
     choose_answer_settings,
     choose_verdict_settings,
 )
@@ -125,6 +126,8 @@ def evaluate_suites(
     play = replace(play, solver=solver, verifier=verifier, comparer=_resolve_role(recipe, play.comparer, "comparer"))
     if play.max_tokens is not None:
         recipe = override(recipe, [f"roles.{play.solver}.sampling.max_tokens={play.max_tokens}"])
+    if is_model:
+        play = replace(play, how=as_taught(recipe, play.how, say))
     if is_model or play.how.of_answers:
         answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
         answer_tasks = answer_tasks if not answer_tasks or isinstance(answer_tasks[0].grader, AnswerGrader) else []

@@ -332,56 +332,55 @@ def _role_conversations(
 ) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
     """The conversations of ``--role``, those of them that the model made itself, and how the role is asked and read."""
     from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
-    from cotrain.stages.solutions import choose_step_format, gold_solutions, own_solutions, solver_of
+    from cotrain.stages.solutions import choose_step_format, gold_solutions, own_solutions
 
     form: Any = arguments.judge or "steps"
     judging = {"verdict": arguments.verdict, "prompt": prompt_of(arguments.verifier_prompt, "--verifier-prompt")}
+    reviewer = verifier_of(arguments.model, form, **judging)
+    taught_verifier = {"role": "verifier", "form": form, "verdict": reviewer.verdict, "prompt": reviewer.prompt}
     if arguments.role == "verifier" and not arguments.from_samples:
-        return (
-            [
-                (
-                    gold_reviews(
-                        arguments.data,
-                        verifier_of(arguments.model, form, **judging),
-                        form,
-                        quarantine,
-                        say=print_progress,
-                    ),
-                    1,
-                )
-            ],
-            [],
-            {"role": "verifier"},
-        )
-    prompt = prompt_of(arguments.prompt)
-    role = solver_of(arguments.model, arguments.answer, prompt, arguments.max_tokens, arguments.steps_as)
-    answers = {"answer": role.answer, "steps_as": role.steps, "prompt": prompt}
+        corpus = gold_reviews(arguments.data, reviewer, form, quarantine, say=print_progress)
+        return [(corpus, 1)], [], taught_verifier
+    role = _solver_to_teach(arguments)
+    taught_solver = {"role": "solver", "answer": role.answer, "steps_as": role.steps, "prompt": role.prompt}
     if not arguments.from_samples:
-        return [(gold_solutions(arguments.data, role, quarantine), 1)], [], {"role": "solver", **answers}
+        return [(gold_solutions(arguments.data, role, quarantine), 1)], [], taught_solver
     sampling_options: dict[str, Any] = {
-        "samples": arguments.samples,
         "seed": arguments.seed,
         "aside": quarantine,
         "say": print_progress,
+        "device": arguments.device,
     }
-    sampling_options["device"] = arguments.device
-    if arguments.role == "verifier":
-        look_options = {key: value for key, value in sampling_options.items() if key != "samples"}
-        role = choose_step_format(role, arguments.model, arguments.data, **look_options)
-        review_count = 4 if arguments.reviews is None else arguments.reviews
-        corpus, rows = own_reviews(
-            arguments.model,
-            arguments.data,
-            role,
-            form,
-            reviews=review_count,
-            max_tokens=arguments.max_tokens,
-            **judging,
-            **sampling_options,
+    if arguments.role == "solver":
+        corpus, rows = own_solutions(
+            arguments.model, arguments.data, role, samples=arguments.samples, **sampling_options
         )
-    else:
-        corpus, rows = own_solutions(arguments.model, arguments.data, role, **sampling_options)
-    return [(corpus, 1)], rows, {"role": arguments.role} | (answers if arguments.role == "solver" else {})
+        return [(corpus, 1)], rows, taught_solver
+    corpus, rows = own_reviews(
+        arguments.model,
+        arguments.data,
+        choose_step_format(role, arguments.model, arguments.data, **sampling_options),
+        form,
+        reviews=4 if arguments.reviews is None else arguments.reviews,
+        samples=arguments.samples,
+        max_tokens=arguments.max_tokens,
+        **judging,
+        **sampling_options,
+    )
+    return [(corpus, 1)], rows, taught_verifier
+
+
+def _solver_to_teach(arguments: Any) -> Any:
+    """The solver as the flags say; what they leave open of a solver whose own answers are learned, as it was taught."""
+    from cotrain.rollout.common_roles import taught_roles
+    from cotrain.stages.solutions import solver_of
+
+    answer, steps, prompt = arguments.answer, arguments.steps_as, prompt_of(arguments.prompt)
+    known = taught_roles(arguments.model).get("solver") if arguments.from_samples and answer is None else None
+    if known:
+        answer, steps, prompt = known.get("answer"), steps or known.get("steps_as"), prompt or known.get("prompt")
+        print_progress(f"note: {arguments.model} was taught to answer as {answer!r}, and is asked and read so")
+    return solver_of(arguments.model, answer, prompt, arguments.max_tokens, steps)
 
 
 def paraphrase(argv: Sequence[str]) -> int:

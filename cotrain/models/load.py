@@ -427,7 +427,8 @@ def _why_unusable(tokenizer: PreTrainedTokenizerBase) -> str:
     """Why no text can be written with a tokenizer, whatever it is about; "" where one can. Its own tokens are asked
     for, since words, proteins and moves have nothing else in common."""
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    ordinary = sorted(set(tokenizer.get_vocab().values()) - special)
+    named = {i for token, i in tokenizer.get_vocab().items() if token.startswith("<extra_id_")}  # T5 makes them
+    ordinary = sorted(set(tokenizer.get_vocab().values()) - special - named)
     tried = ordinary[:: math.ceil(len(ordinary) / TOKENS_TRIED)] if ordinary else []
     texts = [text for text in (str(tokenizer.decode([token])) for token in tried) if text.strip()]
     if not texts:

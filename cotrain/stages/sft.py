@@ -16,6 +16,7 @@ import torch
 
 from cotrain.core.verbosity import print_progress
 from cotrain.models.load import load_model
+from cotrain.rollout.common_roles import keep_taught_roles, taught_roles
 from cotrain.stages.corpora import Corpus
 from cotrain.stages.pretrain import Parts, make_plan, move_to_device, train_and_save, weighted_parts
 from cotrain.stages.trainer import TrainingOutcome
@@ -48,7 +49,9 @@ def sft(
     """Fine-tune ``model`` on ``tokens`` tokens of conversations (prompts and padding counted) and write it to ``out``.
 
     ``conversations`` is one corpus or several with integer weights. Running text in a corpus is learned whole.
-    ``taught`` says what for, in JSON, and is written beside the figures into ``result.json``.
+    ``taught`` says what for, in JSON, and is written beside the figures into ``result.json``. Where it names a
+    ``role``, the model keeps how that role is asked and read (``common_roles.keep_taught_roles``), beside what
+    ``model`` had kept.
     A conversation longer than ``length`` is left out, and ``say`` hears how many; if most are, it is a DataError.
     Other arguments and errors as in ``pretrain``; the default rate is for the embedded base, larger models want 1e-5 to
     1e-4.
@@ -59,8 +62,18 @@ def sft(
         tokens, batch_tokens, plan, length=length, lr=lr, seed=seed, optimizer=optimizer, weight_decay=weight_decay,
         warmup=warmup, decay_fraction=decay_fraction, shape=shape,
     )  # fmt: skip
-    return train_and_save(
+    outcome = train_and_save(
         network, tokenizer, weighted_parts(conversations), out, full, replies_only=True, validation=validation,
         start=str(model), resume=resume, save_dtype=save_dtype, report=report,
         taught=taught, say=say,
     )  # fmt: skip
+    if outcome.finished:
+        keep_taught_roles(Path(out), taught_roles(model) | _role_of(taught or {}))
+    return outcome
+
+
+def _role_of(taught: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The role that was taught, by its name; {} for none."""
+    if "role" not in taught:
+        return {}
+    return {str(taught["role"]): {name: value for name, value in taught.items() if name != "role"}}
