@@ -24,7 +24,7 @@ QUICK = {  # words → in the folder of the test; MODEL is a model of random wei
     "habit_rates": f"{TINY} --problems 2 --lengths 2 2 --temperatures 1.0",
     "proposals": "--problems 2 --source 2 2",
     "fuzz": "--texts 200 --files 10",
-    "grading": "--answers 8 --rounds 1 --kinds known",
+    "grading": "--answers 60 --rounds 1 --kinds known",
     "grading_study": "--data DATA --pairs 12 --rows 4",
     "programs": "--rounds 1",
     "real_model": "--size tiny --rounds 1 --only float32 --threads 1",
@@ -37,11 +37,10 @@ QUICK = {  # words → in the folder of the test; MODEL is a model of random wei
     "coder_tester": "--out lessons --rounds 4",
     "self_compare": "--out lessons --rounds 4",
     "models": "tiny made",
-    "harness": "--rounds 1 true true",
 }
 OTHERWISE = {  # script → who runs it, or why nobody can in seconds
     **dict.fromkeys(("decode", "first_token", "grpo_step", "recipe_step", "update"), "a part of run.py --quick"),
-    **dict.fromkeys(("base_table",), "test_benchmarks.py"),
+    **dict.fromkeys(("base_table", "harness"), "test_benchmarks.py"),
     **dict.fromkeys(("batch_figures", "crossed", "reward_order", "what_changed"), "test_tables_over_seeds.py"),
     **dict.fromkeys(("domains", "short_form", "study_curve"), "tests of their names"),
     **dict.fromkeys(("gpu", "gpu_checks"), "test_gpu_script.py runs its parts; --tiny as a whole takes minutes"),
