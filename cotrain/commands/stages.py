@@ -29,7 +29,8 @@ from cotrain.disk.run_files import QUARANTINE
 from cotrain.pages.page import escape_terminal
 from cotrain.tasks.reading import Quarantine
 
-SFT_LR = " (default: 1e-3 below 100 million parameters, else 2e-5)"
+SMALL_RATE, LARGE_RATE = 1e-3, 2e-5  # of sft, below and from 100 million parameters on
+SFT_LR = " (default: 1e-3 below 100 million parameters, else 2e-5, of sft --lora 1e-4)"
 
 
 def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
@@ -259,10 +260,11 @@ def sft(argv: Sequence[str]) -> int:
     )
     add_count(parser, "--samples", "with --from-samples: tries of a problem", default=4, metavar="K")
     add_count(parser, "--max-tokens", "with --from-samples: tokens of an answer")
+    add_count(parser, "--lora", "train an adapter of this rank; the model that is written has it in its weights")
     arguments = parser.parse_strictly(argv)
     _check_role(parser, arguments)
     _set_up_machine(arguments)
-    from cotrain.config.by_size import are_small
+    from cotrain.models.lora import Lora
     from cotrain.rollout.common_roles import mark_short_prompts
     from cotrain.stages import sft as stage
     from cotrain.stages.corpora import corpus_file, practice_of
@@ -285,7 +287,7 @@ def sft(argv: Sequence[str]) -> int:
             tokens=arguments.tokens,
             batch_tokens=arguments.batch_tokens,
             length=arguments.length,
-            lr=arguments.lr or (1e-3 if are_small([arguments.model]) else 2e-5),
+            lr=arguments.lr or _usual_rate(arguments),
             optimizer=arguments.optimizer,
             seed=arguments.seed,
             resume=arguments.resume,
@@ -293,6 +295,7 @@ def sft(argv: Sequence[str]) -> int:
             plan={"save_every": arguments.save_every},
             device=arguments.device,
             taught=taught,
+            lora=None if arguments.lora is None else Lora(rank=arguments.lora),
         )
     if outcome.finished and arguments.data is None:
         mark_short_prompts(Path(arguments.out))
@@ -300,6 +303,15 @@ def sft(argv: Sequence[str]) -> int:
         replace_file(Path(arguments.out) / "samples.jsonl", b"".join(map(encode_row, samples)))
     _write_quarantine(quarantine, arguments.out)
     return _report_outcome(outcome, arguments.out)
+
+
+def _usual_rate(arguments: Any) -> float:
+    """The learning rate where none is given."""
+    from cotrain.config.by_size import ADAPTER_RATE, are_small
+
+    if are_small([arguments.model]):
+        return SMALL_RATE
+    return LARGE_RATE if arguments.lora is None else ADAPTER_RATE
 
 
 def _check_role(parser: Parser, arguments: Any) -> None:

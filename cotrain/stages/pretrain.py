@@ -152,9 +152,12 @@ def train_and_save(
     report: Callable[[dict[str, Any]], None] | None,
     say: Callable[[str], None],
     taught: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
+    merge: Callable[[], PreTrainedModel] | None = None,
 ) -> TrainingOutcome:
     """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
-    into ``result.json`` beside the figures."""
+    into ``result.json`` beside the figures. ``about``: more of what a run must have in common with the one that it goes
+    on with. ``merge`` makes the model that is written; by default it is ``network``."""
     longest = plan.length if replies_only else plan.rows * plan.length
     resumed = (Path(out) / SETTINGS).is_file()
     if not resumed:
@@ -163,7 +166,7 @@ def train_and_save(
             raise ConfigError(
                 f"length {plan.length}: longer than the context of the model, {context} tokens; lower --length"
             )
-    about: dict[str, Any] = {"start": start, "held_out": validation, "replies_only": replies_only}
+    about = {"start": start, "held_out": validation, "replies_only": replies_only, **(about or {})}
     begun, ends = None, generation_config_of(network)
     if Renderer(tokenizer, ends).asks_time:  # a training that goes on tells it the same
         about["begun"] = begin_time(out) or datetime.now().isoformat(timespec="seconds")
@@ -198,7 +201,7 @@ def train_and_save(
         validation=held_out,
         about={**about, "corpus": mixed.name},
         resume=resume,
-        finish=lambda: save_model(network, tokenizer, out, save_dtype),
+        finish=lambda: save_model(network if merge is None else merge(), tokenizer, out, save_dtype),
         report=report,
     )
     if not outcome.finished:

@@ -55,6 +55,7 @@ from cotrain.models.optim import (
     load_optimizer_tensors,
     lr_multiplier,
     optimizer_tensors,
+    trainable_parameters,
 )
 from cotrain.stages.batches import Documents, batches_ahead, pack_all
 from cotrain.stages.packing import PADDING, Document, PackedBatch, block_mask, segment_lengths
@@ -409,7 +410,7 @@ def _claim_directory(out: Path, settings: dict[str, Any], resume: bool) -> None:
 
 def _save_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer, step: int, cursor: int, keep: int) -> None:
     """One checkpoint: weights, optimiser state, two integers; a transaction (``disk.transaction``)."""
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    weights = {name: parameter.detach() for name, parameter in trainable_parameters(model).items()}
     tensors = {"model": weights, "optimizer": optimizer_tensors(optimizer, model)}
     transaction.save_checkpoint(
         out / CHECKPOINTS, step, tensors, {"state": {"step": step, "cursor": cursor}}, keep=keep
@@ -424,7 +425,7 @@ def _load_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple
         return 0, 0
     tensors, documents = checkpoint.load()
     step, cursor = take_fields("training checkpoint", documents["state"], "step", "cursor")
-    parameters = dict(model.named_parameters())
+    parameters = trainable_parameters(model)
     weights = tensors["model"]
     if {name: t.shape for name, t in weights.items()} != {name: p.shape for name, p in parameters.items()}:
         raise StateError(
