@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotrain.commands.common import (
     add_column_flags,
@@ -29,6 +29,9 @@ from cotrain.disk.run_files import QUARANTINE
 from cotrain.pages.page import escape_terminal
 from cotrain.tasks.reading import Quarantine
 
+if TYPE_CHECKING:
+    from cotrain.stages.ranks import Ranks
+
 SMALL_RATE, LARGE_RATE = 1e-3, 2e-5  # of sft, below and from 100 million parameters on
 SFT_LR = " (default: 1e-3 below 100 million parameters, else 2e-5, of sft --lora 1e-4)"
 
@@ -46,14 +49,49 @@ def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
     add_count(parser, "--save-every", "steps between checkpoints", least=0, default=500)
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     parser.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
+    parser.add_argument(
+        "--backend", default="local", choices=("local", "ray"), help="this process, or more by Ray (default: local)"
+    )
+    add_count(parser, "--world", "with --backend ray: ranks, each with the whole model and a share of each batch")
     add_json_flag(parser)
     add_device_flag(parser)
     add_threads_flag(parser)
 
 
+def _check_world(parser: Parser, arguments: Any) -> None:
+    if (arguments.backend == "ray") != ((arguments.world or 1) > 1):
+        parser.error("--backend ray and --world N, 2 or more, go together; give both, or neither")
+    rows = arguments.batch_tokens // arguments.length
+    if 0 < rows < (arguments.world or 1):
+        parser.error(
+            f"a batch of {rows} rows on {arguments.world} ranks: each wants a row; raise --batch-tokens, or lower --world"
+        )
+
+
 @contextmanager
-def _report_to(arguments: Any, stage: str) -> Iterator[Callable[[Any], None]]:
-    """Who hears the rows of a training: the terminal, and the trackers of ``--tracker``."""
+def _ranks_of(name: str, argv: Sequence[str], arguments: Any, ranks: Ranks | None) -> Iterator[Ranks]:
+    """The rank that this process is: the one that it was begun as, or else the first one, with others beside it where
+    ``--world`` says so."""
+    from cotrain.stages.ranks import ALONE
+
+    if ranks is not None:
+        yield ranks
+    elif (arguments.world or 1) == 1:
+        yield ALONE
+    else:
+        from cotrain.commands.stage_ranks import other_ranks
+
+        with other_ranks(name, argv, arguments.world, arguments.device) as first:
+            yield first
+
+
+@contextmanager
+def _report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[Any], None]]:
+    """Who hears the rows of a training: the terminal, and the trackers of ``--tracker``; of another rank than the first
+    nobody."""
+    if not ranks.is_first:
+        yield lambda row: None
+        return
     from cotrain.pages.trackers import TrackingObserver, check_trackers
     from cotrain.stages.pretrain import step_count
 
@@ -106,10 +144,19 @@ def _write_quarantine(quarantine: Quarantine | None, out: str) -> None:
         quarantine.write(Path(out) / QUARANTINE)
 
 
-def _set_up_machine(arguments: Any) -> None:
-    """Threads and device, before anything is read. Raises ConfigError for a device that is not there."""
+def _set_up_machine(arguments: Any, ranks: Ranks | None = None) -> None:
+    """Threads and device, before anything is read: of several ranks its share of the cores, and a GPU of its own.
+    Raises ConfigError for a device that is not there."""
+    from cotrain.core.threads import usable_cores
+
+    world = getattr(arguments, "world", None) or 1
+    if world > 1 and arguments.threads is None:
+        arguments.threads = max(1, usable_cores() // world)
     set_threads(arguments.threads)
-    arguments.device = device_of(arguments.device)
+    device = device_of(arguments.device, here=world == 1)
+    if world > 1 and device.startswith("cuda"):
+        device = device_of(f"cuda:{ranks.rank if ranks is not None else 0}")
+    arguments.device = device
 
 
 def tokenizer(argv: Sequence[str]) -> int:
@@ -163,7 +210,7 @@ def _tokenizer_text(file: str | None, seed: int, quarantine: Quarantine | None) 
     return text if file is not None else [(text[0][0], 4), *practice_of(study_problems((1, 9)), seed, "settle")]
 
 
-def pretrain(argv: Sequence[str]) -> int:
+def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     """Train a language model from nothing, or go on with one, on running text."""
     parser = Parser(prog="cotrain pretrain", description=pretrain.__doc__)
     _add_common_flags(parser, lr=3e-3, tokens=4_000_000)
@@ -175,16 +222,18 @@ def pretrain(argv: Sequence[str]) -> int:
     add_count(parser, "--width", "of its layers", default=128)
     add_count(parser, "--vocab-size", "of its tokenizer, if one is trained", default=640)
     arguments = parser.parse_strictly(argv)
+    _check_world(parser, arguments)
     if arguments.model and arguments.tokenizer:
         raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
-    _set_up_machine(arguments)
+    _set_up_machine(arguments, ranks)
     from cotrain.models.load import load_tokenizer
     from cotrain.stages import pretrain as stage
     from cotrain.stages.tokenizer import train_tokenizer
 
     quarantine = _quarantine_of(arguments)
     corpus = _training_text(arguments.data, arguments.seed, quarantine)
-    _note_quarantine(quarantine, arguments.out)
+    if ranks is None:
+        _note_quarantine(quarantine, arguments.out)
     chosen = config = None
     if not arguments.model:
         chosen = (
@@ -197,7 +246,7 @@ def pretrain(argv: Sequence[str]) -> int:
         )
         sizes = {"depth": arguments.depth, "width": arguments.width, "kind": arguments.kind}
         config = stage.config_for(chosen, context=max(stage.CONTEXT, arguments.length), **sizes)
-    with _report_to(arguments, "pretrain") as report:
+    with _ranks_of("pretrain", argv, arguments, ranks) as own, _report_to(arguments, "pretrain", own) as report:
         outcome = stage.pretrain(
             arguments.out,
             corpus=corpus,
@@ -214,12 +263,15 @@ def pretrain(argv: Sequence[str]) -> int:
             report=report,
             plan={"save_every": arguments.save_every},
             device=arguments.device,
+            ranks=own,
         )
+    if not own.is_first:
+        return 0
     _write_quarantine(quarantine, arguments.out)
     return _report_outcome(outcome, arguments.out)
 
 
-def sft(argv: Sequence[str]) -> int:
+def sft(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     """Fine-tune a model on conversations: rows {"messages": [{"role", "content"}, …]}, or with --role those that a run
     will hold. For a solver solutions of problems: question and answer, prompt and completion, messages, or
     conversations (ShareGPT). For a verifier reviews of solutions: problem, steps and label, the first wrong step or -1.
@@ -262,8 +314,9 @@ def sft(argv: Sequence[str]) -> int:
     add_count(parser, "--max-tokens", "with --from-samples: tokens of an answer")
     add_count(parser, "--lora", "train an adapter of this rank; the model that is written has it in its weights")
     arguments = parser.parse_strictly(argv)
+    _check_world(parser, arguments)
     _check_role(parser, arguments)
-    _set_up_machine(arguments)
+    _set_up_machine(arguments, ranks)
     from cotrain.models.lora import Lora
     from cotrain.rollout.common_roles import mark_short_prompts
     from cotrain.stages import sft as stage
@@ -273,13 +326,15 @@ def sft(argv: Sequence[str]) -> int:
     quarantine, samples, taught = _quarantine_of(arguments), list[dict[str, Any]](), dict[str, Any]()
     if arguments.role is not None:
         parts, samples, taught = _role_conversations(arguments, quarantine)
-        _note_quarantine(quarantine, arguments.out)
+        if ranks is None:
+            _note_quarantine(quarantine, arguments.out)
     elif arguments.data is not None:
         parts = [(corpus_file(arguments.data, quarantine), 1)]
-        _note_quarantine(quarantine, arguments.out)
+        if ranks is None:
+            _note_quarantine(quarantine, arguments.out)
     else:
         parts = practice_of(study_problems((1, 9)), arguments.seed, "settle")
-    with _report_to(arguments, "sft") as report:
+    with _ranks_of("sft", argv, arguments, ranks) as own, _report_to(arguments, "sft", own) as report:
         outcome = stage.sft(
             arguments.model,
             arguments.out,
@@ -296,7 +351,10 @@ def sft(argv: Sequence[str]) -> int:
             device=arguments.device,
             taught=taught,
             lora=None if arguments.lora is None else Lora(rank=arguments.lora),
+            ranks=own,
         )
+    if not own.is_first:
+        return 0
     if outcome.finished and arguments.data is None:
         mark_short_prompts(Path(arguments.out))
     if outcome.finished and samples:
@@ -327,6 +385,8 @@ def _check_role(parser: Parser, arguments: Any) -> None:
         parser.error("--judge, --verdict, --verifier-prompt and --reviews go with --role verifier; add it")
     if arguments.judge == "genrm" and (arguments.verdict or arguments.verifier_prompt):
         parser.error("--verdict and --verifier-prompt go with --judge steps; leave out --judge")
+    if arguments.from_samples and arguments.world is not None:
+        parser.error("--from-samples draws in one process; do without --world, or learn its OUT/samples.jsonl with it")
     if arguments.reviews is not None and not arguments.from_samples:
         parser.error("--reviews goes with --from-samples; add it, or leave it out")
     if (

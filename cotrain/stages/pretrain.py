@@ -30,6 +30,7 @@ from cotrain.models.load import load_model, save_model
 from cotrain.stages.corpora import Corpus, Item, interleave, split_corpus
 from cotrain.stages.documents import all_documents, document_reader, examine, in_parts, renderer_at, running_documents
 from cotrain.stages.packing import Document
+from cotrain.stages.ranks import ALONE, Ranks
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.stages.trainer import SETTINGS, TrainingOutcome, TrainingPlan, begin_time, read_result, train
 from cotrain.text.render import Renderer, generation_config_of
@@ -65,6 +66,7 @@ def pretrain(
     plan: Mapping[str, Any] | None = None,
     device: str = "cpu",
     say: Callable[[str], None] = print_progress,
+    ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Train on ``tokens`` tokens of text (padding counted) and write the model to ``out``.
 
@@ -79,6 +81,7 @@ def pretrain(
         plan: further fields of ``TrainingPlan`` by name, such as ``{"save_every": 100, "micro": 8}``.
         device: "cpu", "cuda" or "cuda:1", where it is trained.
         say: hears what of the corpus is left out, or learned in parts.
+        ranks: of several processes that train together, this one; all are called alike.
 
     Interrupted (``finished=False``), it has left a checkpoint: call again with ``resume=True``.
     Raises ConfigError, DataError, ModelError, RunDirectoryError.
@@ -99,6 +102,7 @@ def pretrain(
     return train_and_save(
         network, tokenizer, parts, out, full, replies_only=False, validation=validation,
         start=str(model) if model is not None else "new", resume=resume, save_dtype=save_dtype, report=report, say=say,
+        ranks=ranks,
     )  # fmt: skip
 
 
@@ -154,6 +158,7 @@ def train_and_save(
     taught: Mapping[str, Any] | None = None,
     about: Mapping[str, Any] | None = None,
     merge: Callable[[], PreTrainedModel] | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
     into ``result.json`` beside the figures. ``about``: more of what a run must have in common with the one that it goes
@@ -169,14 +174,21 @@ def train_and_save(
     about = {"start": start, "held_out": validation, "replies_only": replies_only, **(about or {})}
     begun, ends = None, generation_config_of(network)
     if Renderer(tokenizer, ends).asks_time:  # a training that goes on tells it the same
-        about["begun"] = begin_time(out) or datetime.now().isoformat(timespec="seconds")
-        begun = datetime.fromisoformat(about["begun"])
+        known = begin_time(out)
+        moment = datetime.fromisoformat(known) if known else datetime.now()
+        begun = datetime.fromtimestamp(ranks.as_first(int(moment.timestamp()), network.device))
+        about["begun"] = begun.isoformat(timespec="seconds")
     batch = plan.rows * plan.length
     renderer = renderer_at(tokenizer, begun, ends)
     looked_at = [
         examine(corpus, renderer, plan.length if replies_only else 0, batch, replies_only) for corpus, _ in parts
     ]
-    for seen in looked_at:
+    if plan.rows < ranks.world:
+        raise ConfigError(
+            f"a batch of {plan.rows} rows on {ranks.world} ranks: each wants a row; raise --batch-tokens, or lower "
+            "--world"
+        )
+    for seen in looked_at if ranks.is_first else ():
         for note in seen.notes(longest, batch):
             say(note)
     divided = []
@@ -203,8 +215,9 @@ def train_and_save(
         resume=resume,
         finish=lambda: save_model(network if merge is None else merge(), tokenizer, out, save_dtype),
         report=report,
+        ranks=ranks,
     )
-    if not outcome.finished:
+    if not outcome.finished or not ranks.is_first:
         return outcome
     if math.isnan(outcome.loss):  # it was finished before
         written = read_result(out)

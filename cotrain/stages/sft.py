@@ -22,6 +22,7 @@ from cotrain.models.lora import Lora
 from cotrain.rollout.common_roles import keep_taught_roles, taught_roles
 from cotrain.stages.corpora import Corpus
 from cotrain.stages.pretrain import Parts, make_plan, move_to_device, train_and_save, weighted_parts
+from cotrain.stages.ranks import ALONE, Ranks
 from cotrain.stages.trainer import TrainingOutcome
 
 ADAPTER = "sft"  # name of the adapter that is trained
@@ -51,6 +52,7 @@ def sft(
     taught: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print_progress,
     lora: Lora | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Fine-tune ``model`` on ``tokens`` tokens of conversations (prompts and padding counted) and write it to ``out``.
 
@@ -73,8 +75,9 @@ def sft(
         network, tokenizer, weighted_parts(conversations), out, full, replies_only=True, validation=validation,
         start=str(model), resume=resume, save_dtype=save_dtype, report=report,
         taught=taught, say=say, about={} if lora is None else {"lora": asdict(lora)}, merge=merge,
+        ranks=ranks,
     )  # fmt: skip
-    if outcome.finished:
+    if outcome.finished and ranks.is_first:
         keep_taught_roles(Path(out), taught_roles(model) | _role_of(taught or {}))
     return outcome
 
