@@ -7,15 +7,18 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
 from cotrain.backend.cluster_file import LOCAL, read_cluster_file
-from cotrain.backend.on_ray import RayLauncher
+from cotrain.backend.on_ray import RayLauncher, RayProcess
 from cotrain.backend.ranks import LOSS, HostPort, meet_ranks, open_store, rank_label
 from cotrain.core.errors import ProcessLost, first_line
 from cotrain.core.verbosity import set_level
 from cotrain.stages.ranks import Ranks
+
+GO_ON = "; go on with the same command and --resume"
 
 
 class StageRank:
@@ -54,11 +57,18 @@ def other_ranks(name: str, words: Sequence[str], world: int, device: str) -> Ite
         except RuntimeError as error:  # torch's, where another rank is gone
             for process, answer in zip(processes, answers, strict=True):
                 if process.is_done(answer, LOSS):
-                    process.wait(answer, name)  # raises what ended it
-            raise ProcessLost(f"{name}: a rank is gone ({first_line(error)}); go on with --resume") from error
+                    _raise_what_ended(process, answer, name)
+            raise ProcessLost(f"{name}: a rank is gone ({first_line(error)}){GO_ON}") from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
         for process in processes:
             process.kill()
         launcher.stop()
+
+
+def _raise_what_ended(process: RayProcess, answer: Any, name: str) -> None:
+    try:
+        process.wait(answer, name)
+    except ProcessLost as lost:
+        raise ProcessLost(f"{first_line(lost)}{GO_ON}") from lost

@@ -64,7 +64,8 @@ def _check_world(parser: Parser, arguments: Any) -> None:
     rows = arguments.batch_tokens // arguments.length
     if 0 < rows < (arguments.world or 1):
         parser.error(
-            f"a batch of {rows} rows on {arguments.world} ranks: each wants a row; raise --batch-tokens, or lower --world"
+            f"a batch of {rows} rows on {arguments.world} ranks: each wants a row; raise --batch-tokens, or lower "
+            "--world"
         )
 
 

@@ -154,7 +154,7 @@ def train_and_save(
     resume: bool,
     save_dtype: torch.dtype | None,
     report: Callable[[dict[str, Any]], None] | None,
-    say: Callable[[str], None],
+    say: Callable[[str], None] = print_progress,
     taught: Mapping[str, Any] | None = None,
     about: Mapping[str, Any] | None = None,
     merge: Callable[[], PreTrainedModel] | None = None,

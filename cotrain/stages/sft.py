@@ -78,7 +78,7 @@ def sft(
         ranks=ranks,
     )  # fmt: skip
     if outcome.finished and ranks.is_first:
-        keep_taught_roles(Path(out), taught_roles(model) | _role_of(taught or {}))
+        keep_taught_roles(Path(out), taught_roles(os.fspath(model)) | _role_of(taught or {}))
     return outcome
 
 

@@ -282,7 +282,7 @@ def _one_dialogue(row: Mapping[str, Any], where: str) -> tuple[str, str]:
                 f"{where}, field {name!r}: found {turn!r:.60}; expected {{role, content}} or {{from, value}} of user "
                 "and assistant"
             )
-        if who == "assistant":
+        if isinstance(turn, dict) and who == "assistant":
             refuse_marked_message(turn, f"{where}, field {name!r}")
         turns[who].append(text)
     counts: Sequence[int] = (len(turns["user"]), len(turns["assistant"]))

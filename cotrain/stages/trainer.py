@@ -313,8 +313,8 @@ def evaluate(model: nn.Module, batches: Sequence[PackedBatch], plan: TrainingPla
             total += (losses * part.learn[:, 1:]).sum().item()
             learned += int(part.learn[:, 1:].sum())
     model.train(training)
-    total, learned = ranks.sum_of([total, learned], next(model.parameters()).device)
-    return total / learned if learned else math.nan
+    whole, counted = ranks.sum_of([total, learned], next(model.parameters()).device)
+    return whole / counted if counted else math.nan
 
 
 @torch.no_grad()

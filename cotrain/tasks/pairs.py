@@ -222,7 +222,7 @@ def _parse_text(value: Any, where: str) -> str | Messages:
             raise DataError(
                 f"{where}: found {found}; expected a text, or a list of {{role, content}} of system, user and assistant"
             )
-        if role == "assistant":
+        if isinstance(message, dict) and role == "assistant":
             refuse_marked_message(message, where, learned=False)
         said.append(Message(role, whole_text(text, where)))
     return tuple(said)

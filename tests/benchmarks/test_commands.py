@@ -70,6 +70,20 @@ def test_pages_name_scripts_that_are_there() -> None:
     assert len(named) > 15 and named <= scripts()
 
 
+def test_flags_that_pages_show_are_there() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *BENCHMARKS.glob("*.md")]
+    shared = (BENCHMARKS / "work.py").read_text(encoding="utf-8")
+    checked = 0
+    for page in pages:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for name, words in re.findall(r"python benchmarks/(\w+)\.py([^`\n]*)", text):
+            source = (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8") + shared
+            for flag in re.findall(r"--[a-z][\w-]*", words.partition("#")[0]):
+                assert f'"{flag}"' in source, (page.name, name, flag)
+                checked += 1
+    assert checked > 20
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("benchmarks")
