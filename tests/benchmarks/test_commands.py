@@ -76,9 +76,9 @@ def test_flags_that_pages_show_are_there() -> None:
     checked = 0
     for page in pages:
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-        for name, words in re.findall(r"python benchmarks/(\w+)\.py([^`\n]*)", text):
+        for name, words in re.findall(r"python benchmarks/(\w+)\.py([^`;&|\n]*)", text):
             source = (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8") + shared
-            for flag in re.findall(r"--[a-z][\w-]*", words.partition("#")[0]):
+            for flag in re.findall(r"(?<=\s)--[a-z][\w-]*", words.partition("#")[0]):
                 assert f'"{flag}"' in source, (page.name, name, flag)
                 checked += 1
     assert checked > 20
