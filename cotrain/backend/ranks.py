@@ -201,7 +201,7 @@ def meet_ranks(
     """Join the group of all ranks, by gloo, or NCCL on GPUs. ``at``: the store of the first rank, or where it is."""
     if here:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = at if isinstance(at, dist.TCPStore) else dist.TCPStore(*at, world, is_master=False, timeout=patience)
+    store = dist.TCPStore(*at, world, is_master=False, timeout=patience) if isinstance(at, tuple) else at
     dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=world, timeout=patience)
 
 
