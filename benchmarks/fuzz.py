@@ -27,7 +27,7 @@ from typing import Any
 
 from cotrain.core.errors import DataError
 from cotrain.lab.lint import check_file
-from cotrain.tasks.reading import Quarantine, read_rows
+from cotrain.tasks.reading import Quarantine, read_rows, row_reader
 from cotrain.text.answers import final_answer
 from cotrain.text.parsers import tagged_solution
 from cotrain.text.preferences import read_gram, read_grm, read_rmr1, read_thinkrm
@@ -156,6 +156,7 @@ PIECES = (
 )
 PIECES += (b"NaN", b"1e999", b'"answer": 1, ', b"null", "é".encode(), b"\\ud800", b"9" * 5000)
 LINTED = 40
+READER = row_reader("question", "answer")
 ODD: tuple[Any, ...] = (None, "", " ", True, [], {}, [1], 1.5, float("nan"), 10**400, "x" * 10_000)
 
 
@@ -193,12 +194,12 @@ def files(count: int, rng: random.Random, folder: Path) -> dict[str, Any]:
         content = file_of(rng)
         path.write_bytes(content)
         try:
-            good, said = len(read_rows(path, "question", "answer")), ""
+            good, said = len(read_rows(path, READER)), ""
         except DataError as error:
             good, said = -1, str(error)
         aside = Quarantine()
         lines = sum(bool(line.strip()) for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"))
-        kept = len(read_rows(path, "question", "answer", aside))
+        kept = len(read_rows(path, READER, aside))
         adds_up = kept + len(aside.refused) == lines and (not aside.refused) == (good >= 0)
         outcomes["leniently: adds up" if adds_up else "leniently: does not add up"] += 1
         if not adds_up:

@@ -1,15 +1,17 @@
 """A step of GRPO with a lag of one and without, in turn, both by Ray: the embedded base, 16 problems, 8 answers to
 each, one thread a process.
 
-    python benchmarks/lag.py
+    python benchmarks/lag.py [--quick]
 
 Both trainers stand beside each other and make the same steps; ratios are taken within each pair. The first step, which
 plays twice with a lag, and the last, which plays nothing beside its update, are left out. *Least* is what the pair's
-step without a lag says could be gained: the longer of play and the rest, over both.
+step without a lag says could be gained: the longer of play and the rest, over both. ``--quick`` has 2 problems, 2
+answers to each and three steps, to see that it runs.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 
@@ -21,24 +23,26 @@ from cotrain.backend.on_ray import RayLauncher
 from cotrain.methods.grpo import grpo
 from cotrain.train.trainer import CoTrainer
 
-STEPS = 6
-
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="tiny; to see that it runs")
+    quick = parser.parse_args().quick
+    steps, problems, answers = (3, 2, 2) if quick else (6, 16, 8)
     torch.set_num_threads(1)
-    recipe = grpo(steps=STEPS, tasks_per_step=16, group_size=8)
+    recipe = grpo(steps=steps, tasks_per_step=problems, group_size=answers)
     trainers = [
         CoTrainer(recipe, backend=MultiProcessBackend(RayLauncher(Cluster()), "cpu"), lag=lag) for lag in (0, 1)
     ]
     ratios, least = [], []
-    for step in range(STEPS):
+    for step in range(steps):
         seconds, plays = [], []
         for trainer in trainers:
             began = time.perf_counter()
             result = trainer.step()
             seconds.append(time.perf_counter() - began)
             plays.append(result.seconds["play"])
-        if 0 < step < STEPS - 1:
+        if 0 < step < steps - 1:
             ratios.append(seconds[1] / seconds[0])
             least.append(max(plays[0], seconds[0] - plays[0]) / seconds[0])
             print(

@@ -28,13 +28,13 @@ from cotrain.metrics.heldout import trajectories_in
 from cotrain.models.load import load_model
 from cotrain.pages.page import escape_terminal as visible
 from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import speaks_short, taught_roles
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.rollout.token_calls import answer_with_tool, find_tool, marks_of
 from cotrain.stages.trainer import read_result
 from cotrain.text.chat_template import Message
-from cotrain.text.render import Renderer
+from cotrain.text.render import Renderer, generation_config_of
 from cotrain.train.trainer import CoTrainer
 
 CHAT_STEP = -2  # the step in the addresses of chat episodes
@@ -69,10 +69,8 @@ def run_chat(
     as the run has it."""
     if once is not None and not once.strip():
         raise ConfigError("cotrain chat: the problem of --once is empty; expected its text in quotes")
-    taught = read_result(directory) if opening.is_model(directory) else {}
-    if answer_format == DEFAULT_FORMAT and taught.get("role") == "solver":
-        answer_format = AnswerFormat(**{name: taught.get(name) for name in ("answer", "steps_as", "prompt")})
-    if answer_format == DEFAULT_FORMAT and opening.is_model(directory) and not speaks_short(str(directory)):
+    says_nothing = answer_format == DEFAULT_FORMAT and opening.is_model(directory)
+    if says_nothing and not speaks_short(str(directory)) and not _solves_problems(directory):
         talk = Conversation(directory, temperature, device, tool)
         hold_chat(talk.reply_lines, f"{directory}. Type something; Ctrl-D to leave.", read_line, once)
         return 0
@@ -93,6 +91,12 @@ def run_chat(
     example = recipe.tasks.get("validation", EXAMPLE).prompt
     hold_chat(partial(problem_lines, trainer, executor), heading, read_line, once, example)
     return 0
+
+
+def _solves_problems(directory: Path | str) -> bool:
+    """Whether a model was taught to solve, and nothing else after that."""
+    last = read_result(directory)  # none where a run exported it
+    return "solver" in taught_roles(directory) and (not last or last.get("role") == "solver")
 
 
 def hold_chat(
@@ -136,7 +140,7 @@ class Conversation:
     def __init__(self, model: Path | str, temperature: float, device: str, tool: str | None = None) -> None:
         self.model, tokenizer = load_model(model)
         nn.Module.to(self.model, device)
-        self.renderer = Renderer(tokenizer, self.model.generation_config)
+        self.renderer = Renderer(tokenizer, generation_config_of(self.model))
         self.temperature = temperature
         self.messages: list[Message] = []
         sampling = Sampling(max_tokens=REPLY_TOKENS, temperature=temperature)

@@ -32,7 +32,7 @@ from cotrain.disk.kept_work import claim_place
 from cotrain.disk.parts import split_part_name
 from cotrain.disk.watching import MegabytePace, Say, WatchedFiles, directory_bytes, watch_growth
 from cotrain.models.names import hub_name_of
-from cotrain.rollout.common_roles import FORMAT_MARK, speaks_short
+from cotrain.rollout.common_roles import how_taught, keep_taught_roles, mark_short_prompts, speaks_short
 from cotrain.runs import seal
 from cotrain.runs.changes import refuse_foreign_code, refuse_lost, update_model_path
 from cotrain.runs.directory import RunDirectory
@@ -110,7 +110,9 @@ def export_policy(
     with filled_directory(target), watch_growth(target, exported.weight_bytes, f"{target}: {{}} MB written", say):
         exported.handle.save(target, merged=merged)
     if speaks_short(spec.model):
-        replace_file(target / FORMAT_MARK, b'{"prompts": "short"}\n')
+        mark_short_prompts(target)
+    own_roles = {name: role for name, role in recipe.roles.items() if role.policy == policy}
+    keep_taught_roles(target, {name: how for name, role in own_roles.items() if (how := how_taught(role)) is not None})
     replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
     return target
 

@@ -12,6 +12,7 @@ from cotrain.backend.local import LocalBackend
 from cotrain.config.override import override
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import RunDirectoryError, UnknownName
+from cotrain.core.verbosity import print_progress
 from cotrain.disk.kept_work import claim_place
 from cotrain.metrics.heldout import measure_pass_at_k
 from cotrain.metrics.table import table_rank
@@ -44,11 +45,13 @@ def open_trainer(
     where: Path | str, answer_format: AnswerFormat | None = None, *, device: str = "auto", tool: str | None = None
 ) -> CoTrainer:
     """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
-    as the run has it; a model that is not one of the package's own is asked for "The answer is …". ``tool``: of whoever
-    writes solutions; None: as the run has it."""
-    from cotrain.preflight.formats import DEFAULT_FORMAT, choose_answer_settings, choose_verdict_settings
+    as the run has it; a model as it was taught, else one that is not the package's own for "The answer is …". ``tool``:
+    of whoever writes solutions; None: as the run has it."""
+    from cotrain.preflight.formats import DEFAULT_FORMAT, as_taught, choose_answer_settings, choose_verdict_settings
 
     recipe, answer_format = recipe_of(where), answer_format or DEFAULT_FORMAT
+    if is_model(where):
+        answer_format = as_taught(recipe, answer_format, print_progress)
     if answer_format.answer is None and is_model(where) and not speaks_short(str(where)):
         answer_format = replace(answer_format, answer="phrase")
     if answer_format.of_answers:

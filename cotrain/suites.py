@@ -52,6 +52,7 @@ from cotrain.preflight.formats import (
     DEFAULT_FORMAT,
     PROBED,
     AnswerFormat,
+    as_taught,
     choose_answer_settings,
     choose_verdict_settings,
 )
@@ -138,6 +139,8 @@ def evaluate_suites(
     if play.temperature is not None:
         sampling_roles = [role for role in (play.solver, play.verifier) if role in recipe.roles]
         recipe = override(recipe, [f"roles.{role}.sampling.temperature={play.temperature}" for role in sampling_roles])
+    if is_model:
+        play = replace(play, how=as_taught(recipe, play.how, say))
     if is_model or play.how.of_answers:
         answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
         answer_tasks = answer_tasks if not answer_tasks or isinstance(answer_tasks[0].grader, AnswerGrader) else []

@@ -197,6 +197,9 @@ class CharRenderer:
     def encode(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]:
         return tuple(ord(char) - 31 for char in text)
 
+    def encode_reply(self, text: str, prompt: Sequence[int]) -> tuple[int, ...]:
+        return (*self.encode(text), *self.stop_ids[:1])
+
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(chr(i + 31) for i in ids if i)
 

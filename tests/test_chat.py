@@ -12,7 +12,8 @@ from cotrain.cli import main
 from cotrain.core.errors import TooLong, UserError
 from cotrain.methods.tango import tango
 from cotrain.models.load import load_tokenizer
-from cotrain.preflight.formats import AnswerFormat
+from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat
+from cotrain.rollout.common_roles import keep_taught_roles
 from cotrain.tasks.words.source import study_problems
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import TINY
@@ -76,11 +77,12 @@ def test_who_converses_and_who_solves(monkeypatch, tmp_path):
     assert chat.run_chat(model, once="Hello") == 0 and not asked
     with pytest.raises(LookupError):
         chat.run_chat(model, once="2 + 2", answer_format=AnswerFormat(answer="boxed"))
-    taught = {"role": "solver", "answer": "phrase", "steps_as": "lines", "prompt": None}
-    (model / "result.json").write_text(json.dumps(taught))
+    keep_taught_roles(model, {"solver": {"answer": "phrase", "steps_as": "lines", "prompt": "{problem}"}})
     with pytest.raises(LookupError):
         chat.run_chat(model, once="2 + 2")
-    assert asked == [AnswerFormat(answer="boxed"), AnswerFormat(answer="phrase", steps_as="lines")]
+    assert asked == [AnswerFormat(answer="boxed"), DEFAULT_FORMAT]  # which ``open_trainer`` fills in as it was taught
+    (model / "result.json").write_text(json.dumps({"stage": "sft"}))  # it was taught to converse after that
+    assert chat.run_chat(model, once="Hello") == 0 and len(asked) == 2
 
 
 @pytest.fixture(scope="module")

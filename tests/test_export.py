@@ -48,7 +48,9 @@ def test_plain_transformers_loads_what_the_run_has_learned(run, tmp_path, capsys
     cast = opening.load_trainer(run).policies
     assert torch.equal(logits(model, tokenizer), logits(cast["verifier"].model, tokenizer))
     assert not torch.equal(logits(model, tokenizer), logits(cast["start"].model, tokenizer))
-    assert json.loads((out / "cotrain.json").read_text()) == {"prompts": "short"}  # it is asked as its base was
+    mark = json.loads((out / "cotrain.json").read_text())  # it is asked as its base was, and as the run asked it
+    role = opening.recipe_of(run).roles["verifier"]
+    assert mark == {"prompts": "short", "roles": {"verifier": {"verdict": "tags", "prompt": role.prompt}}}
 
 
 def test_only_the_policy_asked_for_is_loaded(tmp_path):

@@ -37,10 +37,10 @@ from cotrain.engine.contract import (
     as_serving_engine,
 )
 from cotrain.engine.vllm_engine import VllmEngine, VllmSettings
-from cotrain.models.load import load_tokenizer, model_directory
+from cotrain.models.load import load_renderer, model_directory
 from cotrain.models.lora import Lora
 from cotrain.rollout.idle_loop import IdleLoop
-from cotrain.text.render import Renderer, Rendering
+from cotrain.text.render import Rendering
 
 Weights = Mapping[str, Any]  # parameter → numpy array
 
@@ -257,7 +257,7 @@ class VllmHost(BaseEngineHost):
             device=device,
             trust_remote_code=first_spec.trust_remote_code,
         )
-        renderer = Renderer(load_tokenizer(first_spec.model, trust_remote_code=first_spec.trust_remote_code))
+        renderer = load_renderer(first_spec.model, trust_remote_code=first_spec.trust_remote_code)
         super().__init__(engine, dict.fromkeys(policies, renderer))
         self._vllm = engine
 

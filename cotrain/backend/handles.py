@@ -303,7 +303,7 @@ class ProgramHandle(PolicyHandle):
     async def sample(self, request: Request) -> Completion:
         try:
             text = self.speak(request.fields, Random(request.seed))
-            token_ids = (*self.renderer.encode(text, request.prompt_ids), self.renderer.stop_ids[0])
+            token_ids = self.renderer.encode_reply(text, request.prompt_ids)
         except Exception as error:  # whatever it is, it ends the episode that asked and no other
             raise SpeakerError(f"program {self.name!r} at {request.address}: {error}") from error
         zeros = (0.0,) * len(token_ids)

@@ -30,7 +30,7 @@ from cotrain.engine.contract import Engine
 from cotrain.engine.embedded import EmbeddedEngine
 from cotrain.learn.losses import Bounds
 from cotrain.learn.torch_learner import TorchLearner
-from cotrain.models.load import load_model, load_tokenizer
+from cotrain.models.load import load_model, load_renderer
 from cotrain.models.optim import has_bfloat16
 from cotrain.text.render import Renderer, Rendering, generation_config_of
 
@@ -220,7 +220,7 @@ class PolicyFactory:
         return residence.add_policy(name, model, rests=spec.offload, adapter=own, select=select)
 
     def scoring_renderer(self, spec: Any) -> Rendering:
-        return Renderer(load_tokenizer(spec.model, trust_remote_code=spec.trust_remote_code))
+        return load_renderer(spec.model, trust_remote_code=spec.trust_remote_code)
 
     def build_trainable(self, name: str, spec: Any, model: nn.Module, renderer: Rendering | None) -> LearnerHandle:
         """All weights of a module, with an optimiser."""

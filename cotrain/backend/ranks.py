@@ -184,6 +184,23 @@ class _RankParts:
 # -- the ranks' side
 
 
+def open_store(world: int, patience: timedelta, *, here: bool) -> tuple[dist.TCPStore, HostPort]:
+    """What the first rank opens so that ``world`` of them can meet, and where it is. ``here``: all on this machine."""
+    host = HERE if here else socket.gethostbyname(socket.gethostname())
+    store = dist.TCPStore(host, 0, world, is_master=True, wait_for_workers=False, timeout=patience)
+    return store, (host, store.port)
+
+
+def meet_ranks(
+    at: dist.TCPStore | HostPort, rank: int, world: int, patience: timedelta, *, here: bool, on_gpu: bool
+) -> None:
+    """Join the group of all ranks, by gloo, or NCCL on GPUs. ``at``: the store of the first rank, or where it is."""
+    if here:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.TCPStore(*at, world, is_master=False, timeout=patience) if isinstance(at, tuple) else at
+    dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=world, timeout=patience)
+
+
 class RankHost:
     """Rank ``rank`` of ``world``. Nothing is loaded before ``join``."""
 
@@ -196,11 +213,8 @@ class RankHost:
 
     def address(self) -> HostPort:
         """Where the others find the first rank."""
-        host = HERE if self._here else socket.gethostbyname(socket.gethostname())
-        self._store = dist.TCPStore(
-            host, 0, self._world, is_master=True, wait_for_workers=False, timeout=self._patience
-        )
-        return host, self._store.port
+        self._store, address = open_store(self._world, self._patience, here=self._here)
+        return address
 
     def join(
         self,
@@ -213,14 +227,8 @@ class RankHost:
     ) -> None:
         """Meet the others, then build what ``LearnerHost`` builds, and keep this rank's shards of it. ``limits``: of
         the tokens of a pass, by policy, where memory ran out before."""
-        if self._here:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        host, port = address
-        store = self._store or dist.TCPStore(host, port, self._world, is_master=False, timeout=self._patience)
         on_gpu = device.startswith("cuda")
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo", store=store, rank=self._rank, world_size=self._world, timeout=self._patience
-        )
+        meet_ranks(self._store or address, self._rank, self._world, self._patience, here=self._here, on_gpu=on_gpu)
         device = "cuda" if on_gpu else device  # each rank has GPUs of its own, counted from 0
         self._host = LearnerHost(policies, seed, device, threads, ShardedPolicyFactory)
         for name, tokens in limits.items():

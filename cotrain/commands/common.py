@@ -184,11 +184,14 @@ def add_tool_flag(parser: argparse._ActionsContainer) -> None:
 
 
 def knows_formats(recipe: Any) -> bool:
-    """Whether every role is played by a model that was taught its format, so that there is nothing to choose."""
-    from cotrain.rollout.common_roles import speaks_short
+    """Whether every role is played by a model that knows the package's formats, so that there is nothing to choose."""
+    from cotrain.rollout.common_roles import speaks_short, taught_roles
 
     specs = [recipe.policies[role.policy] for role in recipe.roles.values()]
-    return all(not spec.outside and (not spec.head or speaks_short(spec.model)) for spec in specs)
+    return all(
+        not spec.outside and (not spec.head or (speaks_short(spec.model) and not taught_roles(spec.model)))
+        for spec in specs
+    )
 
 
 def answer_format_of(arguments: argparse.Namespace) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cotrain import __version__
 from cotrain.commands.common import (
@@ -31,7 +31,11 @@ from cotrain.disk.run_files import QUARANTINE
 from cotrain.pages.page import escape_terminal
 from cotrain.tasks.reading import Quarantine
 
-SFT_LR = " (default: 1e-3 below 100 million parameters, else 2e-5)"
+if TYPE_CHECKING:
+    from cotrain.stages.ranks import Ranks
+
+SMALL_RATE, LARGE_RATE = 1e-3, 2e-5  # of sft, below and from 100 million parameters on
+SFT_LR = " (default: 1e-3 below 100 million parameters, else 2e-5, of sft --lora 1e-4)"
 
 
 def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
@@ -47,14 +51,50 @@ def _add_common_flags(parser: Parser, *, lr: float | None, tokens: int) -> None:
     add_count(parser, "--save-every", "steps between checkpoints", least=0, default=500)
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     parser.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
+    parser.add_argument(
+        "--backend", default="local", choices=("local", "ray"), help="this process, or more by Ray (default: local)"
+    )
+    add_count(parser, "--world", "with --backend ray: ranks, each with the whole model and a share of each batch")
     add_json_flag(parser)
     add_device_flag(parser)
     add_threads_flag(parser)
 
 
+def _check_world(parser: Parser, arguments: Any) -> None:
+    if (arguments.backend == "ray") != ((arguments.world or 1) > 1):
+        parser.error("--backend ray and --world N, 2 or more, go together; give both, or neither")
+    rows = arguments.batch_tokens // arguments.length
+    if 0 < rows < (arguments.world or 1):
+        parser.error(
+            f"a batch of {rows} rows on {arguments.world} ranks: each wants a row; raise --batch-tokens, or lower "
+            "--world"
+        )
+
+
 @contextmanager
-def _report_to(arguments: Any, stage: str) -> Iterator[Callable[[Any], None]]:
-    """Who hears the rows of a training: the terminal, and the trackers of ``--tracker``."""
+def _ranks_of(name: str, argv: Sequence[str], arguments: Any, ranks: Ranks | None) -> Iterator[Ranks]:
+    """The rank that this process is: the one that it was begun as, or else the first one, with others beside it where
+    ``--world`` says so."""
+    from cotrain.stages.ranks import ALONE
+
+    if ranks is not None:
+        yield ranks
+    elif (arguments.world or 1) == 1:
+        yield ALONE
+    else:
+        from cotrain.commands.stage_ranks import other_ranks
+
+        with other_ranks(name, argv, arguments.world, arguments.device) as first:
+            yield first
+
+
+@contextmanager
+def _report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[Any], None]]:
+    """Who hears the rows of a training: the terminal, and the trackers of ``--tracker``; of another rank than the first
+    nobody."""
+    if not ranks.is_first:
+        yield lambda row: None
+        return
     from cotrain.pages.trackers import TrackingObserver, check_trackers
     from cotrain.stages.pretrain import step_count
 
@@ -107,10 +147,19 @@ def _write_quarantine(quarantine: Quarantine | None, out: str) -> None:
         quarantine.write(Path(out) / QUARANTINE)
 
 
-def _set_up_machine(arguments: Any) -> None:
-    """Threads and device, before anything is read. Raises ConfigError for a device that is not there."""
+def _set_up_machine(arguments: Any, ranks: Ranks | None = None) -> None:
+    """Threads and device, before anything is read: of several ranks its share of the cores, and a GPU of its own.
+    Raises ConfigError for a device that is not there."""
+    from cotrain.core.threads import usable_cores
+
+    world = getattr(arguments, "world", None) or 1
+    if world > 1 and arguments.threads is None:
+        arguments.threads = max(1, usable_cores() // world)
     set_threads(arguments.threads)
-    arguments.device = device_of(arguments.device)
+    device = device_of(arguments.device, here=world == 1)
+    if world > 1 and device.startswith("cuda"):
+        device = device_of(f"cuda:{ranks.rank if ranks is not None else 0}")
+    arguments.device = device
 
 
 def tokenizer(argv: Sequence[str]) -> int:
@@ -165,7 +214,7 @@ def _tokenizer_text(file: str | None, seed: int, quarantine: Quarantine | None) 
     return text if file is not None else [(text[0][0], 4), *practice_of(study_problems((1, 9)), seed, "settle")]
 
 
-def pretrain(argv: Sequence[str]) -> int:
+def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     """Train a language model from nothing, or go on with one, on running text."""
     parser = Parser(prog="cotrain pretrain", description=pretrain.__doc__)
     _add_common_flags(parser, lr=3e-3, tokens=4_000_000)
@@ -177,17 +226,19 @@ def pretrain(argv: Sequence[str]) -> int:
     add_count(parser, "--width", "of its layers", default=128)
     add_count(parser, "--vocab-size", "of its tokenizer, if one is trained", default=640)
     arguments = parser.parse_strictly(argv)
+    _check_world(parser, arguments)
     if arguments.model and arguments.tokenizer:
         raise ConfigError("cotrain pretrain: --model brings its own tokenizer; leave out --tokenizer")
     claim_place(Path(arguments.out).parent)
-    _set_up_machine(arguments)
+    _set_up_machine(arguments, ranks)
     from cotrain.models.load import load_tokenizer
     from cotrain.stages import pretrain as stage
     from cotrain.stages.tokenizer import train_tokenizer
 
     quarantine = _quarantine_of(arguments)
     corpus = _training_text(arguments.data, arguments.seed, quarantine)
-    _note_quarantine(quarantine, arguments.out)
+    if ranks is None:
+        _note_quarantine(quarantine, arguments.out)
     chosen = config = None
     if not arguments.model:
         chosen = (
@@ -200,7 +251,7 @@ def pretrain(argv: Sequence[str]) -> int:
         )
         sizes = {"depth": arguments.depth, "width": arguments.width, "kind": arguments.kind}
         config = stage.config_for(chosen, context=max(stage.CONTEXT, arguments.length), **sizes)
-    with _report_to(arguments, "pretrain") as report:
+    with _ranks_of("pretrain", argv, arguments, ranks) as own, _report_to(arguments, "pretrain", own) as report:
         outcome = stage.pretrain(
             arguments.out,
             corpus=corpus,
@@ -217,12 +268,15 @@ def pretrain(argv: Sequence[str]) -> int:
             report=report,
             plan={"save_every": arguments.save_every},
             device=arguments.device,
+            ranks=own,
         )
+    if not own.is_first:
+        return 0
     _write_quarantine(quarantine, arguments.out)
     return _report_outcome(outcome, arguments.out)
 
 
-def sft(argv: Sequence[str]) -> int:
+def sft(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     """Fine-tune a model on conversations: rows {"messages": [{"role", "content"}, …]}, or with --role those that a run
     will hold. For a solver solutions of problems: question and answer, prompt and completion, messages, or
     conversations (ShareGPT). For a verifier reviews of solutions: problem, steps and label, the first wrong step or -1.
@@ -263,10 +317,12 @@ def sft(argv: Sequence[str]) -> int:
     )
     add_count(parser, "--samples", "with --from-samples: tries of a problem", default=4, metavar="K")
     add_count(parser, "--max-tokens", "with --from-samples: tokens of an answer")
+    add_count(parser, "--lora", "train an adapter of this rank; the model that is written has it in its weights")
     arguments = parser.parse_strictly(argv)
+    _check_world(parser, arguments)
     _check_role(parser, arguments)
-    _set_up_machine(arguments)
-    from cotrain.config.by_size import are_small
+    _set_up_machine(arguments, ranks)
+    from cotrain.models.lora import Lora
     from cotrain.rollout.common_roles import mark_short_prompts
     from cotrain.stages import sft as stage
     from cotrain.stages.corpora import corpus_file, practice_of
@@ -274,16 +330,19 @@ def sft(argv: Sequence[str]) -> int:
 
     quarantine, samples, taught = _quarantine_of(arguments), list[dict[str, Any]](), dict[str, Any]()
     claim_place(Path(arguments.out).parent)
-    work = KeptWork(Path(arguments.out), _sampling_settings(arguments)) if arguments.from_samples else None
+    keeps_work = arguments.from_samples and ranks is None
+    work = KeptWork(Path(arguments.out), _sampling_settings(arguments)) if keeps_work else None
     if arguments.role is not None:
         parts, samples, taught = _role_conversations(arguments, quarantine, work)
-        _note_quarantine(quarantine, arguments.out)
+        if ranks is None:
+            _note_quarantine(quarantine, arguments.out)
     elif arguments.data is not None:
         parts = [(corpus_file(arguments.data, quarantine), 1)]
-        _note_quarantine(quarantine, arguments.out)
+        if ranks is None:
+            _note_quarantine(quarantine, arguments.out)
     else:
         parts = practice_of(study_problems((1, 9)), arguments.seed, "settle")
-    with _report_to(arguments, "sft") as report:
+    with _ranks_of("sft", argv, arguments, ranks) as own, _report_to(arguments, "sft", own) as report:
         outcome = stage.sft(
             arguments.model,
             arguments.out,
@@ -291,7 +350,7 @@ def sft(argv: Sequence[str]) -> int:
             tokens=arguments.tokens,
             batch_tokens=arguments.batch_tokens,
             length=arguments.length,
-            lr=arguments.lr or (1e-3 if are_small([arguments.model]) else 2e-5),
+            lr=arguments.lr or _usual_rate(arguments),
             optimizer=arguments.optimizer,
             seed=arguments.seed,
             resume=arguments.resume,
@@ -299,7 +358,11 @@ def sft(argv: Sequence[str]) -> int:
             plan={"save_every": arguments.save_every},
             device=arguments.device,
             taught=taught,
+            lora=None if arguments.lora is None else Lora(rank=arguments.lora),
+            ranks=own,
         )
+    if not own.is_first:
+        return 0
     if outcome.finished and arguments.data is None:
         mark_short_prompts(Path(arguments.out))
     if outcome.finished and work is not None:
@@ -308,6 +371,15 @@ def sft(argv: Sequence[str]) -> int:
         replace_file(Path(arguments.out) / "samples.jsonl", b"".join(map(encode_row, samples)))
     _write_quarantine(quarantine, arguments.out)
     return _report_outcome(outcome, arguments.out)
+
+
+def _usual_rate(arguments: Any) -> float:
+    """The learning rate where none is given."""
+    from cotrain.config.by_size import ADAPTER_RATE, are_small
+
+    if are_small([arguments.model]):
+        return SMALL_RATE
+    return LARGE_RATE if arguments.lora is None else ADAPTER_RATE
 
 
 def _check_role(parser: Parser, arguments: Any) -> None:
@@ -323,6 +395,8 @@ def _check_role(parser: Parser, arguments: Any) -> None:
         parser.error("--judge, --verdict, --verifier-prompt and --reviews go with --role verifier; add it")
     if arguments.judge == "genrm" and (arguments.verdict or arguments.verifier_prompt):
         parser.error("--verdict and --verifier-prompt go with --judge steps; leave out --judge")
+    if arguments.from_samples and arguments.world is not None:
+        parser.error("--from-samples draws in one process; do without --world, or learn its OUT/samples.jsonl with it")
     if arguments.reviews is not None and not arguments.from_samples:
         parser.error("--reviews goes with --from-samples; add it, or leave it out")
     if (
@@ -353,57 +427,56 @@ def _role_conversations(
 ) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
     """The conversations of ``--role``, those of them that the model made itself, and how the role is asked and read."""
     from cotrain.stages.reviews import gold_reviews, own_reviews, verifier_of
-    from cotrain.stages.solutions import choose_step_format, gold_solutions, own_solutions, solver_of
+    from cotrain.stages.solutions import choose_step_format, gold_solutions, own_solutions
 
     form: Any = arguments.judge or "steps"
     judging = {"verdict": arguments.verdict, "prompt": prompt_of(arguments.verifier_prompt, "--verifier-prompt")}
+    reviewer = verifier_of(arguments.model, form, **judging)
+    taught_verifier = {"role": "verifier", "form": form, "verdict": reviewer.verdict, "prompt": reviewer.prompt}
     if arguments.role == "verifier" and not arguments.from_samples:
-        return (
-            [
-                (
-                    gold_reviews(
-                        arguments.data,
-                        verifier_of(arguments.model, form, **judging),
-                        form,
-                        quarantine,
-                        say=print_progress,
-                    ),
-                    1,
-                )
-            ],
-            [],
-            {"role": "verifier"},
-        )
-    prompt = prompt_of(arguments.prompt)
-    role = solver_of(arguments.model, arguments.answer, prompt, arguments.max_tokens, arguments.steps_as)
-    answers = {"answer": role.answer, "steps_as": role.steps, "prompt": prompt}
+        corpus = gold_reviews(arguments.data, reviewer, form, quarantine, say=print_progress)
+        return [(corpus, 1)], [], taught_verifier
+    role = _solver_to_teach(arguments)
+    taught_solver = {"role": "solver", "answer": role.answer, "steps_as": role.steps, "prompt": role.prompt}
     if not arguments.from_samples:
-        return [(gold_solutions(arguments.data, role, quarantine), 1)], [], {"role": "solver", **answers}
+        return [(gold_solutions(arguments.data, role, quarantine), 1)], [], taught_solver
     sampling_options: dict[str, Any] = {
-        "samples": arguments.samples,
         "seed": arguments.seed,
         "aside": quarantine,
         "say": print_progress,
-        "work": work,
+        "device": arguments.device,
     }
-    sampling_options["device"] = arguments.device
-    if arguments.role == "verifier":
-        look_options = {key: value for key, value in sampling_options.items() if key not in ("samples", "work")}
-        role = choose_step_format(role, arguments.model, arguments.data, **look_options)
-        review_count = 4 if arguments.reviews is None else arguments.reviews
-        corpus, rows = own_reviews(
-            arguments.model,
-            arguments.data,
-            role,
-            form,
-            reviews=review_count,
-            max_tokens=arguments.max_tokens,
-            **judging,
-            **sampling_options,
+    if arguments.role == "solver":
+        corpus, rows = own_solutions(
+            arguments.model, arguments.data, role, samples=arguments.samples, work=work, **sampling_options
         )
-    else:
-        corpus, rows = own_solutions(arguments.model, arguments.data, role, **sampling_options)
-    return [(corpus, 1)], rows, {"role": arguments.role} | (answers if arguments.role == "solver" else {})
+        return [(corpus, 1)], rows, taught_solver
+    corpus, rows = own_reviews(
+        arguments.model,
+        arguments.data,
+        choose_step_format(role, arguments.model, arguments.data, **sampling_options),
+        form,
+        reviews=4 if arguments.reviews is None else arguments.reviews,
+        samples=arguments.samples,
+        max_tokens=arguments.max_tokens,
+        work=work,
+        **judging,
+        **sampling_options,
+    )
+    return [(corpus, 1)], rows, taught_verifier
+
+
+def _solver_to_teach(arguments: Any) -> Any:
+    """The solver as the flags say; what they leave open of a solver whose own answers are learned, as it was taught."""
+    from cotrain.rollout.common_roles import taught_roles
+    from cotrain.stages.solutions import solver_of
+
+    answer, steps, prompt = arguments.answer, arguments.steps_as, prompt_of(arguments.prompt)
+    known = taught_roles(arguments.model).get("solver") if arguments.from_samples and answer is None else None
+    if known:
+        answer, steps, prompt = known.get("answer"), steps or known.get("steps_as"), prompt or known.get("prompt")
+        print_progress(f"note: {arguments.model} was taught to answer as {answer!r}, and is asked and read so")
+    return solver_of(arguments.model, answer, prompt, arguments.max_tokens, steps)
 
 
 def paraphrase(argv: Sequence[str]) -> int:

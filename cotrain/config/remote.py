@@ -66,8 +66,7 @@ class Remote(Policy):
 
     def build(self, name: str, room: PolicyFactory) -> handles.PolicyHandle:
         from cotrain.backend.remote import MessagesRenderer, RemoteHandle
-        from cotrain.models.load import load_tokenizer
-        from cotrain.text.render import Renderer
+        from cotrain.models.load import load_renderer
 
         key = None
         if self.key_variable is not None and not (key := os.environ.get(self.key_variable)):
@@ -75,7 +74,7 @@ class Remote(Policy):
                 f"policy {name!r}: the environment variable {self.key_variable!r} is not set; set it to the API key "
                 f"of {self.url}"
             )
-        renderer = MessagesRenderer() if self.tokenizer is None else Renderer(load_tokenizer(self.tokenizer))
+        renderer = MessagesRenderer() if self.tokenizer is None else load_renderer(self.tokenizer)
         return RemoteHandle(name, self, renderer, key)
 
 

@@ -40,6 +40,7 @@ from transformers.utils import logging
 from cotrain.core.errors import ModelError
 from cotrain.core.verbosity import shows_progress
 from cotrain.models import nanochat_gpt as nanochat_gpt  # registers its classes with transformers
+from cotrain.models.ends import written_ends
 from cotrain.models.files import (
     COPIES,
     FILES,
@@ -62,6 +63,7 @@ ATTENTION = "sdpa"  # where nothing else is asked for
 _ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _KINDS = ("", "-checker", "-habits", "-proposer", "-games", "-search", "-format", "-roles", "-digest", "-rater")
 _EMBEDDED = {f"{EMBEDDED_BASE}{kind}": _ASSETS / f"base{kind}" for kind in _KINDS}
+TOKENS_TRIED = 64  # of a vocabulary, to see whether a tokenizer can read
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -225,6 +227,7 @@ def _read_model(
             "config.json and weights do not belong together"
         )
     result: PreTrainedModel = model
+    vars(result)["written_ends"] = written_ends(directory)
     return result
 
 
@@ -255,6 +258,13 @@ def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = F
 def load_tokenizer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model directory or Hub name; raises ModelError when there is none."""
     return _read_tokenizer(name, _fetch_model(name, code=trust_remote_code), trust_remote_code)
+
+
+def load_renderer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Renderer:
+    """The renderer of a model, with the ends of sequence that its authors wrote, without its weights. Raises
+    ModelError."""
+    directory = _fetch_model(name, code=trust_remote_code)
+    return Renderer(_read_tokenizer(name, directory, trust_remote_code), written_ends(directory))
 
 
 def save_model(
@@ -408,12 +418,25 @@ def _read_tokenizer(
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=trust_remote_code
         )
-        known = str(tokenizer.decode(tokenizer("There are 12 apples.").input_ids, skip_special_tokens=True))
-    if not any(map(str.isalnum, known)):  # a library makes an empty one where it finds no file
-        raise ModelError(
-            f"{where}: its tokenizer knows no letter and no digit; copy tokenizer.json or tokenizer.model too"
-        )
+        wrong = _why_unusable(tokenizer)
+    if wrong:  # a library makes an empty one where it finds no file
+        raise ModelError(f"{where}: its tokenizer {wrong}; copy tokenizer.json or tokenizer.model too")
     return tokenizer
+
+
+def _why_unusable(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Why no text can be written with a tokenizer, whatever it is about; "" where one can. Its own tokens are asked
+    for, since words, proteins and moves have nothing else in common."""
+    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    named = {i for token, i in tokenizer.get_vocab().items() if token.startswith("<extra_id_")}  # T5 makes them
+    ordinary = sorted(set(tokenizer.get_vocab().values()) - special - named)
+    tried = ordinary[:: math.ceil(len(ordinary) / TOKENS_TRIED)] if ordinary else []
+    texts = [text for text in (str(tokenizer.decode([token])) for token in tried) if text.strip()]
+    if not texts:
+        return "has an empty vocabulary"
+    unknown = {tokenizer.unk_token_id}
+    reads_any = any(set(tokenizer(text, add_special_tokens=False).input_ids) - unknown for text in texts)
+    return "" if reads_any else "knows none of its own tokens"
 
 
 def first_line(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.core.errors import ModelError
+from cotrain.models.ends import written_ends
 from cotrain.models.files import FILES, Shapes, check_config, read_object, shapes_in, weight_files
 from cotrain.models.load import (
     TOKENIZER_FILES,
@@ -32,7 +33,7 @@ from cotrain.models.load import (
     resolve_model,
     unreachable_error,
 )
-from cotrain.text.render import Renderer, generation_config_of
+from cotrain.text.render import Renderer
 
 LETTERS = 3  # of a token, where no tokenizer is there
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.safetensors.index.json")
@@ -63,13 +64,14 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     label, resolved = f"model {str(name)!r}", resolve_model(name)
     where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
     if where is not None and has_config_alone(where):
-        shapes, model = _config_shapes(where), None
+        shapes = _config_shapes(where)
     elif where is not None:
         check_directory(where)
         shapes = shapes_in(where, name)
-        model = None if trust_remote_code else model_without_weights(name, where)
+        if not trust_remote_code:
+            model_without_weights(name, where)  # raises where weights and configuration do not belong together
     else:
-        where, shapes, model = _small_files(str(resolved)), _hub_shapes(str(resolved)), None
+        where, shapes = _small_files(str(resolved)), _hub_shapes(str(resolved))
         check_config(read_object(where / "config.json", label), [key for _, key in shapes], label)
     with report_model_errors(label, "config.json "):
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
@@ -77,7 +79,7 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     queries = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
     heads = queries and (getattr(config, "num_key_value_heads", None) or queries)
     width = getattr(config, "head_dim", None) or config.hidden_size // max(1, queries)
-    tokenizer = _tokenizer_in(where, model, trust_remote_code)
+    tokenizer = _tokenizer_in(where, trust_remote_code)
     return ModelSize(
         parameters=parameters,
         layers=config.num_hidden_layers,
@@ -108,13 +110,13 @@ class _LetterCounter:
         return {"input_ids": [0] * math.ceil(len(text) / LETTERS)}
 
 
-def _tokenizer_in(where: Path, model: Any, trust_remote_code: bool) -> Any:
+def _tokenizer_in(where: Path, trust_remote_code: bool) -> Any:
     """The tokenizer of a model; where nothing but its configuration is there, what counts in its place."""
     if has_config_alone(where):
         has_tokenizer = any((where / file).is_file() for file in TOKENIZER_FILES)
         return load_tokenizer(where, trust_remote_code=trust_remote_code) if has_tokenizer else _LetterCounter()
     tokenizer: Any = load_tokenizer(where, trust_remote_code=trust_remote_code)
-    Renderer(tokenizer, None if model is None else generation_config_of(model))  # whoever speaks will need one
+    Renderer(tokenizer, written_ends(where))  # whoever speaks will need one
     return tokenizer
 
 

@@ -10,6 +10,9 @@ it reads half. Formats that find a number anywhere ("last-number") are never cho
 are cut into steps as most of the answers are written. A verifier reviews the solutions that could be read: in tags, in
 words, in boxes. A format that is named is shown on the same texts, and not refused.
 
+A model directory that was taught a role keeps how the role is asked and read (``common_roles.taught_roles``). Of what
+nobody says otherwise that is the default, and it is told.
+
 Left out: methods that go on from the beginnings of solutions, judges of other formats (``rollout/judges.py``) and those
 that judge reviews, which read tags alone.
 """
@@ -31,7 +34,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import UNLABELLED, ParseFailure, Task
 from cotrain.core.verbosity import Pace
 from cotrain.engine.contract import ContextLimitedEngine
-from cotrain.rollout.common_roles import speaks_short
+from cotrain.rollout.common_roles import how_taught, speaks_short, taught_roles
 from cotrain.rollout.executor import Executor, Roles, grade_outside
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.role import Role
@@ -125,6 +128,7 @@ def choose_format_settings(
     """Settings of solver and verifier, and of all that are asked as they are. ``look``: False asks no model."""
     settings: list[str] = []
     reading = None
+    answer_format = as_taught(recipe, answer_format, say)
     if not look and answer_format.answer in (None, AUTO):
         own = replace(answer_format, answer=None).of_answers
         answer_format = replace(answer_format, answer=TAGS if own else None)
@@ -134,6 +138,82 @@ def choose_format_settings(
     return settings + choose_verdict_settings(
         answered, answer_format, answer_reading=reading, device=device, say=say, look=look
     )
+
+
+# -- what a model was taught
+
+
+def as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> AnswerFormat:
+    """The same, and what it leaves open of solver and verifier as their models were taught it; ``say`` hears of it."""
+    answer_format = _solver_as_taught(recipe, answer_format, say)
+    return _verifier_as_taught(recipe, answer_format, say)
+
+
+def _solver_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> AnswerFormat:
+    role = recipe.roles.get("solver")
+    if role is None or role.parse is not parse_solution or answer_format.answer is not None:
+        return answer_format
+    if any(is_given(recipe, f"roles.solver.{field}") for field in ("answer", "prompt", "steps")):
+        return answer_format
+    model = _taught_directory(recipe, role)
+    how = _texts_of(taught_roles(model).get("solver"))
+    if not how or (is_package_model(recipe, role) and how == _texts_of(how_taught(role))):
+        return answer_format
+    answer, steps = how.get("answer", TAGS), how.get("steps_as")
+    if (answer, steps or TAGS) != (TAGS, TAGS) and _tied_to_tags(recipe):
+        say(f"note: {model} was taught to answer as {answer!r}; recipe {recipe.name!r} reads answers in tags alone")
+        return answer_format
+    in_steps = f", its steps as {steps}" if steps else ""
+    say(
+        f"note: {model} was taught to answer as {answer!r}{in_steps}, and is asked and read so; --answer, --steps-as "
+        "and --prompt choose otherwise"
+    )
+    return replace(
+        answer_format,
+        answer=answer,
+        steps_as=answer_format.steps_as or steps,
+        prompt=answer_format.prompt or how.get("prompt"),
+    )
+
+
+def _verifier_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> AnswerFormat:
+    role = recipe.roles.get("verifier")
+    if role is None or not reviews_steps(recipe) or answer_format.verdict is not None:
+        return answer_format
+    if any(is_given(recipe, f"roles.verifier.{field}") for field in ("verdict", "prompt")):
+        return answer_format
+    model = _taught_directory(recipe, role)
+    how = _texts_of(taught_roles(model).get("verifier"))
+    if not how or (is_package_model(recipe, role) and how == _texts_of(how_taught(role))):
+        return answer_format
+    verdict = how.get("verdict", TAGS)
+    if how.get("form", "steps") != "steps":
+        say(f"note: {model} was taught verdicts of the form {how['form']!r}, which this recipe does not ask for")
+        return answer_format
+    if verdict != TAGS and _reader_of_reviews(recipe) is not None:
+        say(f"note: {model} was taught verdicts as {verdict!r}; recipe {recipe.name!r} reads them in tags alone")
+        return answer_format
+    say(
+        f"note: {model} was taught verdicts as {verdict!r}, and is asked and read so; --verdict and --verifier-prompt "
+        "choose otherwise"
+    )
+    return replace(answer_format, verdict=verdict, verifier_prompt=answer_format.verifier_prompt or how.get("prompt"))
+
+
+def _taught_directory(recipe: Recipe, role: Role) -> str:
+    """Where the model of a role lies, or its adapter."""
+    spec = recipe.policies[role.policy]
+    return spec.lora.path if spec.lora is not None and spec.lora.path is not None else spec.model
+
+
+def _texts_of(how: Mapping[str, Any] | None) -> dict[str, str]:
+    """The fields that say something."""
+    return {name: value for name, value in (how or {}).items() if isinstance(value, str)}
+
+
+def _reader_of_reviews(recipe: Recipe) -> str | None:
+    """The role that is shown what the verifier wrote."""
+    return next((name for name, one in recipe.roles.items() if "review" in fields_of(one.prompt)), None)
 
 
 # -- solvers
@@ -342,7 +422,7 @@ def choose_verdict_settings(
         raise ConfigError(
             f"recipe {recipe.name!r} has no role 'verifier' that reviews steps; leave out --verdict, --verifier-prompt"
         )
-    reader = next((name for name, one in recipe.roles.items() if "review" in fields_of(one.prompt)), None)
+    reader = _reader_of_reviews(recipe)
     free = FREE if reader is None else ()  # what another role is shown stays in tags
     _check_verdict_flags(recipe, role, verdict, prompt, reader)
     named = None if verdict == AUTO else verdict

@@ -39,14 +39,48 @@ FORMAT_MARK = "cotrain.json"
 def speaks_short(model: str) -> bool:
     """Whether a model knows the formats without being told: the embedded ones, and directories that say so in the file
     that ``python -m bases`` and ``cotrain sft`` leave in them."""
-    return model in EMBEDDED or (Path(model) / FORMAT_MARK).is_file()
+    return model in EMBEDDED or _mark_of(Path(model)).get("prompts") == "short"
 
 
 def mark_short_prompts(model: Path, taught: Sequence[str] = ()) -> None:
     """Note beside a model that it was taught the short prompts; roles ask it without instructions then. ``taught``:
     methods whose own formats it was taught too."""
-    mark: dict[str, Any] = {"prompts": "short"} | ({"taught": list(taught)} if taught else {})
-    (model / FORMAT_MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
+    _add_to_mark(model, {"prompts": "short"} | ({"taught": list(taught)} if taught else {}))
+
+
+def taught_roles(model: str | Path) -> dict[str, dict[str, Any]]:
+    """How the roles are asked and read that a model directory was taught, by their names; {} for any other model."""
+    roles = _mark_of(Path(model)).get("roles")
+    return {name: how for name, how in roles.items() if isinstance(how, dict)} if isinstance(roles, dict) else {}
+
+
+def keep_taught_roles(model: Path, roles: Mapping[str, Mapping[str, Any]]) -> None:
+    """Note beside a model how these roles of it are asked and read. Whoever uses the model takes it as the default."""
+    if roles:
+        _add_to_mark(model, {"roles": {name: dict(how) for name, how in roles.items()}})
+
+
+def how_taught(role: Role) -> dict[str, Any] | None:
+    """How a solver, or a verifier of steps, is asked and read, as a model directory keeps it; None for other roles."""
+    if role.parse is parse_solution:
+        return {"answer": role.answer, "steps_as": role.steps, "prompt": role.prompt}
+    if role.parse is parse_review:
+        return {"verdict": role.verdict, "prompt": role.prompt}
+    return None
+
+
+def _mark_of(model: Path) -> dict[str, Any]:
+    """What stands beside a model; {} for nothing, and for what cannot be read."""
+    try:
+        mark = json.loads((model / FORMAT_MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return mark if isinstance(mark, dict) else {}
+
+
+def _add_to_mark(model: Path, more: Mapping[str, Any]) -> None:
+    mark = _mark_of(model) | dict(more)
+    (model / FORMAT_MARK).write_text(json.dumps(mark, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def check_taught(method: str, model: str) -> None:

@@ -23,6 +23,7 @@ from cotrain.stages.packing import Document, PackedBatch, pack_documents
 
 Documents = Callable[[int, int], Sequence[Document]]  # (start, count) → documents start .. start+count−1
 AHEAD = 2  # batches that may wait
+MOST_EMPTY = 1000  # documents without tokens, in a row, until there is no text
 
 
 def next_batch(
@@ -33,11 +34,14 @@ def next_batch(
     Returns the next cursor, what is waiting then, and the batch. Raises DataError for documents without tokens.
     """
     available = list(waiting)
+    empty = 0  # documents without tokens, in a row: of conversations that are left out
     while (missing := rows * length - (tokens := sum(len(document.ids) for document in available))) > 0:
         mean = max(tokens / len(available), 1.0) if available else length
         fetched = documents(cursor + len(available), max(1, math.ceil(missing / mean)))
-        if not any(document.ids for document in fetched):
-            raise DataError(f"training documents {cursor + len(available)} and following are empty; bring text")
+        empty = 0 if any(document.ids for document in fetched) else empty + len(fetched)
+        if empty >= MOST_EMPTY:
+            first = cursor + len(available) + len(fetched) - empty
+            raise DataError(f"training documents {first} and following are empty; bring text")
         available += fetched
     taken, batch = pack_documents(available, rows, length, pad_id)
     return cursor + taken, available[taken:], batch

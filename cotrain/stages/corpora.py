@@ -18,6 +18,7 @@ from typing import Any
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.input_files import MOST_ROW, lines_of_file
+from cotrain.tasks.marks import refuse_marked_message, refuse_marked_row
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import BOM, whole_text
 from cotrain.tasks.words.practice import OF_SKILL, SWAPPED, check_practice, solve_practice
@@ -25,11 +26,22 @@ from cotrain.tasks.words.source import WordProblems
 
 Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 Item = str | Sequence[Message]  # running text, or one conversation
+
+
+class TextPart(str):
+    """A stretch of a running text that is longer than a batch."""
+
+    begins: bool  # the text begins with it
+    ends: bool
+
+    def __new__(cls, text: str, *, begins: bool = True, ends: bool = True) -> TextPart:
+        part = super().__new__(cls, text)
+        part.begins, part.ends = begins, ends
+        return part
+
+
 ROWS = (".jsonl", ".parquet", ".csv", ".json")  # and all of them with .gz
 ROLES = ("system", "user", "assistant")
-UNLEARNED = (  # fields of a reply that would change what is learned of it, where they are neither empty nor 1
-    "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "weight", "train", "loss", "trainable",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +203,7 @@ def _parse_item(fields: dict[str, Any], place: str) -> Item:
             f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}; for questions "
             "with answers, prompt and completion, or ShareGPT add --role solver"
         )
+    refuse_marked_row(fields, place)
     messages = fields["messages"]
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{place}, column 'messages': expected a non-empty list, found {messages!r:.40}")
@@ -202,12 +215,8 @@ def _parse_item(fields: dict[str, Any], place: str) -> Item:
             raise DataError(f"{where}.role': expected one of {', '.join(ROLES)}, found {message.get('role')!r:.40}")
         if not isinstance(message.get("content"), str):
             raise DataError(f"{where}.content': expected a string, found {message.get('content')!r:.40}")
-        for name in UNLEARNED if message["role"] == "assistant" else ():
-            if message.get(name) not in (None, "", 1) and message[name] != []:
-                raise DataError(
-                    f"{where}.{name}': {message[name]!r:.40} would be lost; every assistant message is learned, as its "
-                    "'content' says it; write it there, or part the row"
-                )
+        if message["role"] == "assistant":
+            refuse_marked_message(message, f"{where}'")
         whole_text(message["content"], f"{where}.content'")
     if messages[0]["role"] == "assistant":
         raise DataError(f"{place}, column 'messages': the first message is the assistant's; expected what it answers")

@@ -22,13 +22,15 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from cotrain.backend.local import check_device
 from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import print_progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.run_files import RESULT
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import load_model, save_model
 from cotrain.stages.corpora import Corpus, Item, interleave, split_corpus
-from cotrain.stages.documents import all_documents, document_reader, refuse_overlong, running_documents
+from cotrain.stages.documents import all_documents, document_reader, examine, in_parts, renderer_at, running_documents
 from cotrain.stages.packing import Document
+from cotrain.stages.ranks import ALONE, Ranks
 from cotrain.stages.tokenizer import train_tokenizer
 from cotrain.stages.trainer import SETTINGS, TrainingOutcome, TrainingPlan, begin_time, read_result, train
 from cotrain.text.render import Renderer, generation_config_of
@@ -63,6 +65,8 @@ def pretrain(
     report: Callable[[dict[str, Any]], None] | None = None,
     plan: Mapping[str, Any] | None = None,
     device: str = "cpu",
+    say: Callable[[str], None] = print_progress,
+    ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Train on ``tokens`` tokens of text (padding counted) and write the model to ``out``.
 
@@ -76,6 +80,8 @@ def pretrain(
         save_dtype: of the weights written at the end (default: as trained, float32).
         plan: further fields of ``TrainingPlan`` by name, such as ``{"save_every": 100, "micro": 8}``.
         device: "cpu", "cuda" or "cuda:1", where it is trained.
+        say: hears what of the corpus is left out, or learned in parts.
+        ranks: of several processes that train together, this one; all are called alike.
 
     Interrupted (``finished=False``), it has left a checkpoint: call again with ``resume=True``.
     Raises ConfigError, DataError, ModelError, RunDirectoryError.
@@ -95,7 +101,8 @@ def pretrain(
     )  # fmt: skip
     return train_and_save(
         network, tokenizer, parts, out, full, replies_only=False, validation=validation,
-        start=str(model) if model is not None else "new", resume=resume, save_dtype=save_dtype, report=report,
+        start=str(model) if model is not None else "new", resume=resume, save_dtype=save_dtype, report=report, say=say,
+        ranks=ranks,
     )  # fmt: skip
 
 
@@ -147,11 +154,16 @@ def train_and_save(
     resume: bool,
     save_dtype: torch.dtype | None,
     report: Callable[[dict[str, Any]], None] | None,
+    say: Callable[[str], None] = print_progress,
     taught: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
+    merge: Callable[[], PreTrainedModel] | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
-    into ``result.json`` beside the figures."""
-    longest = plan.length if replies_only else 0
+    into ``result.json`` beside the figures. ``about``: more of what a run must have in common with the one that it goes
+    on with. ``merge`` makes the model that is written; by default it is ``network``."""
+    longest = plan.length if replies_only else plan.rows * plan.length
     resumed = (Path(out) / SETTINGS).is_file()
     if not resumed:
         context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
@@ -159,33 +171,53 @@ def train_and_save(
             raise ConfigError(
                 f"length {plan.length}: longer than the context of the model, {context} tokens; lower --length"
             )
-        for corpus, _ in parts:
-            refuse_overlong(corpus, tokenizer, longest, plan.rows * plan.length)
-    about: dict[str, Any] = {"start": start, "held_out": validation, "replies_only": replies_only}
-    begun = None
-    if Renderer(tokenizer, generation_config_of(network)).asks_time:  # a training that goes on tells it the same
-        about["begun"] = begin_time(out) or datetime.now().isoformat(timespec="seconds")
-        begun = datetime.fromisoformat(about["begun"])
-    divided = [(*split_corpus(corpus, validation, plan.seed), weight) for corpus, weight in parts]
+    about = {"start": start, "held_out": validation, "replies_only": replies_only, **(about or {})}
+    begun, ends = None, generation_config_of(network)
+    if Renderer(tokenizer, ends).asks_time:  # a training that goes on tells it the same
+        known = begin_time(out)
+        moment = datetime.fromisoformat(known) if known else datetime.now()
+        begun = datetime.fromtimestamp(ranks.as_first(int(moment.timestamp()), network.device))
+        about["begun"] = begun.isoformat(timespec="seconds")
+    batch = plan.rows * plan.length
+    renderer = renderer_at(tokenizer, begun, ends)
+    looked_at = [
+        examine(corpus, renderer, plan.length if replies_only else 0, batch, replies_only) for corpus, _ in parts
+    ]
+    if plan.rows < ranks.world:
+        raise ConfigError(
+            f"a batch of {plan.rows} rows on {ranks.world} ranks: each wants a row; raise --batch-tokens, or lower "
+            "--world"
+        )
+    for seen in looked_at if ranks.is_first else ():
+        for note in seen.notes(longest, batch):
+            say(note)
+    divided = []
+    for (corpus, weight), seen in zip(parts, looked_at, strict=True):
+        kept, held = split_corpus(corpus, validation, plan.seed)
+        if seen.in_parts:
+            kept = in_parts(kept, tokenizer, batch)
+            held = in_parts(held, tokenizer, batch) if held.size else held
+        divided.append((kept, held, weight))
     mixed = divided[0][0] if len(divided) == 1 else interleave([(kept, weight) for kept, _, weight in divided])
     held_out = {
-        corpus.name: all_documents(held, tokenizer, replies_only, longest, begun)
+        corpus.name: documents
         for (corpus, _), (_, held, _) in zip(parts, divided, strict=True)
-        if validation
+        if validation and (documents := all_documents(held, tokenizer, replies_only, longest, begun, ends))
     }
     outcome = train(
         network,
-        document_reader(mixed, tokenizer, plan.seed, replies_only, longest, begun),
+        document_reader(mixed, tokenizer, plan.seed, replies_only, longest, begun, ends, batch),
         out,
         plan,
         pad_id=0,  # any that the model knows
         validation=held_out,
         about={**about, "corpus": mixed.name},
         resume=resume,
-        finish=lambda: save_model(network, tokenizer, out, save_dtype),
+        finish=lambda: save_model(network if merge is None else merge(), tokenizer, out, save_dtype),
         report=report,
+        ranks=ranks,
     )
-    if not outcome.finished:
+    if not outcome.finished or not ranks.is_first:
         return outcome
     if math.isnan(outcome.loss):  # it was finished before
         written = read_result(out)
@@ -204,6 +236,8 @@ def train_and_save(
         "tokens": plan.steps * plan.rows * plan.length, "resumed": resumed, "seconds": outcome.seconds,
         "loss": outcome.loss, "validation": dict(outcome.validation),
         "bits_per_byte": dict(outcome.bits_per_byte), "sample": outcome.sample,
+        "left_out": {seen.name: seen.left_out for seen in looked_at if seen.left_out},
+        "in_parts": {seen.name: seen.in_parts for seen in looked_at if seen.in_parts},
     }  # fmt: skip
     replace_file(Path(out) / RESULT, json.dumps(result, indent=2, ensure_ascii=False).encode())
     return outcome

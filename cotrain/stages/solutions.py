@@ -41,6 +41,7 @@ from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
 from cotrain.stages.corpora import Corpus, Item, from_items
 from cotrain.tasks.jsonl import task_of
+from cotrain.tasks.marks import refuse_marked_message, refuse_marked_row
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import ANY, SPEAKERS, Row, field_of, row_of, without_calculator
 from cotrain.text.answers import ENDS, READERS, final_answer, write_answer
@@ -249,6 +250,7 @@ def _write_steps_as(steps: str | None, work: str, lines: Sequence[str]) -> str:
 
 def _parse_row(row: dict[str, Any], where: str) -> tuple[str, str, str]:
     """Problem, worked text without the mark of its answer, and the answer."""
+    refuse_marked_row(row, where)
     if "messages" in row or "conversations" in row:
         problem, work = _one_dialogue(row, where)
     elif "completion" in row:
@@ -294,6 +296,8 @@ def _one_dialogue(row: Mapping[str, Any], where: str) -> tuple[str, str]:
                 f"{where}, field {name!r}: found {turn!r:.60}; expected {{role, content}} or {{from, value}} of user "
                 "and assistant"
             )
+        if isinstance(turn, dict) and who == "assistant":
+            refuse_marked_message(turn, f"{where}, field {name!r}")
         turns[who].append(text)
     counts: Sequence[int] = (len(turns["user"]), len(turns["assistant"]))
     if counts != (1, 1):

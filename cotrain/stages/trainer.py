@@ -5,7 +5,7 @@ whatever the number of micro-batches. A batch is a function of one integer, the 
 checkpoint is weights, optimiser state and two integers, and a resumed run equals an uninterrupted one bit for bit on a
 CPU (with the same number of threads).
 
-Left out: distribution over devices, and evaluation other than the loss on held-out documents.
+Left out: shards of a model that is too large for one device, and evaluation other than the loss on held-out documents.
 """
 
 from __future__ import annotations
@@ -55,10 +55,12 @@ from cotrain.models.optim import (
     load_optimizer_tensors,
     lr_multiplier,
     optimizer_tensors,
+    trainable_parameters,
 )
 from cotrain.models.shared_prefix import masks_by_kind
 from cotrain.stages.batches import Documents, batches_ahead, pack_all
 from cotrain.stages.packing import PADDING, Document, PackedBatch, block_mask, segment_lengths
+from cotrain.stages.ranks import ALONE, Ranks
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
 FAR = 1e-3  # share of the logits' spread that is rounding
@@ -119,6 +121,7 @@ def train(
     resume: bool = False,
     finish: Callable[[], None] | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Train ``model`` in place; metrics, settings and checkpoints go to ``out``.
 
@@ -131,6 +134,7 @@ def train(
         finish: called when all steps are done, to write the result; the checkpoints are deleted after it returns.
         report: called with every metrics line as it is written, and with step and loss of a step that ends more than
             five seconds after the last one that was told.
+        ranks: which part of each batch is computed here; ``finish`` and ``report`` are the first rank's.
 
     SIGINT and SIGTERM save a checkpoint after the running step and return with ``finished=False``.
     Raises RunDirectoryError when ``out`` holds something else or is not to be resumed, NonFiniteLoss, DataError, and
@@ -142,9 +146,10 @@ def train(
     _check_plan(plan)
     out = Path(out)
     settings = {"plan": asdict(plan), "about": dict(about or {})}
-    _claim_directory(out, settings, resume)
-    if (out / SETTINGS).is_file() and not (out / CHECKPOINTS).is_dir():
-        return TrainingOutcome(step=plan.steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
+    if ranks.is_first:
+        _claim_directory(out, settings, resume)
+        if (out / SETTINGS).is_file() and not (out / CHECKPOINTS).is_dir():
+            return TrainingOutcome(step=plan.steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
     check_causal(model)
     optimizer = OPTIMIZERS[plan.optimizer](model, plan.lr, betas=plan.betas, weight_decay=plan.weight_decay)
     packed_validation = {
@@ -154,24 +159,25 @@ def train(
     for batch in (one for packed in packed_validation.values() for one in packed):
         _check_ids(batch, known)
     began, loss, losses = time.perf_counter(), math.nan, dict[str, float]()
-    with RunLock(out / CHECKPOINTS):
-        replace_file(out / SETTINGS, json.dumps(settings, indent=2).encode())
-        step, cursor = _load_checkpoint(out, model, optimizer)
+    with RunLock(out / CHECKPOINTS) if ranks.is_first else nullcontext():
+        if ranks.is_first:
+            replace_file(out / SETTINGS, json.dumps(settings, indent=2).encode())
+        step, cursor = _load_on_each(out, model, optimizer, ranks)
         saved_step = step
         model.train()
         with (
-            JsonlWriter(out / METRICS) as metrics,
+            JsonlWriter(out / METRICS) if ranks.is_first else nullcontext() as metrics,
             _catch_signals() as interrupted,
             isolate_documents(model) if plan.isolate and can_isolate(model) else nullcontext(),
             batches_ahead(documents, plan.rows, plan.length, pad_id, cursor, plan.steps - step, device) as batches,
         ):
             tokens, since = 0, time.perf_counter()
             last_report = since
-            while step < plan.steps and not interrupted.is_set():
+            while step < plan.steps and not ranks.any_of(interrupted.is_set(), device):
                 rate = lr_multiplier(step, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
                 cursor, batch = next(batches)
                 _check_ids(batch, known)
-                loss, norm = update(model, optimizer, batch, plan, rate, step)
+                loss, norm = update(model, optimizer, batch, plan, rate, step, ranks)
                 step, tokens = step + 1, tokens + batch.ids.numel()
                 line: dict[str, Any] = {}
                 if _is_due(step, plan.log_every, plan.steps):
@@ -183,9 +189,11 @@ def train(
                     tokens, since = 0, now
                 if packed_validation and _is_due(step, plan.validate_every, plan.steps):
                     paused = time.perf_counter()
-                    losses = {name: evaluate(model, packed, plan) for name, packed in packed_validation.items()}
+                    losses = {name: evaluate(model, packed, plan, ranks) for name, packed in packed_validation.items()}
                     line |= {"step": step} | {f"validation/{name}": value for name, value in losses.items()}
                     since += time.perf_counter() - paused
+                if metrics is None:  # another rank writes
+                    continue
                 if line:
                     metrics.append(line)
                 if report is not None and (line or time.perf_counter() - last_report >= PACE_SECONDS):
@@ -195,11 +203,11 @@ def train(
                     metrics.sync()
                     _save_checkpoint(out, model, optimizer, step, cursor, plan.keep)
                     saved_step = step
-            if step > saved_step:
+            if metrics is not None and step > saved_step:
                 metrics.sync()
                 _save_checkpoint(out, model, optimizer, step, cursor, plan.keep)
         model.eval()
-        if step == plan.steps:
+        if ranks.is_first and step == plan.steps:
             if finish is not None:
                 finish()
             _drop_checkpoints(out)
@@ -208,22 +216,32 @@ def train(
 
 
 def update(
-    model: nn.Module, optimizer: Optimizer, batch: PackedBatch, plan: TrainingPlan, rate: float, step: int
+    model: nn.Module,
+    optimizer: Optimizer,
+    batch: PackedBatch,
+    plan: TrainingPlan,
+    rate: float,
+    step: int,
+    ranks: Ranks = ALONE,
 ) -> tuple[float, float]:
     """One optimiser step; returns the mean loss of the learned tokens and the gradient's norm before clipping."""
     rows = batch.ids.shape[0]
     micro = plan.micro or rows
+    first, end = ranks.own_rows(rows)
     learned = batch.learn[:, 1:].sum().clamp(min=1)
     total = torch.zeros((), device=batch.ids.device)
     with torch.random.fork_rng():  # dropout, where a model has it, is drawn at this step's address
         torch.manual_seed(seed_of(plan.seed, "dropout", step))
-        for start in range(0, rows, micro):
-            part = batch.select_rows(start, start + micro)
+        for start in range(first, end, micro):
+            part = batch.select_rows(start, min(start + micro, end))
             losses = token_losses(model, part, plan.isolate, bool(plan.autocast))
             loss = (losses * part.learn[:, 1:]).sum() / learned
             if loss.requires_grad:  # not where no document of these rows has two tokens
                 loss.backward()
             total += loss.detach()
+    if ranks.world > 1:
+        ranks.sum_gradients(optimizer.parameters())
+        total = total.new_tensor(ranks.sum_of([total.item()], total.device)[0])
     norm = nn.utils.clip_grad_norm_(list(optimizer.parameters()), plan.clip)
     if not (math.isfinite(total.item()) and math.isfinite(norm.item())):
         optimizer.zero_grad()
@@ -286,19 +304,20 @@ def _losses_of_documents(model: nn.Module, batch: PackedBatch, autocast: bool) -
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Sequence[PackedBatch], plan: TrainingPlan) -> float:
+def evaluate(model: nn.Module, batches: Sequence[PackedBatch], plan: TrainingPlan, ranks: Ranks = ALONE) -> float:
     """Mean loss per learned token over all batches; NaN when nothing is to be learned in them."""
     training = model.training
     model.eval()
     total, learned = 0.0, 0
-    for batch in batches:
+    for batch in batches[ranks.rank :: ranks.world]:
         for start in range(0, batch.ids.shape[0], plan.micro or plan.rows):
             part = batch.select_rows(start, start + (plan.micro or plan.rows))
             losses = token_losses(model, part, plan.isolate, bool(plan.autocast))
             total += (losses * part.learn[:, 1:]).sum().item()
             learned += int(part.learn[:, 1:].sum())
     model.train(training)
-    return total / learned if learned else math.nan
+    whole, counted = ranks.sum_of([total, learned], next(model.parameters()).device)
+    return whole / counted if counted else math.nan
 
 
 @torch.no_grad()
@@ -412,22 +431,35 @@ def _claim_directory(out: Path, settings: dict[str, Any], resume: bool) -> None:
 
 def _save_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer, step: int, cursor: int, keep: int) -> None:
     """One checkpoint: weights, optimiser state, two integers; a transaction (``disk.transaction``)."""
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    weights = {name: parameter.detach() for name, parameter in trainable_parameters(model).items()}
     tensors = {"model": weights, "optimizer": optimizer_tensors(optimizer, model)}
     transaction.save_checkpoint(
         out / CHECKPOINTS, step, tensors, {"state": {"step": step, "cursor": cursor}}, keep=keep
     )
 
 
+def _load_on_each(out: Path, model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> tuple[int, int]:
+    """(step, next document) of the newest checkpoint, restored on every rank, and the metrics behind it dropped. The
+    first rank looks first, as it may set a damaged one aside."""
+    device = next(model.parameters()).device
+    if ranks.is_first:
+        step, cursor = _load_checkpoint(out, model, optimizer)
+        truncate_after(out / METRICS, step)
+    ranks.wait(device)
+    if not ranks.is_first:
+        step, cursor = _load_checkpoint(out, model, optimizer)
+    ranks.wait(device)
+    return step, cursor
+
+
 def _load_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple[int, int]:
     """Restore the newest intact checkpoint into model and optimiser: (step, next document), or zeros without one."""
     checkpoint = transaction.latest_checkpoint(out / CHECKPOINTS)
     if checkpoint is None:
-        truncate_after(out / METRICS, 0)
         return 0, 0
     tensors, documents = checkpoint.load()
     step, cursor = take_fields("training checkpoint", documents["state"], "step", "cursor")
-    parameters = dict(model.named_parameters())
+    parameters = trainable_parameters(model)
     weights = tensors["model"]
     if {name: t.shape for name, t in weights.items()} != {name: p.shape for name, p in parameters.items()}:
         raise StateError(
@@ -437,7 +469,6 @@ def _load_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple
     with torch.no_grad():
         for name, tensor in weights.items():
             parameters[name].copy_(tensor)
-    truncate_after(out / METRICS, step)
     return step, cursor
 
 

@@ -31,6 +31,7 @@ from typing import Any
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.tasks.jsonl import JsonlTasks
+from cotrain.tasks.marks import refuse_marked_message, refuse_marked_row
 from cotrain.tasks.reading import RowReader
 from cotrain.tasks.rows import SPEAKERS, Row, kind_of, text_of, whole_text
 from cotrain.text.chat_template import Message
@@ -152,6 +153,8 @@ def read_chat(row: dict[str, Any], where: str) -> ChatRow:
     name = next((name for name in ("messages", "conversations", "completion") if name in row), None)
     if name is None:
         raise DataError(f"{where}: fields {', '.join(map(repr, row)) or 'none'}; expected {CHATS}")
+    refuse_marked_row(row, where)
+    _refuse_marked_reply(row[name], f"{where}, field {name!r}")
     said = _parse_text(row[name], f"{where}, field {name!r}")
     prompt = _prompt_of(row, where) if name == "completion" else None
     if isinstance(said, str):
@@ -163,6 +166,7 @@ def read_chat(row: dict[str, Any], where: str) -> ChatRow:
 
 def read_pair(row: dict[str, Any], where: str) -> ChatRow:
     """One preference, in any of the layouts above. Raises DataError that begins with ``where``."""
+    refuse_marked_row(row, where)
     replies: dict[str, str | Messages] = {}
     for name in ("chosen", "rejected"):
         if name not in row:
@@ -170,6 +174,7 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             there = ", ".join(map(repr, row)) or "none"
             raise DataError(f"{where}: no field {name!r}{hint} (there are: {there}); expected {LAYOUT}")
+        _refuse_marked_reply(row[name], f"{where}, field {name!r}")
         replies[name] = _parse_text(row[name], f"{where}, field {name!r}")
     chosen, rejected = replies.values()
     prompt = _prompt_of(row, where)
@@ -217,8 +222,18 @@ def _parse_text(value: Any, where: str) -> str | Messages:
             raise DataError(
                 f"{where}: found {found}; expected a text, or a list of {{role, content}} of system, user and assistant"
             )
+        if isinstance(message, dict) and role == "assistant":
+            refuse_marked_message(message, where, learned=False)
         said.append(Message(role, whole_text(text, where)))
     return tuple(said)
+
+
+def _refuse_marked_reply(value: Any, where: str) -> None:
+    """Raise DataError where the last of these messages, which is the one that is learned, is marked; the earlier ones
+    are read, and never learned."""
+    last = value[-1] if isinstance(value, list) and value else value
+    if isinstance(last, dict):
+        refuse_marked_message(last, where)
 
 
 def _one_reply(said: Messages, where: str) -> str:

@@ -33,6 +33,9 @@ class ByteRenderer:
     def encode(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]:
         return tuple(text.encode())
 
+    def encode_reply(self, text: str, prompt: Sequence[int]) -> tuple[int, ...]:
+        return (*self.encode(text), STOP)
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids below 256; bytes that are not UTF-8 become U+FFFD."""
         return bytes(i for i in ids if i < STOP).decode(errors="replace")

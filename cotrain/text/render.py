@@ -19,6 +19,10 @@ Some templates look into contents: they drop the thoughts of earlier turns, take
 every prompt is the template's own rendering; where the placeholders do not give it, it is rendered with the beginnings
 of control tokens in contents hidden from it, or as it is where that makes no control token more.
 
+A reply that is given, and learned, goes on where the prompt ends, as a sampled one does. So what a prompt has begun is
+taken off the reply: a thought, where the prompt ends with ``<think>``. What the template writes between the two, such
+as a blank, belongs to the reply. A reply that would leave the thought open is refused.
+
 Left out: images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such
 marks cannot be told from contents that imitate them.
 """
@@ -33,7 +37,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.text.chat_template import ChatTemplate, Message, plainer_versions
-from cotrain.text.decoding import Decoder
+from cotrain.text.decoding import Decoder, TokenSequence
+from cotrain.text.thoughts import begins_with_thought, empty_thought_at_end, open_thought_of
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -44,6 +49,7 @@ _MARKED = re.compile(f"{_MARK[0]}(\\d+){_MARK[1]}")
 PLACEHOLDER = "content{}placeholder"
 _BEFORE = 256  # characters that are encoded in front of a text
 _ANCHORS = ("\n", ".", "a")  # and what is where its tokens would grow together with them
+_EXCHANGE = (Message("user", ""), Message("assistant", ""))  # the shortest conversation with a reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,8 @@ class Rendering(Protocol):
 
     def encode(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]: ...
 
+    def encode_reply(self, text: str, prompt: Sequence[int]) -> tuple[int, ...]: ...
+
     def decode(self, ids: Sequence[int]) -> str: ...
 
     def offsets(self, ids: Sequence[int]) -> list[int]: ...
@@ -113,7 +121,9 @@ class Renderer:
         self._decoder = Decoder(tokenizer, self._control)
         self._spaced = self._tokenize("\na")[len(self._tokenize("\n")) :] != self._tokenize("a")
         self._repeats = False  # the template shows a reply again before it ends the turn
+        self._ends_turn = True  # the template writes what ends a reply
         self._reply_slot, self._closing = self._end_of_turn()
+        self._opening, self._lead = self._texts_around_prompt_end()
         stops = {self._closing[-1]} | _stop_ids_of(tokenizer.eos_token_id)
         stops |= _stop_ids_of(generation_config.eos_token_id if generation_config else None)
         self._control |= stops  # the decoder's too
@@ -142,12 +152,7 @@ class Renderer:
         """The text of the same prompt, in stretches of one origin. Errors: as ``render``."""
         if not messages:
             raise ConfigError("a prompt needs at least one message")
-        layout, messages = self._layout_for(messages, opening=True)
-        filled = [_fill_slot(item, messages) for item in layout]
-        if self._template is None:
-            return filled
-        text = self._render_template(self._template, messages)
-        return filled if _join_pieces(filled) == text else self._find_pieces(self._template, messages, layout, text)
+        return self._pieces_of(messages, opening=True)
 
     def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]:
         """Their ids, behind the text ``before``. Replies are encoded alone; no content becomes a control token."""
@@ -167,30 +172,51 @@ class Renderer:
         """A whole conversation for supervised training: ids [T] and a mask [T].
 
         The mask is True on what the assistant would have sampled: the tokens of each assistant message and the stop
-        token behind them. Before each assistant message the ids are exactly ``render`` of the messages before it.
-        Raises ModelError for templates that rewrite earlier turns: such conversations are several rows.
+        token behind them. Before each assistant message the ids are exactly ``render`` of the messages before it. One
+        exception: a reply with a thought, behind a prompt that switches thoughts off by an empty one, takes the empty
+        one's place. A template without an end of turn has the end of the sequence behind the last reply; behind an
+        earlier one what begins the next turn is learned, if it is a stop token of the model.
+        Raises ModelError for templates that rewrite earlier turns, since such conversations are several rows, and for a
+        reply that cannot follow its prompt.
         """
         if not messages or messages[-1].role != "assistant":
             raise ConfigError("a training conversation must end with an assistant message")
         if self._repeats:
             raise ModelError("the chat template shows a reply again before it ends the turn; give a model without that")
-        ids: tuple[int, ...] = ()
+        row = TokenSequence(ids=(), text="")
         mask: list[bool] = []
         for k, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            pieces = self.prompt_pieces(messages[:k])
-            prompt = self.encode_pieces(pieces)
-            if prompt[: len(ids)] != ids:
-                raise ModelError(
-                    f"the chat template changes earlier turns when message {k} is added, so this conversation cannot be"
-                    " one row; train on one assistant message per row"
-                )
-            reply = self._encode_alone(self._reply_slot.trim_content(message.content), _join_pieces(pieces))
-            mask += [False] * (len(prompt) - len(ids)) + [True] * len(reply)
-            mask += [False] * (len(self._closing) - 1) + [True]
-            ids = (*prompt, *reply, *self._closing)
-        return ids, tuple(mask)
+            prompt, reply = self._split_reply(messages[: k + 1])
+            asked = self._ids_behind(row, prompt, k)
+            mask += [False] * len(asked)
+            if row.ids and not self._ends_turn and asked[:1] and asked[0] in self.stop_ids:
+                mask[len(row.ids)] = True  # the next turn begins with what ends this reply
+            before = _join_pieces(prompt)
+            learned = self._encode_given(reply, before)
+            mask += [True] * len(learned)
+            text = before + _join_pieces(reply)
+            closing: tuple[int, ...] = ()
+            if self._ends_turn or k == len(messages) - 1:
+                closing = self._closing
+                text += self._decoder.raw_text(list(closing))
+                mask += [False] * (len(closing) - 1) + [True]
+            row = TokenSequence(ids=(*row.ids, *asked, *learned, *closing), text=text)
+        return row.ids, tuple(mask)
+
+    def encode_reply(self, text: str, prompt: Sequence[int]) -> tuple[int, ...]:
+        """A given reply behind the ids of its prompt, with the end of its turn: what a model would have to sample to
+        say it. Raises ModelError for a reply that cannot follow this prompt."""
+        before = self._decoder.raw_text(list(prompt[-_BEFORE:]))
+        reply = self._reply_slot.trim_content(text)
+        if empty_thought_at_end(before) and begins_with_thought(reply):
+            raise ModelError(
+                "the prompt switches thoughts off with an empty one, and the reply begins with another; take the "
+                "thoughts out of the replies"
+            )
+        pieces = self._continue_prompt(reply, before)
+        return (*self._encode_given(pieces, before), *self._closing)
 
     def encode(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]:
         """A text on its own, or as the beginning of a reply behind the ids ``before``: no id of it is a control
@@ -201,6 +227,17 @@ class Renderer:
     def asks_time(self) -> bool:
         """Whether the template may show the time."""
         return self._template is not None and "strftime_now" in self._template.source
+
+    @property
+    def switches_thoughts_off(self) -> bool:
+        """Whether a prompt ends with an empty thought."""
+        return bool(empty_thought_at_end(self._opening))
+
+    def control_text_at_start(self, text: str) -> str:
+        """The control token that a text begins to name; "" where there is none."""
+        begun = text.lstrip()
+        texts = {self.token_text(i) for i in self._control}
+        return max((one for one in texts if one.strip() and begun.startswith(one)), key=len, default="")
 
     def set_time(self, moment: datetime) -> None:
         """Templates that ask for the time are told this one from now on; it is the one of this call until then."""
@@ -226,8 +263,8 @@ class Renderer:
 
     def _end_of_turn(self) -> tuple[_Slot, tuple[int, ...]]:
         """How an assistant turn ends: its slot, and the template's ids after it up to the stop token."""
-        layout, _ = self._layout_for([Message("user", ""), Message("assistant", "")], opening=False)
-        at, slot = next((i, s) for i, s in enumerate(layout) if isinstance(s, _Slot) and s.reply)
+        layout, _ = self._layout_for(_EXCHANGE, opening=False)
+        at, slot = _reply_slot_in(layout)
         closing = "".join(s for s in layout[at + 1 :] if isinstance(s, str))
         after = self._tokenize(closing, "a")
         for i, token in enumerate(after):
@@ -237,7 +274,105 @@ class Renderer:
                 return slot, (token,) if self._repeats else tuple(after[: i + 1])
         if self.tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer has no end-of-sequence token and its chat template no end-of-turn token")
+        self._ends_turn = self._template is None  # without one, ``_plain_layout`` writes it
         return slot, (self.tokenizer.eos_token_id,)
+
+    def _texts_around_prompt_end(self) -> tuple[str, str]:
+        """How a prompt ends behind the user's words, and what the template writes between that and a reply: mostly
+        nothing, sometimes a blank, the name of a channel, or the end of a thought that the prompt has begun."""
+        try:
+            asked, messages = self._layout_for(_EXCHANGE[:1], opening=True)
+        except ModelError:  # told when a prompt is rendered
+            return "", ""
+        prompt = _join_pieces([_fill_slot(item, messages) for item in asked])
+        whole, _ = self._layout_for(_EXCHANGE, opening=False)
+        at, _ = _reply_slot_in(whole)
+        before = _join_pieces([_fill_slot(item, _EXCHANGE) for item in whole[:at]])
+        opening = asked[-1] if isinstance(asked[-1], str) else ""
+        return opening, before.removeprefix(prompt) if before.startswith(prompt) else ""
+
+    def _split_reply(self, messages: Sequence[Message]) -> tuple[list[Piece], list[Piece]]:
+        """The prompt of the last message, and what is learned behind it. The reply is written as the template writes
+        it in a whole conversation, where that goes on from the prompt and leaves out no word. Raises ModelError."""
+        prompt = self.prompt_pieces(messages[:-1])
+        reply = self._reply_slot.trim_content(messages[-1].content)
+        before = _join_pieces(prompt)
+        empty = empty_thought_at_end(before)
+        if empty and begins_with_thought(reply):
+            before = before[: len(before) - len(empty)]
+            prompt = _cut_pieces(prompt, 0, len(before))
+        continued = self._continue_prompt(reply, before)
+        own = self._own_reply(messages, before)
+        if own is None or _join_pieces(own) == _join_pieces(continued):
+            return prompt, continued
+        same_words = _without_blanks(own) == _without_blanks(continued)
+        return prompt, own if same_words else continued
+
+    def _continue_prompt(self, reply: str, before: str) -> list[Piece]:
+        """A reply as it goes on behind the text ``before``. Raises ModelError where it leaves a thought open."""
+        lead = self._lead if before.endswith(self._opening) else ""
+        thought = open_thought_of(before)
+        if thought is None:
+            return [(lead, "template"), (reply, "content")] if lead else [(reply, "reply")]
+        begun = reply.lstrip()
+        if begun.startswith(thought.opens):
+            reply = begun.removeprefix(thought.opens).removeprefix(thought.blank)
+        if thought.closes in reply:
+            return [(reply, "reply")]
+        if thought.closes in lead and not begun.startswith(thought.opens):
+            return [(lead, "template"), (reply, "content")]
+        raise ModelError(
+            f"prompts of this model end with {thought.opens!r}, and {reply[:40]!r} never closes that thought; expected "
+            f"{thought.closes!r} in the reply; bring replies with their thoughts, or take a model that does not think"
+        )
+
+    def _own_reply(self, messages: Sequence[Message], before: str) -> list[Piece] | None:
+        """What the template's rendering of the whole conversation has behind ``before`` and in front of the end of the
+        turn; None where it does not begin with ``before``, or cannot be had."""
+        if self._template is None:
+            return None
+        try:
+            layout, plain = self._layout_for(messages, opening=False)
+            pieces = self._pieces_of(messages, opening=False)
+        except ModelError:
+            return None
+        text = _join_pieces(pieces)
+        tail = layout[-1] if isinstance(layout[-1], str) else ""
+        if plain[-1].role != "assistant" or not text.startswith(before) or not text.endswith(tail):
+            return None
+        kept = _cut_pieces(pieces, len(before), len(text) - len(tail))
+        return [(part, "content" if origin == "reply" else origin) for part, origin in kept]
+
+    def _encode_given(self, reply: Sequence[Piece], before: str) -> tuple[int, ...]:
+        """The ids of a given reply; what the template writes in front of it is encoded together with it."""
+        if len(reply) == 1 and reply[0][1] == "reply":
+            return tuple(self._encode_alone(reply[0][0], before))
+        return tuple(self._encode_stretch(reply, before))
+
+    def _ids_behind(self, row: TokenSequence, prompt: Sequence[Piece], number: int) -> tuple[int, ...]:
+        """What the prompt of message ``number`` adds to the row so far. Raises ModelError where the template has
+        written something else before."""
+        whole = self.encode_pieces(prompt)
+        if whole[: len(row.ids)] == row.ids:
+            return whole[len(row.ids) :]
+        new = row.new_ids(prompt, self)
+        if new is None:
+            raise ModelError(
+                f"the chat template changes earlier turns when message {number} is added, so this conversation cannot "
+                "be one row; train on one assistant message per row"
+            )
+        return new
+
+    def _pieces_of(self, messages: Sequence[Message], *, opening: bool) -> list[Piece]:
+        """The template's rendering of messages in stretches of one origin, with or without the opening of a turn."""
+        layout, messages = self._layout_for(messages, opening=opening)
+        filled = [_fill_slot(item, messages) for item in layout]
+        if self._template is None:
+            return filled
+        text = self._render_template(self._template, messages, opening)
+        if _join_pieces(filled) == text:
+            return filled
+        return self._find_pieces(self._template, messages, layout, text, opening)
 
     def _layout_for(self, messages: Sequence[Message], *, opening: bool) -> tuple[_Layout, Sequence[Message]]:
         knows_tools = self._template is not None and "tool" in self._template.source
@@ -288,24 +423,25 @@ class Renderer:
             layout += [scaffold, slot]
         return [*layout, text]
 
-    def _render_template(self, template: ChatTemplate, messages: Sequence[Message]) -> str:
-        """The template's own rendering of a prompt. Raises ModelError."""
+    def _render_template(self, template: ChatTemplate, messages: Sequence[Message], opening: bool) -> str:
+        """The template's own rendering of messages. Raises ModelError."""
         try:
-            return template.render([(m.role, m.content) for m in messages], opening=True)
+            return template.render([(m.role, m.content) for m in messages], opening=opening)
         except ModelError as error:
             raise ModelError(f"the chat template cannot render {[m.role for m in messages]}: {error}") from error
 
     def _find_pieces(
-        self, template: ChatTemplate, messages: Sequence[Message], layout: _Layout, text: str
+        self, template: ChatTemplate, messages: Sequence[Message], layout: _Layout, text: str, opening: bool
     ) -> list[Piece]:
-        """The pieces of a prompt whose template looks into contents, which is ``text``. Where contents lie in it nobody
-        says. So it is rendered again with the beginnings of control tokens in contents hidden, and with these tokens as
-        a whole; where neither gives the same text, contents are looked for in it. Raises ModelError where control
-        tokens are left that the template does not write by itself."""
+        """The pieces of a rendering whose template looks into contents, which is ``text``. Where contents lie in it
+        nobody says. So it is rendered again with the beginnings of control tokens in contents hidden, and with these
+        tokens as a whole; where neither gives the same text, contents are looked for in it. Raises ModelError where
+        control tokens are left that the template does not write by itself."""
         control_texts = sorted({_MARK[0], *(self.token_text(i) for i in self._forbidden)} - {""}, key=len, reverse=True)
         marks = [sign for sign in sorted(set("".join(control_texts))) if not sign.isalnum()]
         signs = re.compile("|".join(map(re.escape, marks)))
-        bare = self._render_template(template, [Message(m.role, signs.sub("", m.content)) for m in messages])
+        unsigned = [Message(m.role, signs.sub("", m.content)) for m in messages]
+        bare = self._render_template(template, unsigned, opening)
         slots: list[Piece] = [(item, "template") for item in layout if isinstance(item, str)]
         allowed_controls = [self._control_ids(slots), self._control_ids([(bare, "template")])]
         control_pattern = re.compile("|".join(map(re.escape, control_texts)))
@@ -313,8 +449,8 @@ class Renderer:
         parts = re.split("(" + "|".join(map(re.escape, risky)) + ")", text) if risky else [text]
         first_signs = re.compile("|".join(re.escape(token[0]) for token in control_texts))
         for pieces in (
-            self._hide_controls(template, messages, first_signs),
-            self._hide_controls(template, messages, control_pattern),
+            self._hide_controls(template, messages, first_signs, opening),
+            self._hide_controls(template, messages, control_pattern, opening),
             [(part, "content" if i % 2 else "template") for i, part in enumerate(parts)],
             [(text, "template")],
         ):
@@ -326,18 +462,17 @@ class Renderer:
         )
 
     def _hide_controls(
-        self, template: ChatTemplate, messages: Sequence[Message], pattern: re.Pattern[str]
+        self, template: ChatTemplate, messages: Sequence[Message], pattern: re.Pattern[str], opening: bool
     ) -> list[Piece]:
-        """The pieces of a prompt, rendered with a mark in the place of each string in contents that has the pattern."""
+        """The pieces of a rendering with a mark in the place of each string in contents that has the pattern."""
         hidden: list[str] = []
 
         def mark(found: re.Match[str]) -> str:
             hidden.append(found.group())
             return f"{len(hidden) - 1}".join(_MARK)
 
-        parts = _MARKED.split(
-            self._render_template(template, [Message(m.role, pattern.sub(mark, m.content)) for m in messages])
-        )
+        marked = [Message(m.role, pattern.sub(mark, m.content)) for m in messages]
+        parts = _MARKED.split(self._render_template(template, marked, opening))
         return [(hidden[int(part)], "content") if i % 2 else (part, "template") for i, part in enumerate(parts)]
 
     def _control_ids(self, pieces: Sequence[Piece]) -> list[int]:
@@ -387,10 +522,34 @@ def _join_pieces(pieces: Sequence[Piece]) -> str:
     return "".join(text for text, _ in pieces)
 
 
+def _without_blanks(pieces: Sequence[Piece]) -> str:
+    return "".join(_join_pieces(pieces).split())
+
+
+def _cut_pieces(pieces: Sequence[Piece], start: int, end: int) -> list[Piece]:
+    """The characters ``[start, end)`` of a text in pieces."""
+    kept = []
+    at = 0
+    for text, origin in pieces:
+        part = text[max(0, start - at) : max(0, end - at)]
+        if part:
+            kept.append((part, origin))
+        at += len(text)
+    return kept
+
+
+def _reply_slot_in(layout: _Layout) -> tuple[int, _Slot]:
+    """Where the assistant's content stands in a layout."""
+    return next((i, item) for i, item in enumerate(layout) if isinstance(item, _Slot) and item.reply)
+
+
 def generation_config_of(model: PreTrainedModel) -> GenerationConfig | None:
-    """What a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing."""
+    """What a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing. Ends of
+    sequence that stand in config.json alone were noted when the model was read (``models/ends.py``)."""
     settings = getattr(model, "generation_config", None)  # a model that scores has none
-    return None if settings is None or settings._from_model_config else settings
+    if settings is not None and not settings._from_model_config and settings.eos_token_id is not None:
+        return settings
+    return getattr(model, "written_ends", None)
 
 
 def _fill_slot(item: str | _Slot, messages: Sequence[Message]) -> Piece:

@@ -4,7 +4,10 @@ import json
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from cotrain.core.errors import ModelError
 from cotrain.models import load
@@ -121,8 +124,26 @@ def test_every_damage_is_one_line(directory, damage, words):
 def test_a_tokenizer_without_its_vocabulary_is_refused(directory, kind):
     (directory / "tokenizer.json").unlink()
     change("tokenizer_config.json", tokenizer_class=kind)(directory)  # of which transformers makes an empty one
-    with pytest.raises(ModelError, match="its tokenizer knows no letter and no digit; copy tokenizer"):
+    with pytest.raises(ModelError, match=r"its tokenizer (has an empty vocabulary|knows none of its own tokens); copy"):
         load_model(directory)
+
+
+@pytest.mark.parametrize("words", [["e4", "Nf3"], ["♔", "♞", "→"], ["w1", "w2"], list("ACDEFGHIKLMNPQRSTVWY")], ids=len)
+def test_a_tokenizer_of_other_things_than_english_is_one(directory, model, words):
+    """Moves, signs, made-up words, amino acids: of a text of English it may know nothing at all."""
+    made = Tokenizer(WordLevel({word: i for i, word in enumerate(["?", ".", *words])}, unk_token="?"))
+    made.pre_tokenizer = WhitespaceSplit()
+    special = PreTrainedTokenizerFast(tokenizer_object=made, eos_token=".", unk_token="?")
+    special.save_pretrained(directory)
+    assert load_tokenizer(directory)(words[0]).input_ids == [2]
+
+
+def test_a_tokenizer_to_which_all_of_its_tokens_are_unknown_is_refused(directory):
+    made = Tokenizer(WordLevel({"?": 0, ".": 1, "a b": 2, "c d": 3}, unk_token="?"))
+    made.pre_tokenizer = WhitespaceSplit()  # so that no token is ever found
+    PreTrainedTokenizerFast(tokenizer_object=made, eos_token=".", unk_token="?").save_pretrained(directory)
+    with pytest.raises(ModelError, match="its tokenizer knows none of its own tokens; copy tokenizer"):
+        load_tokenizer(directory)
 
 
 def test_names_and_paths(tmp_path, monkeypatch, directory):

@@ -60,9 +60,9 @@ def test_rows_of_a_jsonl_file(tmp_path):
         ('{"text": null}', "column 'text': expected a non-empty string, found None"),
         (
             '{"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}',
-            "0\\].tool_calls': .* would be lost",
+            "0\\]', 'tool_calls': .* would be lost",
         ),
-        ('{"messages": [{"role": "assistant", "content": "x", "reasoning": "y"}]}', "reasoning': 'y' would be lost"),
+        ('{"messages": [{"role": "assistant", "content": "x", "reasoning": "y"}]}', "'reasoning': 'y' would be lost"),
         ('{"messages": [{"role": "assistant", "content": "x", "weight": 0}]}', "weight': 0 would be lost"),
         ('{"messages": [{"role": "assistant", "content": "x", "train": false}]}', "train': False would be lost"),
     ],

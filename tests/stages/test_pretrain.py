@@ -1,11 +1,14 @@
 import json
 import math
+import os
+import signal
 
 import pytest
 import torch
 
 from cotrain.core.errors import ConfigError, DataError, RunDirectoryError
 from cotrain.models.load import describe_model, load_model
+from cotrain.models.lora import Lora
 from cotrain.stages.corpora import from_items, procedural_corpus
 from cotrain.stages.packing import Document
 from cotrain.stages.pretrain import bits_per_byte, config_for, make_plan, pretrain, step_count
@@ -105,3 +108,31 @@ def test_conversations_longer_than_a_row(base, tmp_path):
     with pytest.raises(DataError, match="longer than 64 tokens"):
         sft(base, tmp_path / "x", conversations=procedural_corpus("long", lambda i: turns), **SMALL)
     assert not (tmp_path / "x").exists()
+
+
+def test_an_adapter_is_trained_and_written_within_its_base(base, conversations, tmp_path):
+    lora = Lora(rank=2, alpha=4)
+    done = sft(base, tmp_path / "tuned", conversations=conversations, lora=lora, **SMALL)
+    (before, _), (after, _) = load_model(base), load_model(tmp_path / "tuned")
+    assert done.finished and before.state_dict().keys() == after.state_dict().keys()
+    changed = {
+        name for name, weight in before.state_dict().items() if not torch.equal(weight, after.state_dict()[name])
+    }
+    assert any("q_proj" in name for name in changed) and not any("norm" in name or "embed" in name for name in changed)
+
+
+@pytest.mark.whole
+def test_an_interrupted_adapter_ends_as_an_uninterrupted_one(base, conversations, tmp_path):
+    options = {**SMALL, "conversations": conversations, "lora": Lora(rank=2, alpha=4), "plan": {"log_every": 1}}
+    sft(base, tmp_path / "whole", **options)
+
+    def stop(row):
+        if row["step"] == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert not sft(base, tmp_path / "parts", **options, report=stop).finished
+    with pytest.raises(RunDirectoryError, match="begun with about lora"):
+        sft(base, tmp_path / "parts", **{**options, "lora": Lora(rank=4)}, resume=True)
+    assert sft(base, tmp_path / "parts", **options, resume=True).finished
+    one, other = (load_model(tmp_path / name)[0].state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(one[name], other[name]) for name in one)

@@ -1,0 +1,109 @@
+"""Every script of ``benchmarks/`` runs, in a form that takes seconds: what the README, a page or ``RESULTS.md`` names
+as a command is never broken by a change elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import TINY
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+WORK = "--tasks 2 --group 2 --prompt 8 --new 4 --steps 1 --warmup 1 --threads 1"
+QUICK = {  # words → in the folder of the test; MODEL is a model of random weights, DATA a folder with questions
+    "run": "--quick --threads 1",
+    "ceilings": "--quick --threads 1",
+    "habit_rates": f"{TINY} --problems 2 --lengths 2 2 --temperatures 1.0",
+    "proposals": "--problems 2 --source 2 2",
+    "fuzz": "--texts 200 --files 10",
+    "grading": "--answers 60 --rounds 1 --kinds known",
+    "grading_study": "--data DATA --pairs 12 --rows 4",
+    "programs": "--rounds 1",
+    "real_model": "--size tiny --rounds 1 --only float32 --threads 1",
+    "memory": f"--model MODEL --roles 2 --lora 4 {WORK}",
+    "remote_judge": "--tasks 2 --group 2 --rounds 1 --pause 0.01",
+    "lag": "--quick",
+    "ray_step": "--problems 2 --answers 2 --steps 1",
+    "ranks_step": "--problems 2 --steps 1 --worlds 1 2",
+    "viewer": "make long --steps 20 --rollouts 2",
+    "coder_tester": "--out lessons --rounds 4",
+    "self_compare": "--out lessons --rounds 4",
+    "models": "tiny made",
+}
+OTHERWISE = {  # script → who runs it, or why nobody can in seconds
+    **dict.fromkeys(("decode", "first_token", "grpo_step", "recipe_step", "update"), "a part of run.py --quick"),
+    **dict.fromkeys(("base_table", "harness"), "test_benchmarks.py"),
+    **dict.fromkeys(("batch_figures", "crossed", "reward_order", "what_changed"), "test_tables_over_seeds.py"),
+    **dict.fromkeys(("domains", "short_form", "study_curve"), "tests of their names"),
+    **dict.fromkeys(("gpu", "gpu_checks"), "test_gpu_script.py runs its parts; --tiny as a whole takes minutes"),
+    **dict.fromkeys(("answer_rules", "floors", "hostile_answers", "table", "work"), "imported by the others"),
+    "agreement": "test_agreement.py; as a whole it needs lm-evaluation-harness",
+    "same_prompts": "needs lm-evaluation-harness, which wants another environment",
+    "trl_step": "needs TRL, which wants another environment",
+    "vllm_decode": "needs vLLM, which wants another environment",
+}
+
+
+def scripts() -> set[str]:
+    return {path.stem for path in BENCHMARKS.glob("*.py")}
+
+
+def test_every_script_is_run_or_it_is_said_why_not() -> None:
+    assert QUICK.keys() | OTHERWISE.keys() == scripts() and not QUICK.keys() & OTHERWISE.keys()
+
+
+def test_pages_name_scripts_that_are_there() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *BENCHMARKS.glob("*.md")]
+    named = {
+        name
+        for page in pages
+        for name in re.findall(r"\bbenchmarks[/.](\w+)(?:\.py\b|`| )", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 15 and named <= scripts()
+
+
+def test_flags_that_pages_show_are_there() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *BENCHMARKS.glob("*.md")]
+    shared = (BENCHMARKS / "work.py").read_text(encoding="utf-8")
+    checked = 0
+    for page in pages:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for name, words in re.findall(r"python benchmarks/(\w+)\.py([^`;&|\n]*)", text):
+            source = (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8") + shared
+            for flag in re.findall(r"(?<=\s)--[a-z][\w-]*", words.partition("#")[0]):
+                assert f'"{flag}"' in source, (page.name, name, flag)
+                checked += 1
+    assert checked > 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("benchmarks")
+    (where / "DATA").mkdir()
+    rows = [{"question": f"{n}+1?", "answer": f"One more.\n#### {n + 1}"} for n in range(12)]
+    (where / "DATA" / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_script("models", "tiny MODEL", where)
+    return where
+
+
+def run_script(name: str, words: str, where: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *words.split()]
+    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", QUICK)
+def test_a_script_runs(name: str, folder: Path) -> None:
+    if name in ("lag", "ray_step", "ranks_step") and importlib.util.find_spec("ray") is None:
+        pytest.skip("needs Ray")
+    run_script(name, QUICK[name], folder)

@@ -1,0 +1,129 @@
+"""A model directory keeps how its roles were taught to be asked and read, and whoever uses it takes that as default."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cotrain import opening
+from cotrain.cli import main
+from cotrain.config.override import override
+from cotrain.export import export_policy
+from cotrain.methods.grpo import grpo
+from cotrain.methods.tango import tango
+from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat, as_taught, choose_format_settings
+from cotrain.rollout.common_roles import keep_taught_roles, speaks_short, taught_roles
+from tests.helpers import EASY
+
+ASK = "Work it out, line by line.\n{problem}"
+SOLVER = {"answer": "hash", "steps_as": "lines", "prompt": ASK}
+VERIFIER = {"form": "steps", "verdict": "words", "prompt": "Is it right?\n{problem}\n{solution}"}
+
+
+@pytest.fixture
+def model(other, tmp_path):
+    """A model that is asked in words, in a directory of its own."""
+    shutil.copytree(other, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def settings_of(recipe, answer_format=DEFAULT_FORMAT):
+    said = []
+    chosen = choose_format_settings(recipe, answer_format, device="cpu", say=said.append, look=False)
+    return override(recipe, chosen).roles, said
+
+
+def test_a_run_asks_and_reads_as_its_models_were_taught(model):
+    keep_taught_roles(model, {"solver": SOLVER, "verifier": VERIFIER})
+    roles, said = settings_of(tango(model=str(model), tasks=EASY))
+    assert (roles["solver"].answer, roles["solver"].steps, roles["solver"].prompt) == ("hash", "lines", ASK)
+    assert (roles["verifier"].verdict, roles["verifier"].prompt) == ("words", VERIFIER["prompt"])
+    assert said == [
+        f"note: {model} was taught to answer as 'hash', its steps as lines, and is asked and read so; --answer, "
+        "--steps-as and --prompt choose otherwise",
+        f"note: {model} was taught verdicts as 'words', and is asked and read so; --verdict and --verifier-prompt "
+        "choose otherwise",
+    ]
+
+
+def test_each_role_is_asked_as_its_own_model_was_taught(model, other):
+    keep_taught_roles(model, {"verifier": VERIFIER})
+    roles, said = settings_of(tango(model=other, verifier_model=str(model), tasks=EASY))
+    assert roles["verifier"].verdict == "words" and roles["solver"].answer == "tags" and len(said) == 1
+
+
+def test_flags_and_settings_win(model):
+    keep_taught_roles(model, {"solver": SOLVER, "verifier": VERIFIER})
+    recipe = tango(model=str(model), tasks=EASY)
+    roles, said = settings_of(recipe, AnswerFormat(answer="boxed", verdict="tags"))
+    assert (roles["solver"].answer, roles["verifier"].verdict, said) == ("boxed", "tags", [])
+    assert roles["solver"].prompt != ASK
+    roles, _ = settings_of(recipe, AnswerFormat(prompt="{problem}"))
+    assert (roles["solver"].answer, roles["solver"].prompt) == ("hash", "{problem}")
+    own = override(recipe, ['roles.solver.answer="phrase"', 'roles.verifier.verdict="tags"'])
+    assert settings_of(own)[1] == []
+
+
+def test_what_a_recipe_cannot_use_is_told(model):
+    keep_taught_roles(model, {"verifier": {**VERIFIER, "form": "genrm"}})
+    _, said = settings_of(tango(model=str(model), tasks=EASY))
+    assert said == [f"note: {model} was taught verdicts of the form 'genrm', which this recipe does not ask for"]
+
+
+@pytest.mark.parametrize("mark", ["{", "[]", '{"roles": 3}', '{"roles": {"solver": 3}}', '{"roles": {"solver": {}}}'])
+def test_a_mark_that_says_nothing_changes_nothing(model, mark):
+    (model / "cotrain.json").write_text(mark)
+    assert as_taught(grpo(model=str(model), tasks=EASY), DEFAULT_FORMAT, print) == DEFAULT_FORMAT
+    assert not speaks_short(str(model))
+
+
+def test_chat_and_serve_open_a_model_as_it_was_taught(model, capsys):
+    keep_taught_roles(model, {"solver": SOLVER})
+    role = opening.open_trainer(model, device="cpu").recipe.roles["solver"]
+    assert (role.answer, role.steps, role.prompt) == ("hash", "lines", ASK)
+    assert "was taught to answer as 'hash'" in capsys.readouterr().out
+    assert (
+        opening.open_trainer(model, AnswerFormat(answer="boxed"), device="cpu").recipe.roles["solver"].answer == "boxed"
+    )
+
+
+@pytest.mark.whole
+def test_from_sft_to_a_run_to_its_export(model, tmp_path, capsys):
+    rows = [{"question": f"{n}+1?", "answer": f"One more.\n#### {n + 1}"} for n in range(40)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "ask.txt").write_text(ASK)
+    words = ["sft", "--model", str(model), "--data", str(tmp_path / "data.jsonl"), "--role", "solver"]
+    words += ["--answer", "hash", "--steps-as", "lines", "--prompt", str(tmp_path / "ask.txt")]
+    words += ["--tokens", "1024", "--batch-tokens", "512", "--length", "256", "--threads", "1"]
+    taught = tmp_path / "taught"
+    assert main([*words, "--out", str(taught)]) == 0
+    assert taught_roles(taught) == {"solver": SOLVER}
+    assert main(["run", "grpo", "--model", str(taught), "--data", str(tmp_path / "data.jsonl"), "--dry-run"]) == 0
+    assert "was taught to answer as 'hash'" in capsys.readouterr().out
+    run = tmp_path / "run"
+    chosen = ["--answer", "boxed", "--smoke", "--threads", "1", "--max-tokens", "8", "--device", "cpu"]
+    assert main(["run", "grpo", "--model", str(taught), "--out", str(run), *chosen]) == 0
+    export_policy(run, "solver", tmp_path / "exported")
+    found = taught_roles(tmp_path / "exported")["solver"]
+    assert (
+        found["answer"] == "boxed"
+        and "{problem}" in found["prompt"]
+        and Path(tmp_path / "exported/README.md").is_file()
+    )
+
+
+@pytest.mark.whole
+def test_roles_that_are_taught_one_after_the_other_are_all_kept(model, tmp_path):
+    keep_taught_roles(model, {"solver": SOLVER})
+    row = {"problem": "2+2?", "steps": ["2+2=5"], "label": 0, "final_answer_correct": False}
+    (tmp_path / "reviews.jsonl").write_text((json.dumps(row) + "\n") * 8)
+    words = ["sft", "--model", str(model), "--data", str(tmp_path / "reviews.jsonl"), "--role", "verifier"]
+    words += ["--verdict", "words", "--tokens", "1024", "--batch-tokens", "512", "--length", "512", "--threads", "1"]
+    assert main([*words, "--out", str(tmp_path / "both")]) == 0
+    found = taught_roles(tmp_path / "both")
+    assert (
+        found["solver"] == SOLVER and found["verifier"]["verdict"] == "words" and found["verifier"]["form"] == "steps"
+    )
