@@ -17,7 +17,7 @@ from cotrain.config.schedule import Schedule
 from cotrain.core.arguments import bound_function, check_protocol
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
-from cotrain.core.types import COLDEST, Sampling, Store, TaskSource
+from cotrain.core.types import COLDEST, UNLABELLED, Sampling, Store, TaskSource, has_split
 from cotrain.learn.contract import Algorithm
 from cotrain.rollout.role import Role
 from cotrain.text.prompts import fields_of
@@ -365,6 +365,21 @@ def check_problems(recipe: Recipe) -> None:
     for split in recipe.evaluation.splits:
         if split not in USUAL:
             recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
+    _check_step_is_filled(recipe)
+
+
+def _check_step_is_filled(recipe: Recipe) -> None:
+    """Raise DataError where a step would draw the same problem twice, as there are fewer of them. Where some problems
+    have no label, the user has said how few are to be learned from."""
+    size = recipe.tasks.size("train")
+    if size is None or has_split(recipe.tasks, UNLABELLED):
+        return
+    drawn = max(phase.tasks or recipe.tasks_per_step for phase in recipe.schedule.phases)
+    if size < drawn:
+        raise DataError(
+            f"tasks {recipe.tasks.name!r}: {size} {'problem is' if size == 1 else 'problems are'} there for training, "
+            f"and a step draws {drawn}; bring more rows, or draw fewer with --tasks-per-step {max(size, 1)}"
+        )
 
 
 def cap_path(name: str, objective: Objective) -> str:
