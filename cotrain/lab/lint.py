@@ -4,11 +4,13 @@ Errors: malformed rows, each with row and column or field; questions that anothe
 questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's,
 gold answers that the grader cannot read, by reason, and rows without an answer where at least a quarter has none. With
 ``--labelled answers``, or a file of solved problems, as a run has it, these are problems without a label and no fault.
-Columns that a run would not read are told, each with its number of rows. Two questions are the same when they have the same letters and
-digits, and the same signs of arithmetic and brackets: "3+4" is not "3-4". Where letters and digits are many, only signs
-count that typesetting leaves as they are: plus, less, greater, and a minus in front of a number, a variable or a
-formula. Two answers differ when neither their texts nor the grader says otherwise. The 13-grams are those of GPT-3
-(arXiv 2005.14165, appendix C), over words without case and punctuation; questions of fewer words have none.
+Columns that a run would not read are told, each with its number of rows.
+
+Two questions are the same when they have the same letters and digits, and the same signs of arithmetic and brackets:
+"3+4" is not "3-4". Where letters and digits are many, only signs count that typesetting leaves as they are: plus, less,
+greater, and a minus in front of a number, a variable or a formula. Two answers differ when neither their texts nor the
+grader says otherwise. The 13-grams are those of GPT-3 (arXiv 2005.14165, appendix C), over words without case and
+punctuation; questions of fewer words have none.
 
 With ``--answer FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than
 themselves) are read as a solver's texts would be (``text/answers.py``), and those in which nothing is found, or another
@@ -157,8 +159,9 @@ def check_file(
 ) -> LintReport:
     """Check one file of JSON lines, a JSON array, CSV or parquet, of questions and answers or of ProcessBench.
 
-    ``answer``: how worked texts are read. ``labelled``: rows without an answer are problems without a label. ``say`` hears of what takes long. Raises DataError where a file is missing,
-    unreadable or empty; every other fault is a finding.
+    ``answer``: how worked texts are read. ``labelled``: rows without an answer are problems without a label.
+    ``say`` hears of what takes long. Raises DataError where a file is missing, unreadable or empty; every other fault
+    is a finding.
     """
     questions, aside = _read_questions(Path(path), schema, unanswered=True)
     if not labelled:
@@ -426,8 +429,8 @@ def command(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--labelled",
         metavar="WHICH",
-        help="as of cotrain run: rows may have no answer, for those of the file that have one (answers), or for another "
-        "file of solved problems",
+        help="as of cotrain run: rows may have no answer, where those that have one are the labelled ones (answers) or "
+        "another file holds them",
     )
     parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
     parser.add_argument(

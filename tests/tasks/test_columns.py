@@ -90,8 +90,8 @@ def test_a_system_text_is_asked_in_front_and_keeps_the_split(row, tmp_path):
     found = any_row(row)
     assert (found.prompt, found.question, found.unread) == ("Be short.\n\nQ?", "Q?", ())
     source = JsonlTasks(write(tmp_path / "a.jsonl", [row, *({"question": f"Q{n}", "answer": n} for n in range(30))]))
-    prompts = [source.get(split, n).prompt for split in ("train", "validation", "test") for n in range(source.size(split))]
-    assert prompts.count("Be short.\n\nQ?") == 1
+    places = [(split, n) for split in ("train", "validation", "test") for n in range(source.size(split))]
+    assert [source.get(*place).prompt for place in places].count("Be short.\n\nQ?") == 1
     assert any("a system text is asked in front of the question in 1 of 31 rows" in note for note in source.notes)
 
 
@@ -147,7 +147,7 @@ def test_a_pair_asks_once_behind_its_system_text(layout):
 
 def test_a_prompt_that_does_not_lead_to_the_replies_is_refused_or_told():
     other = message("user", "Grass?")
-    with pytest.raises(DataError, match="the prompt ends with a message of the user, and the replies begin with another"):
+    with pytest.raises(DataError, match="the prompt ends with a message of the user, and the replies begin"):
         read_pair({"prompt": [other], "chosen": [ASK, YES], "rejected": [ASK, NO]}, "row 1")
     found = read_pair({"prompt": "Grass?", "chosen": [ASK, YES], "rejected": [ASK, NO]}, "row 1")
     assert found.question == "Sky?" and found.unread == ("prompt",)
@@ -200,10 +200,10 @@ def test_a_field_inside_of_a_column_is_an_answer(tmp_path, capsys):
     assert named.notes[-1].endswith("columns not read: data_source, reward_model.style (40 rows)")
     assert main(["check", "data", str(file), "--answer-column", "reward_model.ground_truth"]) == 0
     assert "answer from 'reward_model.ground_truth'" in capsys.readouterr().out
-    with pytest.raises(DataError, match="no field 'reward_model.truth'; did you mean 'reward_model.ground_truth'"):
+    with pytest.raises(DataError, match=r"no field 'reward_model\.truth'; did you mean 'reward_model\.ground_truth'"):
         JsonlTasks(file, "prompt", "reward_model.truth")
     nested = [{"question": "Q", "extra": {"answer": "1"}}]
-    with pytest.raises(DataError, match="did you mean 'extra.answer'"):
+    with pytest.raises(DataError, match=r"did you mean 'extra\.answer'"):
         JsonlTasks(write(tmp_path / "b.jsonl", nested))
 
 
