@@ -20,6 +20,7 @@ from cotrain.tasks.sources import from_description, task_source
 RIGHT = Grade(value=True)
 TESTS = "assert twice(2) == 4\nassert twice(-1) == -2"
 GOOD = "def twice(x):\n    return 2 * x"
+FIELDS = "from dataclasses import dataclass, fields\n@dataclass\nclass Point:\n    x: int"
 PAPER = paper_of(before="", tests=TESTS, solution=GOOD)
 HUMAN = {
     "task_id": "HumanEval/900",
@@ -67,6 +68,11 @@ def pool():
         ("class Mine(Exception): pass\nraise Mine('hello')", wrong("error")),
         ("import sys; sys.exit(0)", wrong("SystemExit")),
         ("if __name__ == '__main__': raise ValueError\n" + GOOD, RIGHT),
+        ("def twice(x: Unknown):\n    return 2 * x", wrong("NameError")),  # annotations are evaluated
+        ("from __future__ import annotations\ndef twice(x: Unknown):\n    return 2 * x", RIGHT),
+        (f"{FIELDS}\ndef twice(x):\n    return 2 * x if fields(Point)[0].type is int else 0", RIGHT),
+        (f"from __future__ import annotations\n{FIELDS}\ndef twice(x):\n    return 2 * Point(x).x", RIGHT),
+        ("import typing\nclass A:\n    x: 'B'\nclass B: pass\ntyping.get_type_hints(A)\n" + GOOD, RIGHT),
     ],
 )
 def test_verdicts(pool, program, grade):
