@@ -11,7 +11,8 @@ r"""One notation for answers: whatever an answer is written in, ``write_tex`` wr
     0.\overline{3}, 0.1(6)            repeating decimals            \frac{1}{3}, \frac{1}{6}
 
 Two numbers beside each other that are neither a group of digits nor a mixed number have no reading, and neither have
-two with nothing but quotation marks between them, as in 5'7 (``has_adjacent_numbers``). All patterns take a time that is linear in the text, since it is a model's.
+two with nothing but quotation marks between them, as in 5'7 (``has_adjacent_numbers``). All patterns take a time that
+is linear in the text, since it is a model's.
 
 Left out: decimal commas of gold answers, numbers in words, calligraphic letters that NFKC knows no plain letter for.
 """

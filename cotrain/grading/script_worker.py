@@ -5,8 +5,9 @@ it what it printed, cut at ``MAX_OUTPUT``. The same program prints the same: has
 depends on the clock or on addresses in memory is not repeatable, and neither is a program that needs about as long as
 its deadline.
 
-A program's output is all that it writes to file descriptor 1, be it by ``print``, ``sys.stdout.buffer`` or ``os.write``:
-a pipe that a thread reads. Left out: names that one program leaves to the next, messages of exceptions, standard error.
+A program's output is all that it writes to file descriptor 1, be it by ``print``, ``sys.stdout.buffer`` or
+``os.write``: a pipe that a thread reads. Left out: names that one program leaves to the next, messages of exceptions,
+standard error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import os
 import random
 import sys
 import threading
-from typing import Any
 
 from cotrain.grading.answer_worker import compile_program, names_of_module, receive_program
 from cotrain.grading.channel import Channel, ChannelClosed, kind_of_failure
