@@ -41,7 +41,7 @@ from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.tasks.labelled import allows_unanswered
 from cotrain.tasks.processbench import solution_of_row
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
-from cotrain.tasks.rows import ANY, Schema, format_of, row_of, schema_of
+from cotrain.tasks.rows import ANY, Schema, format_of, normal_question, row_of, schema_of
 from cotrain.text.answers import check_answer, free_solution
 from cotrain.text.parsers import TAGS, tagged_solution
 
@@ -227,7 +227,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             found = row_of(row, schema.question, schema.answer, where, unanswered)
             asked, answer, given, columns = found.question, found.answer, "", found.columns
             shown, unread, is_problem = found.prompt, found.unread, True
-        words, key = tuple(_WORD.findall(asked.casefold())), question_key(asked)
+        words, key = tuple(_WORD.findall(normal_question(asked))), question_key(asked)
         whole = f"{key} {question_key(given)}" if given else key
         number = int(where.rpartition(" ")[2])
         worked = _worked_text(row)
@@ -307,7 +307,7 @@ def _same_answer(said: str, gold: str, pool: GradingPool) -> bool:
 
 def question_key(question: str) -> str:
     """What two askings of one question have in common."""
-    text = question.casefold()
+    text = normal_question(question)
     plain = "".join(_CHARACTER.findall(text))
     if len(plain) < SHORT:
         return "".join(_SIGN.findall(text))

@@ -35,6 +35,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -134,9 +135,35 @@ def behind_system(system: str, question: str) -> str:
     return f"{system}\n\n{question}" if system else question
 
 
+_KEPT = ("<super>", "<sub>", "<fraction>", "<circle>", "<square>", "<vertical>")  # x² is not x2
+_UNSEEN = frozenset(map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x3164, 0xFFA0)))
+_UNSEEN |= frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))  # which glyph is drawn
+
+
+def one_form(text: str) -> str:
+    """A text in one of the forms in which Unicode may write it: letters with their accents as one sign, wide and
+    no-break signs as plain ones, and nothing that is not seen, such as zero-width spaces. Raised and lowered digits
+    stay what they are."""
+    if text.isascii():
+        return text
+    plain = "".join(map(_plain_form, unicodedata.normalize("NFC", text)))
+    return unicodedata.normalize("NFC", plain)
+
+
+@lru_cache(maxsize=1 << 14)
+def _plain_form(sign: str) -> str:
+    if unicodedata.category(sign) == "Cf" or sign in _UNSEEN:
+        return ""
+    if unicodedata.decomposition(sign).startswith(_KEPT):
+        return sign
+    return unicodedata.normalize("NFKC", sign)
+
+
 def normal_question(question: str) -> str:
-    """A question up to case and whitespace: what counts as the same question when splits are kept apart."""
-    return " ".join(question.split()).casefold()
+    """A question up to case, whitespace and forms of Unicode (``one_form``): what counts as the same question when
+    splits are kept apart."""
+    folded = " ".join(one_form(question).split()).casefold()
+    return folded if folded.isascii() else unicodedata.normalize("NFC", folded)
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
