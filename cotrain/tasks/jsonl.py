@@ -7,7 +7,8 @@ details. What else a row holds is asked with the question, refused, or counted (
 
 One file is cut into splits by a hash of each question: 80 % train, 10 % validation, 10 % test. So a split never depends
 on the order of rows, rows added later move nothing, and a question that occurs twice lies in one split. A directory
-with ``train.jsonl`` and ``test.jsonl`` (or ``.parquet``), and a data set with these splits, keeps its own test split;
+with ``train.jsonl`` and ``test.jsonl`` (or ``.jsonl.gz``, ``.parquet`` …), a snapshot of the Hub with
+``data/train-00000-of-00001.parquet`` and its like, and a data set with these splits keep their own test split;
 validation is cut from train, unless there is one. Training rows that ask a held-out question, be it in a paraphrase,
 are left out and counted.
 
@@ -30,7 +31,7 @@ from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
 from cotrain.tasks.columns import columns_note, count_columns
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.reading import Quarantine, RowReader, parse_rows, read_rows, row_reader
-from cotrain.tasks.rows import SCHEMAS, Row, behind_system, files_in, normal_question, schema_of
+from cotrain.tasks.rows import SCHEMAS, Row, behind_system, files_by_part, files_in, normal_question, part_of, schema_of
 
 SPLITS = ("train", "validation", "test")
 T = TypeVar("T")
@@ -176,13 +177,12 @@ def read_splits(path: str, reader: RowReader, aside: Quarantine | None = None) -
     """What is at ``path`` (a file, a directory, a name on the Hub): one part under any name, or "train", "test" and,
     where there is one, "validation". Raises DataError, see ``read_rows``."""
     if is_hub_name(path):
-        parts = hub_rows(path)
-        preferences = {name.removesuffix("_prefs"): rows for name, rows in parts.items() if name.endswith("_prefs")}
+        parts = _preferred(hub_rows(path))
         rows = {
             split: parse_rows(
                 ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)), reader.read, aside
             )
-            for split, found in (preferences or parts).items()
+            for split, found in parts.items()
         }
         if len(rows) == 1 or {"train", "test"} <= set(rows):
             return rows if len(rows) == 1 else {split: rows[split] for split in SPLITS if split in rows}
@@ -190,14 +190,28 @@ def read_splits(path: str, reader: RowReader, aside: Quarantine | None = None) -
     folder = Path(path)
     if not folder.is_dir():
         return {"all": read_rows(folder, reader, aside)}
-    found = files_in(folder)
-    files = {split: file for split in SPLITS for file in found if file.stem == split}
-    if not {"train", "test"} <= set(files):
-        names = [file.name for file in found]
-        raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}")
-    if len(files) < sum(file.stem in files for file in found):
-        raise DataError(f"{folder}: a split is there as .jsonl and as .parquet; keep one of the two")
-    return {split: read_rows(file, reader, aside) for split, file in files.items()}
+    files = _files_of_splits(folder)
+    return {split: [row for file in found for row in read_rows(file, reader, aside)] for split, found in files.items()}
+
+
+def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
+    """The files of each split in a directory: of train and test, and perhaps validation, or of the one split that a
+    snapshot of the Hub has. Raises DataError for another directory."""
+    parts = _preferred(files_by_part(folder))
+    if {"train", "test"} <= parts.keys():
+        return {split: parts[split] for split in SPLITS if split in parts}
+    names = [file.name for files in parts.values() for file in files]
+    if len(parts) == 1 and part_of(Path(names[0])) != names[0].partition(".")[0]:  # numbered, as on the Hub
+        return parts
+    below = [inner.name for inner in sorted(folder.iterdir()) if inner.is_dir() and files_in(inner)]
+    hint = f"; name one of its folders, such as {folder / below[0]}" if below and not parts else ""
+    raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}{hint}")
+
+
+def _preferred(parts: Mapping[str, T]) -> dict[str, T]:
+    """The parts of a data set; where some are called train_prefs, those alone, as train."""
+    preferences = {name.removesuffix("_prefs"): part for name, part in parts.items() if name.endswith("_prefs")}
+    return preferences or dict(parts)
 
 
 def arrange_splits(parts: Mapping[str, Sequence[T]], question: Callable[[T], str]) -> dict[str, tuple[T, ...]]:

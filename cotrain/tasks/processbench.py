@@ -17,7 +17,7 @@ from cotrain.core.input_files import absolute_path
 from cotrain.tasks.columns import refuse_lost_parts, unread_columns
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
-from cotrain.tasks.rows import Line, files_in, kind_of, text_of
+from cotrain.tasks.rows import Line, files_in, kind_of, part_of, text_of
 
 HUB = "Qwen/ProcessBench"
 
@@ -81,7 +81,7 @@ def _split_files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterato
         if not files:
             raise DataError(f"{folder}: no .jsonl or .parquet file in this directory; expected those of {kind}")
         for file in files:
-            yield file.name.partition(".")[0], numbered_lines(file)
+            yield part_of(file), numbered_lines(file)
 
 
 def steps_of(row: dict[str, Any], column: str, where: str) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.jsonl import SPLITS, arrange_splits, split_of
 from cotrain.tasks.papers import paper_of
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
-from cotrain.tasks.rows import Line, behind_system, files_in, kind_of, text_of
+from cotrain.tasks.rows import Line, behind_system, files_by_part, kind_of, text_of
 
 KINDS = {
     "mbpp": "google-research-datasets/mbpp:full",
@@ -303,13 +304,9 @@ def _located_rows(path: str) -> dict[str, Iterable[tuple[str, Line]]]:
             for split, found in hub_rows(path).items()
         }
     folder = Path(path).expanduser()
-    parts: dict[str, Iterable[tuple[str, Line]]] = {}
-    for file in files_in(folder) if folder.is_dir() else [folder]:
-        name = file.name.partition(".")[0]
-        if name in parts and name in SPLITS:
-            raise DataError(f"{folder}: the split {name} is there in two files; keep one of them")
-        parts[name if name in SPLITS else file.name] = numbered_lines(file)
-    return parts
+    if not folder.is_dir():
+        return {"all": numbered_lines(folder)}
+    return {part: chain.from_iterable(map(numbered_lines, files)) for part, files in files_by_part(folder).items()}
 
 
 def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:

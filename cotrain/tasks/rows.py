@@ -29,6 +29,7 @@ import io
 import json
 import math
 import os
+import re
 import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,9 @@ PACKED = {  # how files begin that are no text, and what to do with them
     b"PK\x03\x04": "a ZIP archive, as sheets are; unpack it, or save a sheet as CSV",
     b"PAR1": "parquet; give the file a name that ends in .parquet",
 }
+DATA_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ENDING)  # of files of rows
 FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
+_SHARD = re.compile(r"(?P<part>.+?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")  # as the Hub numbers files
 Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
 
 
@@ -248,8 +251,53 @@ def _file_ending(path: Path) -> str:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The files of rows in a directory, by name."""
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in (".jsonl", ENDING))
+    """The files of rows in a directory, by name; those of its folder ``data`` where it has none itself, as snapshots of
+    the Hub are. Other ``.json`` files than splits describe a data set."""
+    found = sorted(file for file in folder.iterdir() if _has_rows(file))
+    inside = folder / "data"
+    return found if found or not inside.is_dir() else sorted(file for file in inside.iterdir() if _has_rows(file))
+
+
+def _has_rows(file: Path) -> bool:
+    ending = _file_ending(file)
+    return ending in (".jsonl", ".csv", ENDING) or (
+        ending == ".json" and part_of(file) in ("train", "validation", "test")
+    )
+
+
+def part_of(file: Path) -> str:
+    """The part of a data set that a file holds, by its name: "train" for train.jsonl.gz and for
+    train-00000-of-00002.parquet, "validation" also for dev.jsonl."""
+    shard = _SHARD.fullmatch(_stem_of(file))
+    name = shard["part"] if shard else _stem_of(file)
+    return "validation" if name in ("valid", "val", "dev") else name
+
+
+def _stem_of(file: Path) -> str:
+    """A file's name without its endings."""
+    name = file.name[:-3] if file.name.lower().endswith(".gz") else file.name
+    return Path(name).stem
+
+
+def files_by_part(folder: Path) -> dict[str, list[Path]]:
+    """The files of each part of a data set in a directory. Raises DataError where a part has a file twice, in two
+    formats, or not all of its numbered ones."""
+    parts: dict[str, list[Path]] = {}
+    for file in files_in(folder):
+        parts.setdefault(part_of(file), []).append(file)
+    for name, files in parts.items():
+        numbers = [_SHARD.fullmatch(file.name.partition(".")[0]) for file in files]
+        if len(files) > 1 and not all(numbers):
+            raise DataError(
+                f"{folder}: the split {name} is in {files[0].name} and in {files[1].name}; keep one of them"
+            )
+        places = [(int(shard["number"]), int(shard["count"])) for shard in numbers if shard]
+        if places and places != [(number, places[0][1]) for number in range(places[0][1])]:
+            raise DataError(
+                f"{folder}: of the split {name}, {', '.join(file.name for file in files)}; expected every one of "
+                f"{places[0][1]} files, once"
+            )
+    return parts
 
 
 def format_of(path: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cotrain.core.address import seed_of
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.types import Task
 from cotrain.grading.pool import AnswerGrader
@@ -15,8 +15,8 @@ from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import FixedSolution
 from cotrain.tasks.programs import KINDS as PROGRAMS
-from cotrain.tasks.reading import Quarantine, row_reader
-from cotrain.tasks.rows import SCHEMAS
+from cotrain.tasks.reading import Quarantine, read_rows, row_reader
+from cotrain.tasks.rows import DATA_ENDINGS, SCHEMAS, files_by_part
 
 JUDGED = {"processbench": processbench, "prmbench": prmbench}  # a verifier judges the solutions that are given
 SUITES = (*SCHEMAS, *PROGRAMS, *JUDGED)
@@ -33,9 +33,7 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
         paths_by_suite[name] = []
     for entry in data:
         name, equals, path = entry.partition("=")
-        candidates = {
-            s: [Path(entry) / f"{s}{ending}" for ending in ("", ".jsonl", ".parquet")] for s in paths_by_suite
-        }
+        candidates = {s: [Path(entry) / f"{s}{ending}" for ending in ("", *DATA_ENDINGS)] for s in paths_by_suite}
         inside = {s: next(p for p in ps if p.exists()) for s, ps in candidates.items() if any(p.exists() for p in ps)}
         if equals and not Path(entry).exists():
             if name not in paths_by_suite:
@@ -70,18 +68,26 @@ def load_suite(
         return programs.suite_tasks(name, paths, aside)
     tasks: list[Task] = []
     for path in paths:
-        file = absolute_path(path)
-        if not is_hub_name(path) and file.is_dir():
-            file /= "test.parquet" if (file / "test.parquet").exists() else "test.jsonl"
-        schema = SCHEMAS[name]
-        rows_by_split = read_splits(
-            path if is_hub_name(path) else str(file), row_reader(schema.question, schema.answer), aside
-        )
+        reader = row_reader(SCHEMAS[name].question, SCHEMAS[name].answer)
+        if is_hub_name(path):
+            rows_by_split = read_splits(path, reader, aside)
+            rows = rows_by_split["test"] if "test" in rows_by_split else next(iter(rows_by_split.values()))
+        else:
+            rows = [row for file in _files_of_test(absolute_path(path)) for row in read_rows(file, reader, aside)]
         if aside is not None:
             aside.check_share(path)
-        rows = rows_by_split["test"] if "test" in rows_by_split else next(iter(rows_by_split.values()))
         tasks += [task_of(row, f"{name}/{len(tasks) + i}", judge) for i, row in enumerate(rows)]
     return tasks
+
+
+def _files_of_test(path: Path) -> list[Path]:
+    """The files of a suite's problems: a file itself, of a directory those of its test split, or of its only one."""
+    if not path.is_dir():
+        return [path]
+    parts = files_by_part(path)
+    if "test" not in parts and len(parts) != 1:
+        raise DataError(f"{path}: a suite's directory needs test.jsonl; it has {', '.join(parts) or 'no data'}")
+    return parts["test"] if "test" in parts else next(iter(parts.values()))
 
 
 def draw_items(items: list[Task] | list[FixedSolution], count: int | None) -> list[Task] | list[FixedSolution]:
