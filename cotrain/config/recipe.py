@@ -357,15 +357,25 @@ def check_problems(recipe: Recipe) -> None:
     labels = any(phase.unlabelled < 1 for phase in recipe.schedule.phases)
     for split in (*(["train"] if labels else []), "test", *(["validation"] if recipe.evaluate_every else [])):
         if recipe.tasks.size(split) == 0:
-            raise DataError(
-                f"tasks {recipe.tasks.name!r}: no problem with an answer is left for {split}; bring more rows (a "
-                "file is cut by a hash of each question into 80 % train, 10 % validation and 10 % test) or a directory "
-                f"with train.jsonl and test.jsonl{'' if split != 'train' else ', or take a method such as ttrl'}"
-            )
+            raise DataError(f"tasks {recipe.tasks.name!r}: {_why_empty(recipe.tasks, split)}")
     for split in recipe.evaluation.splits:
         if split not in USUAL:
             recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
     _check_step_is_filled(recipe)
+
+
+def _why_empty(tasks: TaskSource, split: str) -> str:
+    """What to do about a split without a problem."""
+    if split != "train" and tasks.size("train") == 0 and has_split(tasks, UNLABELLED):
+        return (
+            "no problem has an answer, so nothing can be measured; bring a hundred or more solved ones in a file of "
+            "their own, with --labelled FILE"
+        )
+    instead = ", or take a method such as ttrl" if split == "train" else ""
+    return (
+        f"no problem with an answer is left for {split}; bring more rows (a file is cut by a hash of each question "
+        f"into 80 % train, 10 % validation and 10 % test) or a directory with train.jsonl and test.jsonl{instead}"
+    )
 
 
 def _check_step_is_filled(recipe: Recipe) -> None:

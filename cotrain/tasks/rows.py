@@ -452,7 +452,7 @@ def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) ->
     hint = f"; did you mean {near[0]!r}?" if near else ""
     more = f"; name the column, as in --{guessed}-column {(near or ['NAME'])[0]!r}" if guessed and row else ""
     if more and not near and guessed == "answer":
-        more += ", or where there are no answers: `cotrain run … --labelled answers`"
+        more += ", or with `cotrain run` say where answers are: --labelled answers (in some rows), --labelled FILE"
     raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, there)) or 'none'}){more}")
 
 
