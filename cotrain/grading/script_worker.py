@@ -115,7 +115,7 @@ class Page:
             self._binary.close()
         os.close(self._writing)
         self._reader.join(LAST_WORDS_S)
-        text = _text_of(self._kept)
+        text = _decode_output(self._kept)
         return f"{text[:MAX_OUTPUT]}{CUT if self._more or len(text) > MAX_OUTPUT else ''}"
 
     def _read_all(self) -> None:
@@ -128,7 +128,7 @@ class Page:
         os.close(self._reading)
 
 
-def _text_of(written: bytes) -> str:
+def _decode_output(written: bytes) -> str:
     """What was written, with a mark in the place of bytes that are no text."""
     try:
         return written.decode("utf-8", "surrogatepass")  # half a pair is shown as one mark later on

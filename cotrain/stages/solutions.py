@@ -179,7 +179,7 @@ def choose_step_format(
         return role
     own_aside = None if aside is None else Quarantine()
     roles = {"solver": role}
-    quiet = _say_nothing  # what is to be said of the file is said when its problems are drawn
+    quiet = _keep_quiet  # what is to be said of the file is said when its problems are drawn
     with open_player(model, path, roles, device=device, seed=seed, aside=own_aside, say=quiet) as (tasks, player):
         chosen_tasks = [tasks[i] for i in spread_indices(len(tasks))]
         episodes = player.play(ask_solver, chosen_tasks, step=LOOK, group_size=1)
@@ -194,7 +194,7 @@ def choose_step_format(
     return replace(role, steps=steps)
 
 
-def _say_nothing(text: str) -> None:
+def _keep_quiet(text: str) -> None:
     """Hear a message and pass it over."""
 
 
