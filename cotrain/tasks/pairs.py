@@ -3,7 +3,8 @@ r"""Conversations from a file: a prompt and the reply that is wanted, and of pre
 ::
 
     {"prompt": "…", "chosen": "…", "rejected": "…"}                            texts
-    {"prompt": [{role, content}, …], "chosen": [{…}], "rejected": [{…}]}       messages, as TRL has them
+    {"prompt": [{role, content}, …], "chosen": [{…}], "rejected": [{…}]}       messages, as TRL has them; the
+                                                                               prompt in ``conversations`` too
     {"chosen": [{…}, …, {…}], "rejected": [{…}, …, {…}]}                       whole conversations: what both begin with
                                                                                is the prompt (TRL, UltraFeedback)
     {"chosen": "\n\nHuman: …\n\nAssistant: …", "rejected": "\n\nHuman: …"}     the same in words (HH-RLHF)
@@ -185,7 +186,7 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
             raise DataError(f"{where}: no field {name!r}{hint} (there are: {there}); expected {LAYOUT}")
         replies[name] = _parse_text(row[name], f"{where}, field {name!r}")
     chosen, rejected = replies.values()
-    prompt = _prompt_of(row, where)
+    prompt = _prompt_of(row, where, (*PROMPTS, "conversations"))
     if isinstance(chosen, str) and isinstance(rejected, str):
         return _chat_row(row, prompt, (), (chosen, rejected), [*replies], where)
     if isinstance(chosen, str) or isinstance(rejected, str):
@@ -210,8 +211,8 @@ class Prompt:
     columns: tuple[str, ...] = ()  # in which it stands
 
 
-def _prompt_of(row: Mapping[str, Any], where: str) -> Prompt:
-    name = next((name for name in PROMPTS if name in row), None)
+def _prompt_of(row: Mapping[str, Any], where: str, names: Sequence[str] = PROMPTS) -> Prompt:
+    name = next((name for name in names if name in row), None)
     if name is None:
         return Prompt()
     said = _parse_text(row[name], f"{where}, field {name!r}")
@@ -269,12 +270,13 @@ def _chat_row(
     said = _said_before(prompt, more, where)
     text = said if isinstance(said, str) else ""
     messages = () if isinstance(said, str) else said
-    if system := system_text(row, where):
-        messages = _behind_system_text(system, messages or (Message("user", text),), where)
     if not messages and not text:
         raise DataError(f"{where}: no prompt; expected it in the field 'prompt', or at the beginning of both replies")
     if messages and messages[-1].role != "user":
         raise DataError(f"{where}: the prompt ends with a message of the {messages[-1].role}; expected one of the user")
+
+    if system := system_text(row, where):
+        messages = _behind_system_text(system, messages or (Message("user", text),), where)
 
     is_repeated = isinstance(prompt.said, tuple) or said == prompt.said or _occurs_in(prompt.said, messages)
     read = [*(prompt.columns if is_repeated else ()), *reply_columns]

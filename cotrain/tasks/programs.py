@@ -222,6 +222,7 @@ def suite_tasks(
     *,
     workers: int = WORKERS,
     deadline_s: float = DEADLINE_S,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[Task]:
     """The problems that results are published on: of MBPP those numbered 11 to 510, all of HumanEval; of a file of
     one's own all. The tasks share a grader, whose ``close`` ends its processes. Malformed rows go ``aside``; else
@@ -232,6 +233,8 @@ def suite_tasks(
         aside.check_share(", ".join(paths))
     if kind == "mbpp" and is_mbpp(found, paths):
         found = [problem for problem in found if _published_split(problem.number) == "test"]
+    if note := columns_note(count_columns(problem.unread for problem in found)):
+        say(f"note: suite {kind}: {note}")
     problems = {f"{kind}/{i}": problem for i, problem in enumerate(found)}
     if not problems:
         raise DataError(f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set")

@@ -385,7 +385,7 @@ def system_of(row: Mapping[str, Any], asked: str, where: str) -> str:
     messages = value_at(row, asked)
     if not isinstance(messages, list):
         return beside
-    said = [text_of(one["content"], where, numbers=False) for one in messages if one.get("role") == "system"]
+    said = [text_of(one["content"], where, numbers=False) for one in messages if one.get("role") != "user"]
     if len(said) > 1 or (said and beside and said[0] != beside):
         raise DataError(f"{where}, field {asked!r}: two system texts; keep one of them")
     return said[0] if said else beside
@@ -421,6 +421,7 @@ TALK = {  # column → layout
     "rejected": "chosen and rejected",
 }
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+SPEAKERS |= {"developer": "system"}  # as OpenAI calls it now
 
 
 def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) -> None:
@@ -555,6 +556,10 @@ def _asked_in(messages: list[Any], where: str) -> str:
             raise DataError(f"{where}: expected text, or messages of {{role, content}}, found {kind_of(messages)}")
         if message["role"] == "user":
             asked.append(message["content"])
+        elif SPEAKERS.get(str(message["role"])) != "system":
+            raise DataError(
+                f"{where}: a message of {message['role']!r}, which is not asked; a problem is a user's alone"
+            )
     if len(asked) != 1 or messages[-1].get("role") != "user":
         raise DataError(f"{where}: {len(asked)} messages of a user; a problem is one, the last; earlier turns are lost")
     return text_of(asked[0], where, numbers=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cotrain.core.address import seed_of
@@ -11,6 +11,7 @@ from cotrain.core.input_files import absolute_path
 from cotrain.core.types import Task
 from cotrain.grading.pool import AnswerGrader
 from cotrain.tasks import prmbench, processbench, programs
+from cotrain.tasks.columns import columns_note, count_columns
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import FixedSolution
@@ -57,16 +58,22 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
 
 
 def load_suite(
-    name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None = None
+    name: str,
+    paths: Sequence[str],
+    judge: AnswerGrader,
+    aside: Quarantine | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[Task] | list[FixedSolution]:
     """Everything in the files of a suite; of a directory or a data set its test split. Malformed rows go
-    ``aside``; else raises DataError."""
+    ``aside``; else raises DataError. ``say`` hears which columns are not read."""
     if name in JUDGED:
         samples: list[FixedSolution] = JUDGED[name].read_samples(paths, aside)
+        _say_columns(name, [sample.unread for sample in samples], say)
         return samples
     if name in PROGRAMS:
-        return programs.suite_tasks(name, paths, aside)
+        return programs.suite_tasks(name, paths, aside, say=say)
     tasks: list[Task] = []
+    unread: list[tuple[str, ...]] = []
     for path in paths:
         reader = row_reader(SCHEMAS[name].question, SCHEMAS[name].answer)
         if is_hub_name(path):
@@ -76,8 +83,16 @@ def load_suite(
             rows = [row for file in _files_of_test(absolute_path(path)) for row in read_rows(file, reader, aside)]
         if aside is not None:
             aside.check_share(path)
+        unread += [row.unread for row in rows]
         tasks += [task_of(row, f"{name}/{len(tasks) + i}", judge) for i, row in enumerate(rows)]
+    _say_columns(name, unread, say)
     return tasks
+
+
+def _say_columns(name: str, unread: Sequence[tuple[str, ...]], say: Callable[[str], None]) -> None:
+    """Say which columns of a suite's rows were not read; ``unread``: those of each row."""
+    if note := columns_note(count_columns(unread)):
+        say(f"note: suite {name}: {note}")
 
 
 def _files_of_test(path: Path) -> list[Path]:

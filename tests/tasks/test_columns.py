@@ -6,6 +6,7 @@ import pytest
 
 from cotrain.cli import main
 from cotrain.core.errors import DataError
+from cotrain.grading.pool import AnswerGrader
 from cotrain.stages.corpora import jsonl_file
 from cotrain.stages.solutions import gold_solutions, solver_of
 from cotrain.tasks.columns import columns_note, has_content, unread_columns
@@ -13,6 +14,7 @@ from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.pairs import Chats, Pairs, read_chat, read_pair
 from cotrain.tasks.processbench import solution_of_row
 from cotrain.tasks.rows import ANY, row_of
+from cotrain.tasks.suite_files import load_suite
 
 
 def message(role, content):
@@ -83,8 +85,9 @@ def test_an_instruction_and_its_input_are_one_question():
         {"System Prompt": "Be short.", "question": "Q?", "answer": "1"},
         {"prompt": [SYSTEM, message("user", "Q?")], "answer": "1"},
         {"prompt": [SYSTEM, message("user", "Q?")], "system": "Be short.", "answer": "1"},
+        {"prompt": [message("developer", "Be short."), message("user", "Q?")], "answer": "1"},
     ],
-    ids=["column", "spelled", "message", "both"],
+    ids=["column", "spelled", "message", "both", "developer"],
 )
 def test_a_system_text_is_asked_in_front_and_keeps_the_split(row, tmp_path):
     found = any_row(row)
@@ -93,6 +96,17 @@ def test_a_system_text_is_asked_in_front_and_keeps_the_split(row, tmp_path):
     places = [(split, n) for split in ("train", "validation", "test") for n in range(source.size(split))]
     assert [source.get(*place).prompt for place in places].count("Be short.\n\nQ?") == 1
     assert any("a system text is asked in front of the question in 1 of 31 rows" in note for note in source.notes)
+
+
+@pytest.mark.parametrize("role", ["assistant", "tool"])
+def test_a_message_that_is_not_asked_is_refused(role):
+    with pytest.raises(DataError, match=f"a message of '{role}', which is not asked"):
+        any_row({"prompt": [message(role, "Hi."), ASK], "answer": "1"})
+
+
+def test_a_system_text_alone_is_no_prompt():
+    with pytest.raises(DataError, match="no prompt; expected it"):
+        read_pair({"system": "Be short.", "chosen": "a", "rejected": "b"}, "row 1")
 
 
 def test_paraphrases_are_asked_behind_the_system_text_too(tmp_path):
@@ -135,6 +149,8 @@ PAIRS = {
     "system in the replies": {"prompt": [ASK], "chosen": [SYSTEM, ASK, YES], "rejected": [SYSTEM, ASK, NO]},
     "all of it": {"prompt": [SYSTEM, ASK], "chosen": [SYSTEM, ASK, YES], "rejected": [SYSTEM, ASK, NO]},
     "a text": {"prompt": "Sky?", "chosen": [ASK, YES], "rejected": [ASK, NO]},
+    "ShareGPT": {"conversations": [HUMAN], "chosen": GPT, "rejected": {"from": "gpt", "value": "Green."}},
+    "a developer": {"prompt": [SYSTEM | {"role": "developer"}, ASK], "chosen": [YES], "rejected": [NO]},
 }
 
 
@@ -218,3 +234,22 @@ def test_cells_that_say_nothing_are_no_columns():
     assert unread_columns({"a": 1, "b": None, "c": {"d": 1, "e": 2}}, ["c.d"]) == ("a", "c.e")
     assert columns_note({}) is None
     assert columns_note({"a": 2, "b": 1, "c": 2}) == "columns not read: a, c (2 rows), b (1 row)"
+
+
+def test_suites_say_it_too(tmp_path):
+    said: list[str] = []
+    rows = [{"question": f"Q{n}?", "answer": n, "level": 1} for n in range(3)]
+    load_suite("jsonl", [str(write(tmp_path / "a.jsonl", rows))], AnswerGrader(), say=said.append)
+    judged = [{"id": n, "problem": "P", "steps": ["a"], "label": -1, "generator": "m"} for n in range(2)]
+    load_suite("processbench", [str(write(tmp_path / "b.jsonl", judged))], AnswerGrader(), say=said.append)
+    code = [{"text": "T", "code": "def f(): pass", "test_list": ["f()"], "source": "x"}]
+    [task] = load_suite("mbpp", [str(write(tmp_path / "c.jsonl", code))], AnswerGrader(), say=said.append)
+    task.grader.close()
+    assert [note.partition("not read: ")[2] for note in said] == [
+        "level (3 rows)",
+        "generator (2 rows)",
+        "source (1 row)",
+    ]
+    choices = str(write(tmp_path / "d.jsonl", [{"choices": ["1"], "question": "Q", "answer": "1"}]))
+    with pytest.raises(DataError, match="field 'choices'"):
+        load_suite("gsm8k", [choices], AnswerGrader())
