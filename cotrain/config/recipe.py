@@ -379,10 +379,11 @@ def _why_empty(tasks: TaskSource, split: str) -> str:
 
 
 def _check_step_is_filled(recipe: Recipe) -> None:
-    """Raise DataError where a step would draw the same problem twice, as there are fewer of them. Where some problems
-    have no label, the user has said how few are to be learned from."""
+    """Raise DataError where a step would draw the same row of a file twice, as there are fewer of them. Where some have
+    no label, the user has said how few are to be learned from; and a source that makes its problems may mean few."""
     size = recipe.tasks.size("train")
-    if size is None or has_split(recipe.tasks, UNLABELLED):
+    is_file = hasattr(recipe.tasks, "path")
+    if size is None or not is_file or has_split(recipe.tasks, UNLABELLED):
         return
     drawn = max(phase.tasks or recipe.tasks_per_step for phase in recipe.schedule.phases)
     if size < drawn:
