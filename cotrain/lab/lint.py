@@ -40,12 +40,14 @@ from cotrain.tasks.columns import columns_note, count_columns
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.tasks.labelled import allows_unanswered
 from cotrain.tasks.processbench import solution_of_row
+from cotrain.tasks.programs import ROW_READERS
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import ANY, Schema, format_of, normal_question, row_of, schema_of
 from cotrain.text.answers import check_answer, free_solution
 from cotrain.text.parsers import TAGS, tagged_solution
 
 GRAM = 13
+CODE = {"mbpp": "test_list", "humaneval": "entry_point"}  # layout of tasks of code → a column that no other has
 HALF_ANSWERED = 0.25  # share of rows without an answer from which on that is meant, and no fault of single rows
 SHOWN = 5  # examples of each finding in the human report; JSON has them all
 SHORT = 40  # letters and digits; in a longer question some signs of arithmetic differ by typesetting alone
@@ -89,6 +91,7 @@ class LintReport:
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
     read: dict[str, Any] = field(default_factory=dict)  # with --answer: texts, how many were read, how many are right
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
+    code: dict[str, Any] = field(default_factory=dict)  # of tasks of code: the --tasks of a run, and their splits
     unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it
     aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
 
@@ -114,6 +117,9 @@ class LintReport:
                     f"    by itself refused by a run, since no row falls to {' and '.join(empty)}: bring more rows, or "
                     "a directory with train.jsonl and test.jsonl"
                 )
+        if self.code:
+            splits = ", ".join(f"{count} {split}" for split, count in self.code["splits"].items())
+            out.append(f"tasks of code with unit tests: a run reads them with --tasks {self.code['tasks']}; {splits}")
         if note := columns_note(self.unread):
             out.append(note)
         if self.read:
@@ -136,7 +142,7 @@ class _Question:
     words: tuple[str, ...]
     worked: str = ""  # the text in which an answer is looked for, with ``--answer``
     columns: tuple[str, str] = ("", "")  # that question and answer were read from
-    is_problem: bool = True  # a question that an answer belongs to, and no solution to be reviewed
+    kind: str = "problem"  # with an answer; or a solution for "review", or code with tests: "mbpp", "humaneval"
     shown: str = ""  # as it is asked: behind its system text
     unread: tuple[str, ...] = ()  # columns that are not read
 
@@ -157,7 +163,8 @@ def check_file(
     labelled: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> LintReport:
-    """Check one file of JSON lines, a JSON array, CSV or parquet, of questions and answers or of ProcessBench.
+    """Check one file of JSON lines, a JSON array, CSV or parquet, of questions and answers, of tasks of code with unit
+    tests (MBPP's and HumanEval's layouts) or of ProcessBench.
 
     ``answer``: how worked texts are read. ``labelled``: rows without an answer are problems without a label.
     ``say`` hears of what takes long. Raises DataError where a file is missing, unreadable or empty; every other fault
@@ -195,6 +202,7 @@ def check_file(
         histogram=histogram,
         read=answer_counts,
         seen=_view_of_run(questions, labelled or bool(unanswered)),
+        code=_code_of_run(questions),
         unread=count_columns(question.unread for question in questions),
         aside=aside,
     )
@@ -205,7 +213,7 @@ def _part_unanswered(
 ) -> tuple[list[_Question], Quarantine, list[_Question]]:
     """All questions, what is malformed, and the questions without an answer. Where few rows or all have none, it is
     forgotten or its column has another name: such rows are malformed."""
-    problems = [one for one in questions if one.is_problem]
+    problems = [one for one in questions if one.kind == "problem"]
     unanswered = [one for one in problems if one.answer is None]
     is_layout = HALF_ANSWERED * len(problems) <= len(unanswered) < len(problems)
     if unanswered and not is_layout:
@@ -219,14 +227,19 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
     aside = Quarantine()
 
     def read_question(row: dict[str, Any], where: str) -> _Question:
+        code = next((kind for kind, mark in CODE.items() if mark in row), None)
         if "steps" in row and "label" in row:
             sample = solution_of_row(row, where, "")
             asked, answer, given, columns = sample.problem, None, " ".join(sample.steps), ("", "")
-            shown, unread, is_problem = sample.problem, sample.unread, False
+            shown, unread, kind = sample.problem, sample.unread, "review"
+        elif code is not None:
+            program = ROW_READERS[code](row, where)
+            asked, answer, given, columns = program.asked, None, "", ("", "")
+            shown, unread, kind = program.question, program.unread, code
         else:
             found = row_of(row, schema.question, schema.answer, where, unanswered)
             asked, answer, given, columns = found.question, found.answer, "", found.columns
-            shown, unread, is_problem = found.prompt, found.unread, True
+            shown, unread, kind = found.prompt, found.unread, "problem"
         words, key = tuple(_WORD.findall(normal_question(asked))), question_key(asked)
         whole = f"{key} {question_key(given)}" if given else key
         number = int(where.rpartition(" ")[2])
@@ -242,7 +255,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             columns=columns,
             shown=shown,
             unread=unread,
-            is_problem=is_problem,
+            kind=kind,
         )
 
     questions = parse_rows(numbered_lines(path), read_question, aside)
@@ -254,7 +267,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
 def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, Any]:
     """What ``cotrain run --data`` makes of these rows, but for those it leaves out as held-out ones; {} for reviews.
     ``labelled``: with ``--labelled``, where rows without an answer are a split of their own."""
-    problems = [question for question in questions if question.is_problem]
+    problems = [question for question in questions if question.kind == "problem"]
     if not problems:
         return {}
     answered = [question for question in problems if question.answer is not None]
@@ -270,6 +283,15 @@ def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, An
         "first_question": first.shown,
         "first_answer": first.answer,
     }
+
+
+def _code_of_run(questions: Sequence[_Question]) -> dict[str, Any]:
+    """What a run makes of tasks of code: the ``--tasks`` that reads them, and their splits; {} where there are none."""
+    tasks = [question for question in questions if question.kind in CODE]
+    if not tasks:
+        return {}
+    counts = Counter(split_of(task.text) for task in tasks)
+    return {"tasks": tasks[0].kind, "splits": {split: counts[split] for split in SPLITS}}
 
 
 def _worked_text(row: Mapping[str, Any]) -> str:

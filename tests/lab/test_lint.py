@@ -9,6 +9,7 @@ import pytest
 from cotrain.cli import main
 from cotrain.core.errors import DataError
 from cotrain.lab.lint import check_file, command, question_key
+from cotrain.tasks.jsonl import split_of
 
 LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
 
@@ -220,3 +221,18 @@ def test_columns_that_a_run_does_not_read_are_counted(tmp_path, capsys):
     assert "columns not read: level (30 rows), hint (1 row)" in capsys.readouterr().out
     assert command(["data", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unread"] == {"level": 30, "hint": 1}
+
+
+def test_tasks_of_code_are_known_and_their_faults_found(tmp_path, capsys):
+    tests = ["assert f(1) == 1"]
+    rows = [{"task_id": n, "prompt": f"Write f, {n}.", "code": "def f(x): ...", "test_list": tests} for n in range(30)]
+    file = write(tmp_path / "code.jsonl", *rows)
+    assert command(["data", str(file)]) == 0
+    said = capsys.readouterr().out
+    train = sum(split_of(row["prompt"]) == "train" for row in rows)
+    assert f"a run reads them with --tasks mbpp; {train} train" in said
+    bad = write(tmp_path / "bad.jsonl", *rows, {**rows[0], "test_list": []}, {**rows[1], "images": ["a.png"]}, rows[2])
+    assert command(["data", str(bad), "--against", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert "row 31, field 'test_list': expected at least one test" in said and "field 'images'" in said
+    assert "row 33 asks what row 3 asks" in said and "overlap: 31 rows" in said
