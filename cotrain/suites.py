@@ -128,7 +128,7 @@ def evaluate_suites(
     if play.tool is not None:
         recipe = replace(recipe, roles=with_tool(recipe.roles, play.tool))
     aside = Quarantine() if play.lenient else None
-    items = {name: draw_items(_load_items(name, paths[name], judge, aside), play.problems) for name in paths}
+    items = {name: draw_items(_load_items(name, paths[name], judge, aside, say), play.problems) for name in paths}
     if aside is not None and aside.refused:
         say(f"note: {aside.summary_line()}")
     solver, verifier = _resolve_role(recipe, play.solver, "solver"), _resolve_role(recipe, play.verifier, "verifier")
@@ -183,10 +183,10 @@ def _resolve_role(recipe: Recipe, name: str, flag: str) -> str:
 
 
 def _load_items(
-    name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None
+    name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None, say: Callable[[str], None]
 ) -> list[Task] | list[FixedSolution]:
     try:
-        return load_suite(name, paths, judge, aside)
+        return load_suite(name, paths, judge, aside, say)
     except DataError as error:
         if ", row " not in str(error):
             raise

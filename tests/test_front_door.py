@@ -321,7 +321,8 @@ def test_the_data_of_others_is_read_and_shown(layout, tmp_path, capsys):
     seen = json.loads(capsys.readouterr().out)["seen"]
     (question, answer), _, _ = LAYOUTS[layout]
     assert (seen["question"], seen["answer"]) == (question, answer)
-    assert (seen["first_question"], seen["first_answer"]) == ROWS[0]
+    first = f"Be brief.\n\n{ROWS[0][0]}" if layout == "trl" else ROWS[0][0]  # its system message is asked too
+    assert (seen["first_question"], seen["first_answer"]) == (first, ROWS[0][1])
     source = JsonlTasks(file)
     assert {split: source.size(split) for split in SPLITS} == seen["splits"]
     assert bool(source.notes) == (layout != "ours")

@@ -27,7 +27,10 @@ MBPP = [
         "code": "def double(a):\n    return 2 * a",
         "test_list": ["assert double(4) == 8"],
     },
-    *({"task_id": n, "text": f"Not for the test, {n}.", "code": "x = 1", "test_list": ["pass"]} for n in (1, 511, 601)),
+    *(
+        {"task_id": n, "text": f"Not for the test, {n}.", "code": f"def {name}(x): ...", "test_list": ["pass"]}
+        for n, name in {2: "similar_elements", 511: "find", 602: "first_repeated_char"}.items()
+    ),
 ]
 HUMANEVAL = {
     "task_id": "HumanEval/0",
@@ -165,6 +168,8 @@ def test_where_the_data_comes_from(mbpp, tmp_path):
     rows = [{key: value for key, value in row.items() if key != "task_id"} for row in MBPP]
     mbpp.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert len(load_suite("mbpp", [str(mbpp)], AnswerGrader())) == 5  # without published numbers: all
+    mbpp.write_text("".join(json.dumps(row | {"task_id": n}) + "\n" for n, row in enumerate(rows)))
+    assert len(load_suite("mbpp", [str(mbpp)], AnswerGrader())) == 5  # numbers of one's own: all
     mbpp.write_text(json.dumps(MBPP[-1]) + "\n")
     with pytest.raises(DataError, match="no row of mbpp's test set"):
         load_suite("mbpp", [str(mbpp)], AnswerGrader())

@@ -141,6 +141,13 @@ def _note_quarantine(quarantine: Quarantine | None, out: str) -> None:
         print(f"note: {quarantine.summary_line()}; all in {Path(out) / QUARANTINE} at the end", flush=True)
 
 
+def _note_columns(parts: Sequence[tuple[Any, int]]) -> None:
+    """Say which columns of the data were not read."""
+    for corpus, _ in parts:
+        for note in corpus.notes:
+            print(escape_terminal(note), flush=True)
+
+
 def _write_quarantine(quarantine: Quarantine | None, out: str) -> None:
     """Write what was set aside beside the result."""
     if quarantine is not None and quarantine.refused:
@@ -176,10 +183,10 @@ def tokenizer(argv: Sequence[str]) -> int:
     from cotrain.stages.tokenizer import train_tokenizer
 
     quarantine = _quarantine_of(arguments)
-    trained = train_tokenizer(
-        sample_texts(_tokenizer_text(arguments.data, arguments.seed, quarantine)), arguments.vocab_size
-    )
+    texts = _tokenizer_text(arguments.data, arguments.seed, quarantine)
     _note_quarantine(quarantine, arguments.out)
+    _note_columns(texts)
+    trained = train_tokenizer(sample_texts(texts), arguments.vocab_size)
     with filled_directory(Path(arguments.out)):
         trained.save_pretrained(arguments.out)
     _write_quarantine(quarantine, arguments.out)
@@ -239,6 +246,7 @@ def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     corpus = _training_text(arguments.data, arguments.seed, quarantine)
     if ranks is None:
         _note_quarantine(quarantine, arguments.out)
+        _note_columns(corpus)
     chosen = config = None
     if not arguments.model:
         chosen = (
@@ -342,6 +350,8 @@ def sft(argv: Sequence[str], ranks: Ranks | None = None) -> int:
             _note_quarantine(quarantine, arguments.out)
     else:
         parts = practice_of(study_problems((1, 9)), arguments.seed, "settle")
+    if ranks is None:
+        _note_columns(parts)
     with _ranks_of("sft", argv, arguments, ranks) as own, _report_to(arguments, "sft", own) as report:
         outcome = stage.sft(
             arguments.model,

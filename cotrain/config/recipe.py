@@ -17,7 +17,7 @@ from cotrain.config.schedule import Schedule
 from cotrain.core.arguments import bound_function, check_protocol
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
-from cotrain.core.types import COLDEST, Sampling, Store, TaskSource
+from cotrain.core.types import COLDEST, UNLABELLED, Sampling, Store, TaskSource, has_split
 from cotrain.learn.contract import Algorithm
 from cotrain.rollout.role import Role
 from cotrain.text.prompts import fields_of
@@ -357,14 +357,40 @@ def check_problems(recipe: Recipe) -> None:
     labels = any(phase.unlabelled < 1 for phase in recipe.schedule.phases)
     for split in (*(["train"] if labels else []), "test", *(["validation"] if recipe.evaluate_every else [])):
         if recipe.tasks.size(split) == 0:
-            raise DataError(
-                f"tasks {recipe.tasks.name!r}: no problem with an answer is left for {split}; bring more rows (a "
-                "file is cut by a hash of each question into 80 % train, 10 % validation and 10 % test) or a directory "
-                f"with train.jsonl and test.jsonl{'' if split != 'train' else ', or take a method such as ttrl'}"
-            )
+            raise DataError(f"tasks {recipe.tasks.name!r}: {_why_empty(recipe.tasks, split)}")
     for split in recipe.evaluation.splits:
         if split not in USUAL:
             recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
+    _check_step_is_filled(recipe)
+
+
+def _why_empty(tasks: TaskSource, split: str) -> str:
+    """What to do about a split without a problem."""
+    if split != "train" and tasks.size("train") == 0 and has_split(tasks, UNLABELLED):
+        return (
+            "no problem has an answer, so nothing can be measured; bring a hundred or more solved ones in a file of "
+            "their own, with --labelled FILE"
+        )
+    instead = ", or take a method such as ttrl" if split == "train" else ""
+    return (
+        f"no problem with an answer is left for {split}; bring more rows (a file is cut by a hash of each question "
+        f"into 80 % train, 10 % validation and 10 % test) or a directory with train.jsonl and test.jsonl{instead}"
+    )
+
+
+def _check_step_is_filled(recipe: Recipe) -> None:
+    """Raise DataError where a step would draw the same row of a file twice, as there are fewer of them. Where some have
+    no label, the user has said how few are to be learned from; and a source that makes its problems may mean few."""
+    size = recipe.tasks.size("train")
+    is_file = hasattr(recipe.tasks, "path")
+    if size is None or not is_file or has_split(recipe.tasks, UNLABELLED):
+        return
+    drawn = max(phase.tasks or recipe.tasks_per_step for phase in recipe.schedule.phases)
+    if size < drawn:
+        raise DataError(
+            f"tasks {recipe.tasks.name!r}: {size} {'problem is' if size == 1 else 'problems are'} there for training, "
+            f"and a step draws {drawn}; bring more rows, or draw fewer with --tasks-per-step {max(size, 1)}"
+        )
 
 
 def cap_path(name: str, objective: Objective) -> str:

@@ -18,7 +18,6 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, overload
 
 from cotrain.config.by_size import settings_by_size, size_defaults
@@ -29,6 +28,7 @@ from cotrain.config.recipe import Objective, Origin, Recipe
 from cotrain.config.schedule import Protocol, Schedule
 from cotrain.core.arguments import Weight, bound_arguments, check_argument, hints_of, kind_in_file
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.input_files import absolute_path
 from cotrain.core.registry import METHODS, joined_places
 from cotrain.core.types import Store, TaskSource
 from cotrain.learn.losses import Kl, pull_to
@@ -311,7 +311,7 @@ def target_of(build: Build) -> str:
         if value == place:
             return name
     file = inspect.getsourcefile(build)
-    return f"{Path(file).resolve() if file else build.__module__}:{build.__name__}"
+    return f"{absolute_path(file) if file else build.__module__}:{build.__name__}"
 
 
 def describe_argument(name: str, value: Any) -> Any:

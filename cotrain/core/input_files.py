@@ -35,8 +35,14 @@ DEEPEST = 32  # tables and lists inside each other in a file of settings
 
 
 def absolute_path(path: str | Path) -> Path:
-    """Where links and ``~`` lead; links in a circle, and a home that nobody has, stay as they are written."""
-    return Path(os.path.realpath(os.path.expanduser(path)))
+    """A path that holds wherever the process goes: ``~`` and the links of its folder are followed, and its last name
+    stays as it was given. What a file is called says what is in it, and files of a cache are links to others without an
+    ending. Links in a circle, and a home that nobody has, stay as they are written."""
+    expanded = os.path.expanduser(path)
+    folder, name = os.path.split(expanded)
+    if name in ("", ".", ".."):
+        return Path(os.path.realpath(expanded))
+    return Path(os.path.realpath(folder), name)
 
 
 def lines_of_file(path: Path) -> Iterator[bytes]:

@@ -25,7 +25,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from cotrain.core.errors import SHOWN, ConfigError, CotrainError, error_text, nearest_name, unknown_message
-from cotrain.core.input_files import MOST_BY_HAND, content_of_file
+from cotrain.core.input_files import MOST_BY_HAND, absolute_path, content_of_file
 from cotrain.core.trust import admit_command, admit_file, admit_module
 
 INTERRUPTS = (KeyboardInterrupt, CancelledError, GeneratorExit)  # what passes through a user's code and is not its own
@@ -47,8 +47,9 @@ def load_file(path: str, where: str) -> ModuleType:
         raise ConfigError(f"{where}: there is no file {path}")
     admit_file(path)
     name = f"{MODULE_PREFIX}{file.stem}"
-    loader = _UncachedLoader(name, str(file.resolve())) if file.suffix == ".py" else None
-    spec = importlib.util.spec_from_file_location(name, file.resolve(), loader=loader) if loader else None
+    place = absolute_path(file)
+    loader = _UncachedLoader(name, str(place)) if file.suffix == ".py" else None
+    spec = importlib.util.spec_from_file_location(name, place, loader=loader) if loader else None
     if spec is None or spec.loader is None:
         raise ConfigError(f"{where}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
@@ -85,7 +86,7 @@ def kept_working_directory() -> Iterator[None]:
 def failure_in(file: Path, error: BaseException) -> str:
     """``method.py, line 7: ZeroDivisionError: division by zero``: the last line of this file that an error went
     through."""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file.resolve()]
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == absolute_path(file)]
     place = f"{file}, line {lines[-1]}" if lines else str(file)
     return f"{place}: {error_text(error)}{_names_meant(error)}"
 
@@ -191,7 +192,7 @@ def first_user_line(places: Iterable[tuple[str, int | None]]) -> str:
 def function_target(function: Callable[..., Any]) -> str:
     """How to find a function of the user's again: ``/path/to/file.py:name``; of one that no file has its name alone."""
     try:
-        file = Path(inspect.getfile(function)).resolve()
+        file = absolute_path(inspect.getfile(function))
     except (OSError, TypeError):
         file = Path()
     named = function.__qualname__.isidentifier() and file.suffix == ".py"
@@ -205,7 +206,7 @@ def object_target(value: object) -> str:
         file = vars(module).get("__file__")
         for name, held in list(vars(module).items()):
             if held is value and isinstance(file, str) and file.endswith(".py"):
-                return f"{Path(file).resolve()}:{name}"
+                return f"{absolute_path(file)}:{name}"
     return f"a {type(value).__name__} of no file"
 
 
@@ -260,7 +261,7 @@ def class_target(kind: type) -> str | None:
     if "." in module:
         return f"{module}:{kind.__qualname__}"
     try:
-        return f"{Path(inspect.getfile(kind)).resolve()}:{kind.__qualname__}"
+        return f"{absolute_path(inspect.getfile(kind))}:{kind.__qualname__}"
     except (OSError, TypeError):  # defined where no file is
         return None
 

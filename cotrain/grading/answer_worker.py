@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+import sys
 import time
 from collections.abc import Callable, Iterator
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 from cotrain.grading.cells.limits import lower_limit
@@ -24,11 +25,20 @@ AHEAD = 256  # of an iterator's items, at most, that are fetched at once
 
 
 def compile_program(source: str, name: str) -> CodeType | None:
-    """A program's code; None where it is not Python."""
+    """A program's code; None where it is not Python. What a module of ours imports from ``__future__`` holds for that
+    module alone."""
     try:
-        return compile(source, name, "exec")
+        return compile(source, name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
         return None
+
+
+def names_of_module(name: str) -> dict[str, Any]:
+    """The names of a new module, which takes the place of the one that is imported under this name: where classes of a
+    program look up what their annotations mean (dataclasses, ``typing.get_type_hints``)."""
+    module = ModuleType(name)
+    sys.modules[name] = module
+    return vars(module)
 
 
 def receive_program(number: int) -> tuple[Channel, str]:
@@ -56,7 +66,7 @@ class AnswerProgram:
         self._channel = channel
         self._theirs: dict[int, Callable[..., Any]] = {}
         self._values = ValueCodec("answer", self._stand_in, self._number_of)
-        self._names: dict[str, Any] = {"__name__": "answer"}  # so that a block under __main__ is not run
+        self._names = names_of_module("answer")  # so that a block under __main__ is not run
 
     def run_program(self, program: str) -> None:
         code = compile_program(program, "<answer>")

@@ -5,13 +5,14 @@ r"""One notation for answers: whatever an answer is written in, ``write_tex`` wr
     √2, x², ½, （1，2）, －5           signs of Unicode              \sqrt{2}, x^{2}, \frac{1}{2}, (1,2), -5
     2*pi*r, x**2, sqrt(2), exp(2)     plain text                    2\cdot \pi \cdot r, x^{2}, \sqrt{2}, e^{2}
     \frac12, \sqrt[3]2, x^10          arguments without braces      \frac{1}{2}, \sqrt[3]{2}, x^{10}
-    10\,000, 9{,}500, 12 345          groups of three digits        10000, 9500, 12345
+    10\,000, 9{,}500, 12 345, 1'000   groups of three digits        10000, 9500, 12345, 1000
     1e-05, 6.02e23                    a power of ten                0.00001, 602000000000000000000000
     2 1/2, 2\frac12                   mixed numbers                 \frac{5}{2}
     0.\overline{3}, 0.1(6)            repeating decimals            \frac{1}{3}, \frac{1}{6}
 
-Two numbers beside each other that are neither a group of digits nor a mixed number have no reading
-(``has_adjacent_numbers``). All patterns take a time that is linear in the text, since it is a model's.
+Two numbers beside each other that are neither a group of digits nor a mixed number have no reading, and neither have
+two with nothing but quotation marks between them, as in 5'7 (``has_adjacent_numbers``). All patterns take a time that
+is linear in the text, since it is a model's.
 
 Left out: decimal commas of gold answers, numbers in words, calligraphic letters that NFKC knows no plain letter for.
 """
@@ -31,7 +32,7 @@ _TABLE = {
     "/": "÷∕⁄",
     ":": "∶",
     "|": "∣｜",
-    ",": "、",
+    ", ": "、",  # parts the members of a list, and no thousands
     ".": "。",
     "'": "′‘’",
     "''": "″",
@@ -244,6 +245,7 @@ _UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{([ei])\}")  # \mathrm
 _BLANK = re.compile(r"(?<!\\)\\(?:[,;:> ]|(?:q?quad|(?:thin|med|thick)?space|enspace)(?![a-zA-Z]))|(?<!\\)~|&nbsp;|\t")
 _GROUPED = re.compile(r"(?<=\d)(?:,\\!|(?:\\mathord\s*)?\{\\?[, ]\})(?=\d{3}(?!\d))")
 _BY_MARKS = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:_\d{3})+(?:\.\d+)?|(?:\.\d{3}){2,})(?![\w.])")  # 1_234, 1.234.567
+_BY_APOSTROPHES = re.compile(r"(?<![\d.'])[1-9]\d{0,2}(?:'\d{3})+(?![\d'])")  # 1'234'567
 _IN_BRACES = re.compile(r"(?<!\\)\{([1-9]\d{0,2}(?:,\d{3})+)\}")
 _ARGUMENT = r"(?:\\[a-zA-Z]+(?![a-zA-Z\[{])|[a-zA-Z\d])"
 _NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
@@ -311,7 +313,10 @@ _REPEATING = re.compile(
 _DECIMAL_POWER = re.compile(r"\^\{(-?)(\d{0,9})\.(\d{1,9})\}")  # 2^{0.5}, of which math-verify knows no value
 _GOES_ON = re.compile(r"(?<![\d.,])(\d{0,9})\.(\d{0,6}?)(\d{1,9}?)\3+(?:\.\.\.|\\[lc]?dots)")
 _MIXED = re.compile(r"(?<![\d./^_a-zA-Z])(\d+)(?:\s*\\frac\{(\d+)\}\{(\d+)\}| +(\d+)/(\d+)(?![\d.]))(?!\s*[\d/^!])")
-_ADJACENT = re.compile(r"\d\.?\s+\.?\d|\d\s*\\frac\{\d+\}\{\d+\}|\\frac\{\d+\}\{\d+\}\s*(?:\.?\d|\\frac\{\d)")
+_ADJACENT = re.compile(
+    r"\d\.?\s+\.?\d|\d\s*\\frac\{\d+\}\{\d+\}|\\frac\{\d+\}\{\d+\}\s*(?:\.?\d|\\frac\{\d)"
+    r"|\d\s*(?:\\?['\"$]|\\text\s*\{\s*\}|\^\s*\{?\s*\\prime\s*\}?)(?:[\s'\"$])*\d"  # marks that math-verify drops
+)
 _POINT = re.compile(r"(?<=\d)\.(?=\s*[/)}])")  # -1./3
 _OPENING, _CLOSING = ("(", "[", "\\{"), (")", "]", "\\}")
 _BRACKET_OR_COMMA = re.compile(r"\\?[\[\](){}]|(?<=\d),(?=\d)")
@@ -320,8 +325,8 @@ LONGEST = 60  # digits of a number that is written as a fraction
 
 
 def has_adjacent_numbers(tex: str) -> bool:
-    r"""Whether two numbers stand beside each other without a sign, as in ``5 7`` and ``\frac{1}{2} \frac{1}{3}``, in a
-    text of ``write_tex``."""
+    r"""Whether two numbers stand beside each other without a sign, as in ``5 7``, ``5'7`` and
+    ``\frac{1}{2} \frac{1}{3}``, in a text of ``write_tex``."""
     return _ADJACENT.search(tex) is not None
 
 
@@ -358,6 +363,7 @@ def write_tex(text: str) -> str:
     text = _LISTED.sub(", ", write_conditions(turn_brackets(text)))
     text = text.replace("\\varnothing", "\\emptyset").replace("\\langle", "(").replace("\\rangle", ")")
     text = _BY_MARKS.sub(lambda found: found[0].replace("_" if "_" in found[0] else ".", ""), text)
+    text = _BY_APOSTROPHES.sub(lambda found: found[0].replace("'", ""), text)
     text = _IN_BRACES.sub(lambda found: "{" + found[1].replace(",", "") + "}", _GROUPED.sub("", text))
     text = re.sub(r"(?<=\d)\\!(?=\d)", " ", text).replace("\\!", "").replace("{,}", ",")
     text = _write_arguments(_write_commands(_BLANK.sub(" ", text)))

@@ -74,7 +74,7 @@ def _run_imports(statements: list[str]) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for statement in statements:
         with contextlib.suppress(ImportError):
-            exec(statement, names)  # noqa: S102  of the data set
+            exec(compile(statement, "<imports>", "exec", dont_inherit=True), names)  # noqa: S102  of the data set
     return names
 
 

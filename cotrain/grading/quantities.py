@@ -298,7 +298,7 @@ _PART = re.compile(  # of a sum: number, unit, and what stands behind it
     r"(\.?(?:,?\s+and(?=\s*\}))?(?:\s*\})?(?:\s*(?:,\s*(?:and\s)?|and\s|\\text\s*\{\s*and\s*\})?\s*(?=\d)|\Z))"
 )
 _ARC = re.compile(r"(\d+)\s*\^\s*\{?\s*\\circ\s*\}?\s*(\d+)\s*'(?:\s*(\d+(?:\.\d+)?)\s*(?:''|\"))?\Z")
-_FEET = re.compile(r"(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:''|\")\Z")
+_PRIMES = re.compile(r"(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:''|\")?\Z")  # 5'6", 5'6, 6'30
 _SENTENCE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3}")
 _SCALE = re.compile(rf"^[\s~]*(?:{_TEXT}\s*\{{\s*)?({'|'.join(_SCALES)})s?\b\s*", re.I)
 _NUMBER = re.compile(
@@ -340,11 +340,11 @@ def _list_of(tex: str) -> Quantity | None:
 
 
 def _sum_of(tex: str) -> Quantity | None:
-    """Measures of one kind, from the larger to the smaller: "2 hours 30 minutes", "5 ft 6 in", 5'6"."""
+    """Measures of one kind, from the larger to the smaller: "2 hours 30 minutes", "5 ft 6 in", 5'6", 6'30"."""
     if not tex[:1].isdigit() or len(tex) > LONGEST:
         return None
     tex = _ARC.sub(lambda found: f"{found[1]} deg {found[2]} arcmin" + (f" {found[3]} arcsec" if found[3] else ""), tex)
-    tex = _FEET.sub(r"\1 ft \2 in", tex)
+    tex = _PRIMES.sub(_write_primes, tex)
     parts = _PART.findall(tex)
     if len(parts) < 2 or "".join(map("".join, parts)) != tex:
         return None
@@ -358,6 +358,13 @@ def _sum_of(tex: str) -> Quantity | None:
     total = sum(Fraction(number.replace(",", "")) * by for (number, *_), by in zip(parts, factors, strict=True))
     value = Fraction(total) / first.factor
     return Quantity(tex=f"\\frac{{{value.numerator}}}{{{value.denominator}}}", unit=first, value=value)
+
+
+def _write_primes(found: re.Match[str]) -> str:
+    """Feet and inches, of which a foot has twelve, or else minutes and seconds; what is neither stays as it is."""
+    if float(found[2]) < 12:
+        return f"{found[1]} ft {found[2]} in"
+    return f"{found[1]} min {found[2]} sec" if float(found[2]) < 60 else found[0]
 
 
 def _in_a_base(tex: str) -> Quantity | None:

@@ -5,22 +5,27 @@ it what it printed, cut at ``MAX_OUTPUT``. The same program prints the same: has
 depends on the clock or on addresses in memory is not repeatable, and neither is a program that needs about as long as
 its deadline.
 
-Left out: names that one program leaves to the next, messages of exceptions, what is written past ``sys.stdout``.
+A program's output is all that it writes to file descriptor 1, be it by ``print``, ``sys.stdout.buffer`` or
+``os.write``: a pipe that a thread reads. Left out: names that one program leaves to the next, messages of exceptions,
+standard error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import random
-from contextlib import redirect_stdout
-from typing import Any
+import sys
+import threading
 
-from cotrain.grading.answer_worker import compile_program, receive_program
+from cotrain.grading.answer_worker import compile_program, names_of_module, receive_program
 from cotrain.grading.channel import Channel, ChannelClosed, kind_of_failure
 from cotrain.grading.exam import Exam, Verdict
 
 MAX_OUTPUT = 500  # characters
 CUT = "\n(cut)"
+LAST_WORDS_S = 1.0  # to wait for the end of the output, where a process that the program has left behind may hold it
 
 
 def load_scripts() -> Exam:
@@ -31,28 +36,41 @@ def load_scripts() -> Exam:
 def run_in_cell(number: int) -> None:
     """Run a program and send what came of it."""
     channel, program = receive_program(number)
-    reason, printed = run_script(program)
+    page = Page()
+    page.take_descriptor(1)  # this process runs nothing else
+    reason, printed = run_script(program, page)
     channel.send({"gives": [reason, printed]})
 
 
-def run_script(program: str) -> tuple[str, str]:
+def run_script(program: str, page: Page | None = None) -> tuple[str, str]:
     """ "" or one of "syntax error", "NameError" or another built-in exception, "error" for one of the program's own;
-    and what was printed, of a failed one before that. A program that ends itself with ``sys.exit`` has not failed."""
+    and what was printed, of a failed one before that. A program that ends itself with ``sys.exit`` has not failed.
+    ``page``: what its ``sys.stdout`` writes on."""
+    page = page or Page()
     code = compile_program(program, "<program>")
     if code is None:
+        page.close()
         return "syntax error", ""
     random.seed(0)
-    page = Page()
-    names: dict[str, Any] = {"__name__": "__main__"}
+    ours, output = sys.modules["__main__"], sys.stdout
     reason = ""
-    with redirect_stdout(page):
-        try:
-            exec(code, names)  # noqa: S102  this is what the module is for
-        except SystemExit:
-            pass
-        except BaseException as error:  # noqa: BLE001  whatever the program does is its result
-            reason = kind_of_failure(error)
-    return reason, f"{page.kept}{CUT if page.more else ''}"
+    sys.stdout = page.stream
+    try:
+        exec(code, names_of_module("__main__"))  # noqa: S102  this is what the module is for
+    except SystemExit:
+        pass
+    except BaseException as error:  # noqa: BLE001  whatever the program does is its result
+        reason = kind_of_failure(error)
+    finally:
+        _flush(sys.stdout)  # which may be one of the program's own
+        sys.modules["__main__"], sys.stdout = ours, output
+    return reason, page.close()
+
+
+def _flush(stream: object) -> None:
+    """Write what a stream has kept back, if it is one and is open."""
+    with contextlib.suppress(Exception):
+        getattr(stream, "flush")()  # noqa: B009  of whatever a program has put there
 
 
 def receive_result(channel: Channel, nothing: str, program: str, deadline_s: float) -> Verdict:
@@ -68,15 +86,51 @@ def receive_result(channel: Channel, nothing: str, program: str, deadline_s: flo
     return not reason, f"{reason}\n{printed[: MAX_OUTPUT + len(CUT)]}"
 
 
-class Page(io.TextIOBase):
-    """Standard output that keeps its first ``MAX_OUTPUT`` characters."""
+class Page:
+    """Where a program's output goes: ``stream`` is its ``sys.stdout``, with ``buffer``, ``fileno`` and all else that
+    belongs to a text file. The first ``MAX_OUTPUT`` characters are kept."""
 
     def __init__(self) -> None:
-        self.kept = ""
-        self.more = False  # was there anything behind them
+        self._reading, self._writing = os.pipe()
+        self._binary = open(os.dup(self._writing), "wb")  # noqa: SIM115  a program may close it; else ``close`` does
+        self.stream = io.TextIOWrapper(
+            self._binary, encoding="utf-8", errors="surrogatepass", newline="\n", write_through=True
+        )
+        self._kept, self._more = b"", False
+        self._reader = threading.Thread(target=self._read_all, daemon=True)
+        self._reader.start()
 
-    def write(self, text: str) -> int:
-        room = MAX_OUTPUT - len(self.kept)
-        self.kept += text[:room]
-        self.more = self.more or len(text) > room
-        return len(text)
+    def take_descriptor(self, number: int) -> None:
+        """Let what is written to this file descriptor come here too."""
+        os.dup2(self._writing, number)
+
+    def close(self) -> str:
+        """What was written: its first ``MAX_OUTPUT`` characters, and ``CUT`` where there were more."""
+        for stream in (self.stream, self._binary, sys.__stdout__):
+            _flush(stream)
+        with contextlib.suppress(OSError):
+            if os.path.sameopenfile(1, self._writing):  # else the pipe would never end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        with contextlib.suppress(Exception):
+            self._binary.close()
+        os.close(self._writing)
+        self._reader.join(LAST_WORDS_S)
+        text = _decode_output(self._kept)
+        return f"{text[:MAX_OUTPUT]}{CUT if self._more or len(text) > MAX_OUTPUT else ''}"
+
+    def _read_all(self) -> None:
+        """Read to the end, so that whoever writes never waits, and keep the beginning."""
+        most = 4 * MAX_OUTPUT  # bytes that a character of UTF-8 has at most
+        while part := os.read(self._reading, 1 << 16):
+            room = most - len(self._kept)
+            self._kept += part[:room]
+            self._more = self._more or len(part) > room
+        os.close(self._reading)
+
+
+def _decode_output(written: bytes) -> str:
+    """What was written, with a mark in the place of bytes that are no text."""
+    try:
+        return written.decode("utf-8", "surrogatepass")  # half a pair is shown as one mark later on
+    except UnicodeDecodeError:
+        return written.decode("utf-8", "replace")

@@ -2,11 +2,15 @@ r"""What is wrong with a data file: ``cotrain check data FILE [--against FILE �
 
 Errors: malformed rows, each with row and column or field; questions that another file (``against``) asks too. Warnings:
 questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's,
-gold answers that the grader cannot read, by reason. Two questions are the same when they have the same letters and
-digits, and the same signs of arithmetic and brackets: "3+4" is not "3-4". Where letters and digits are many, only signs
-count that typesetting leaves as they are: plus, less, greater, and a minus in front of a number, a variable or a
-formula. Two answers differ when neither their texts nor the grader says otherwise. The 13-grams are those of GPT-3
-(arXiv 2005.14165, appendix C), over words without case and punctuation; questions of fewer words have none.
+gold answers that the grader cannot read, by reason, and rows without an answer where at least a quarter has none. With
+``--labelled answers``, or a file of solved problems, as a run has it, these are problems without a label and no fault.
+Columns that a run would not read are told, each with its number of rows.
+
+Two questions are the same when they have the same letters and digits, and the same signs of arithmetic and brackets:
+"3+4" is not "3-4". Where letters and digits are many, only signs count that typesetting leaves as they are: plus, less,
+greater, and a minus in front of a number, a variable or a formula. Two answers differ when neither their texts nor the
+grader says otherwise. The 13-grams are those of GPT-3 (arXiv 2005.14165, appendix C), over words without case and
+punctuation; questions of fewer words have none.
 
 With ``--answer FORMAT`` the worked texts of the file (completions, solutions, or answers that hold more than
 themselves) are read as a solver's texts would be (``text/answers.py``), and those in which nothing is found, or another
@@ -29,18 +33,23 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import Parser
-from cotrain.core.types import ParseFailure
+from cotrain.core.types import UNLABELLED, ParseFailure
 from cotrain.core.verbosity import Pace, print_progress
 from cotrain.disk.kept_work import claim_place
 from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
+from cotrain.tasks.columns import columns_note, count_columns
 from cotrain.tasks.jsonl import SPLITS, split_of
+from cotrain.tasks.labelled import allows_unanswered
 from cotrain.tasks.processbench import solution_of_row
+from cotrain.tasks.programs import ROW_READERS
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
-from cotrain.tasks.rows import ANY, Schema, format_of, row_of, schema_of
+from cotrain.tasks.rows import ANY, Schema, format_of, normal_question, row_of, schema_of
 from cotrain.text.answers import check_answer, free_solution
 from cotrain.text.parsers import TAGS, tagged_solution
 
 GRAM = 13
+CODE = {"mbpp": "test_list", "humaneval": "entry_point"}  # layout of tasks of code → a column that no other has
+HALF_ANSWERED = 0.25  # share of rows without an answer from which on that is meant, and no fault of single rows
 SHOWN = 5  # examples of each finding in the human report; JSON has them all
 SHORT = 40  # letters and digits; in a longer question some signs of arithmetic differ by typesetting alone
 _WORD, _CHARACTER, _SIGN = (re.compile(what) for what in (r"[^\W_]+", r"[^\W_]", r"[^\W_]|[-+*/=<>^()]"))
@@ -83,6 +92,8 @@ class LintReport:
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
     read: dict[str, Any] = field(default_factory=dict)  # with --answer: texts, how many were read, how many are right
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
+    code: dict[str, Any] = field(default_factory=dict)  # of tasks of code: the --tasks of a run, and their splits
+    unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it
     aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
 
     def count_rows(self, level: str) -> int:
@@ -99,15 +110,19 @@ class LintReport:
             out += finding.report_lines()
         if self.seen:
             splits = ", ".join(f"{count} {split}" for split, count in self.seen["splits"].items())
-            out.append(
-                "a run sees: question from {question!r}, answer from {answer!r}; {0}".format(splits, **self.seen)
-            )
+            question, answer = (_quoted_columns(self.seen[name]) for name in ("question", "answer"))
+            out.append(f"a run sees: question from {question}, answer from {answer}; {splits}")
             out.append("    {first_question!r:.160} → {first_answer!r:.60}".format(**self.seen))
-            if empty := [split for split in ("train", "test") if not self.seen["splits"][split]]:
+            if empty := [split for split in self.seen["needed"] if not self.seen["splits"][split]]:
                 out.append(
                     f"    by itself refused by a run, since no row falls to {' and '.join(empty)}: bring more rows, or "
                     "a directory with train.jsonl and test.jsonl"
                 )
+        if self.code:
+            splits = ", ".join(f"{count} {split}" for split, count in self.code["splits"].items())
+            out.append(f"tasks of code with unit tests: a run reads them with --tasks {self.code['tasks']}; {splits}")
+        if note := columns_note(self.unread):
+            out.append(note)
         if self.read:
             counts = "{texts} worked texts: {read} are read, {right} of them as the gold answer".format(**self.read)
             out.append(f"--answer {self.read['answer']}: {counts}")
@@ -128,6 +143,14 @@ class _Question:
     words: tuple[str, ...]
     worked: str = ""  # the text in which an answer is looked for, with ``--answer``
     columns: tuple[str, str] = ("", "")  # that question and answer were read from
+    kind: str = "problem"  # with an answer; or a solution for "review", or code with tests: "mbpp", "humaneval"
+    shown: str = ""  # as it is asked: behind its system text
+    unread: tuple[str, ...] = ()  # columns that are not read
+
+
+def _quoted_columns(columns: str) -> str:
+    """``instruction+input`` → 'instruction' and 'input'."""
+    return " and ".join(map(repr, columns.split("+"))) if columns else "none"
 
 
 def check_file(
@@ -138,18 +161,33 @@ def check_file(
     workers: int = WORKERS,
     deadline_s: float = DEADLINE_S,
     answer: str | None = None,
+    labelled: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> LintReport:
-    """Check one file of JSON lines, a JSON array, CSV or parquet, of questions and answers or of ProcessBench.
+    """Check one file of JSON lines, a JSON array, CSV or parquet, of questions and answers, of tasks of code with unit
+    tests (MBPP's and HumanEval's layouts) or of ProcessBench.
 
-    ``answer``: how worked texts are read. ``say`` hears of what takes long. Raises DataError where a file is missing,
-    unreadable or empty; every other fault is a finding.
+    ``answer``: how worked texts are read. ``labelled``: rows without an answer are problems without a label.
+    ``say`` hears of what takes long. Raises DataError where a file is missing, unreadable or empty; every other fault
+    is a finding.
     """
-    questions, aside = _read_questions(Path(path), schema)
+    questions, aside = _read_questions(Path(path), schema, unanswered=True)
+    if not labelled:
+        questions, aside, unanswered = _part_unanswered(questions, aside, path, schema)
+    else:
+        unanswered = []
     malformed = tuple(one.reason.removeprefix(f"{path}, ") for one in aside.refused)
     faults = [
         DataFault(level="error", kind="malformed", meaning="unreadable, and left out of what follows", where=malformed)
     ]
+    faults.append(
+        DataFault(
+            level="warning",
+            kind="no answer",
+            meaning="a run takes them with --labelled answers, as problems without a label, and else refuses them",
+            where=tuple(f"row {question.number}: {question.text!r:.80}" for question in unanswered),
+        )
+    )
     with GradingPool(workers=workers, deadline_s=deadline_s) as pool:
         faults += _find_repeats(questions, pool)
         for other_path in against:
@@ -164,28 +202,61 @@ def check_file(
         lengths=lengths,
         histogram=histogram,
         read=answer_counts,
-        seen=_view_of_run(questions),
+        seen=_view_of_run(questions, labelled or bool(unanswered)),
+        code=_code_of_run(questions),
+        unread=count_columns(question.unread for question in questions),
         aside=aside,
     )
 
 
-def _read_questions(path: Path, schema: Schema) -> tuple[list[_Question], Quarantine]:
-    """The questions that can be read, and what is wrong with the other rows."""
+def _part_unanswered(
+    questions: list[_Question], aside: Quarantine, path: str | Path, schema: Schema
+) -> tuple[list[_Question], Quarantine, list[_Question]]:
+    """All questions, what is malformed, and the questions without an answer. Where few rows or all have none, it is
+    forgotten or its column has another name: such rows are malformed."""
+    problems = [one for one in questions if one.kind == "problem"]
+    unanswered = [one for one in problems if one.answer is None]
+    is_layout = HALF_ANSWERED * len(problems) <= len(unanswered) < len(problems)
+    if unanswered and not is_layout:
+        return (*_read_questions(Path(path), schema, unanswered=False), [])
+    return questions, aside, unanswered
+
+
+def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[list[_Question], Quarantine]:
+    """The questions that can be read, and what is wrong with the other rows. ``unanswered``: a question may have no
+    answer."""
     aside = Quarantine()
 
     def read_question(row: dict[str, Any], where: str) -> _Question:
+        code = next((kind for kind, mark in CODE.items() if mark in row), None)
         if "steps" in row and "label" in row:
             sample = solution_of_row(row, where, "")
             asked, answer, given, columns = sample.problem, None, " ".join(sample.steps), ("", "")
+            shown, unread, kind = sample.problem, sample.unread, "review"
+        elif code is not None:
+            program = ROW_READERS[code](row, where)
+            asked, answer, given, columns = program.asked, None, "", ("", "")
+            shown, unread, kind = program.question, program.unread, code
         else:
-            found = row_of(row, schema.question, schema.answer, where)
+            found = row_of(row, schema.question, schema.answer, where, unanswered)
             asked, answer, given, columns = found.question, found.answer, "", found.columns
-        words, key = tuple(_WORD.findall(asked.casefold())), question_key(asked)
+            shown, unread, kind = found.prompt, found.unread, "problem"
+        words, key = tuple(_WORD.findall(normal_question(asked))), question_key(asked)
         whole = f"{key} {question_key(given)}" if given else key
         number = int(where.rpartition(" ")[2])
         worked = _worked_text(row)
         return _Question(
-            number=number, text=asked, key=key, row=whole, answer=answer, words=words, worked=worked, columns=columns
+            number=number,
+            text=asked,
+            key=key,
+            row=whole,
+            answer=answer,
+            words=words,
+            worked=worked,
+            columns=columns,
+            shown=shown,
+            unread=unread,
+            kind=kind,
         )
 
     questions = parse_rows(numbered_lines(path), read_question, aside)
@@ -194,19 +265,34 @@ def _read_questions(path: Path, schema: Schema) -> tuple[list[_Question], Quaran
     return questions, aside
 
 
-def _view_of_run(questions: Sequence[_Question]) -> dict[str, Any]:
-    """What ``cotrain run --data`` makes of these rows, but for those it leaves out as held-out ones; {} for reviews."""
-    first = next((question for question in questions if question.answer is not None), None)
-    if first is None:
+def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, Any]:
+    """What ``cotrain run --data`` makes of these rows, but for those it leaves out as held-out ones; {} for reviews.
+    ``labelled``: with ``--labelled``, where rows without an answer are a split of their own."""
+    problems = [question for question in questions if question.kind == "problem"]
+    if not problems:
         return {}
-    splits = Counter(split_of(question.text) for question in questions)
-    columns = dict(zip(("question", "answer"), first.columns, strict=True))
+    answered = [question for question in problems if question.answer is not None]
+    first = (answered or problems)[0]
+    counts = Counter(split_of(question.text) for question in answered)
+    splits = {split: counts[split] for split in SPLITS}
+    if labelled:
+        splits[UNLABELLED] = len(problems) - len(answered)
     return {
-        **columns,
-        "splits": {split: splits[split] for split in SPLITS},
-        "first_question": first.text,
+        **dict(zip(("question", "answer"), first.columns, strict=True)),
+        "splits": splits,
+        "needed": [] if not answered else ["train", "test"],
+        "first_question": first.shown,
         "first_answer": first.answer,
     }
+
+
+def _code_of_run(questions: Sequence[_Question]) -> dict[str, Any]:
+    """What a run makes of tasks of code: the ``--tasks`` that reads them, and their splits; {} where there are none."""
+    tasks = [question for question in questions if question.kind in CODE]
+    if not tasks:
+        return {}
+    counts = Counter(split_of(task.text) for task in tasks)
+    return {"tasks": tasks[0].kind, "splits": {split: counts[split] for split in SPLITS}}
 
 
 def _worked_text(row: Mapping[str, Any]) -> str:
@@ -244,7 +330,7 @@ def _same_answer(said: str, gold: str, pool: GradingPool) -> bool:
 
 def question_key(question: str) -> str:
     """What two askings of one question have in common."""
-    text = question.casefold()
+    text = normal_question(question)
     plain = "".join(_CHARACTER.findall(text))
     if len(plain) < SHORT:
         return "".join(_SIGN.findall(text))
@@ -280,7 +366,7 @@ def _find_repeats(questions: Sequence[_Question], pool: GradingPool) -> list[Dat
 
 
 def _find_overlaps(questions: Sequence[_Question], other: Path, schema: Schema) -> list[DataFault]:
-    other_questions, aside = _read_questions(other, schema)
+    other_questions, aside = _read_questions(other, schema, unanswered=True)
     if not other_questions:
         raise DataError(f"{other}: no row can be read; the first: {aside.refused[0].reason}")
     row_of_question = {question.key: question.number for question in reversed(other_questions)}
@@ -363,6 +449,12 @@ def command(argv: Sequence[str]) -> int:
     parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
     parser.add_argument("--question-column", metavar="NAME", help="with the question, where its name is no usual one")
     parser.add_argument("--answer-column", metavar="NAME", help="with the answer, where its name is no usual one")
+    parser.add_argument(
+        "--labelled",
+        metavar="WHICH",
+        help="as of cotrain run: rows may have no answer, where those that have one are the labelled ones (answers) or "
+        "another file holds them",
+    )
     parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
     parser.add_argument(
         "--answer", metavar="FORMAT", help="read its worked texts so: tags, boxed, hash, phrase, last-number …"
@@ -384,6 +476,7 @@ def command(argv: Sequence[str]) -> int:
         arguments.against,
         schema=schema,
         answer=arguments.answer,
+        labelled=arguments.labelled is not None and allows_unanswered(arguments.labelled),
         say=_say_nothing if arguments.json else print_progress,
     )
     if arguments.quarantine is not None:

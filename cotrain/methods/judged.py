@@ -5,6 +5,9 @@ same reviews: 1 for a verdict that is the truth, 0.8 for the format. So nothing 
 generator and what it can get away with. For frozen reward models Gao et al. (arXiv 2210.10760) measured how pay and
 truth part; here the judge may learn on.
 
+A frozen verifier needs no labels: with ``labelled`` it pays for answers to the problems that have none, and those that
+have one teach it in its ``warmup``, if it has any, and measure the run.
+
 Controls: ``verifier="frozen"`` does not train the verifier after its ``warmup`` (both arms begin the generator's
 training with the same judge), ``pay="truth"`` pays the graded answer with the same reviews played (the ceiling),
 ``ratio`` trains the two in turn, each from episodes of its own.
@@ -36,7 +39,7 @@ async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive) -
         solution.reward(BELIEVED, 0.0)
         return
     review_turns = await review(task, roles, solution, n=reviews)
-    for turn in review_turns:
+    for turn in review_turns if task.labelled else ():
         reward_review(turn, CORRECT.require(solution))
     share = mean_verdict(review_turns)
     if share is not None:
@@ -75,11 +78,14 @@ def judged(
     if learns or warmup:
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
 
-    def make_phase(name: str, *objectives: str) -> Phase:
-        return Phase(name=name, protocol=partial(solve_to_be_believed, reviews=reviews), objectives=objectives)
+    def make_phase(name: str, *objectives: str, unlabelled: float = 0.0) -> Phase:
+        protocol = partial(solve_to_be_believed, reviews=reviews)
+        return Phase(name=name, protocol=protocol, objectives=objectives, unlabelled=unlabelled)
 
     together = ("generator",) if ratio or not learns else ("generator", "verifier")
-    phases = [make_phase("both" if not ratio else "generator", *together)]
+    needs_labels = learns or pay == "truth"
+    unlabelled = 0.0 if needs_labels else run.unlabelled_share()
+    phases = [make_phase("both" if not ratio else "generator", *together, unlabelled=unlabelled)]
     phases += [make_phase("verifier", "verifier")] if warmup or ratio else []
     trained = run.learner(critic, lr=verifier_lr) if "verifier" in objectives else frozen(critic)
     shares = (ratio or (1, 0))[: len(phases)]

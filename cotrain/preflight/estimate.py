@@ -50,7 +50,7 @@ from cotrain.config.override import override
 from cotrain.config.policies import FollowerPolicy, Learning, Weights
 from cotrain.config.recipe import Recipe, check_problems
 from cotrain.core.errors import ConfigError, DataError, UserError
-from cotrain.core.types import Task
+from cotrain.core.types import UNLABELLED, Task, has_split
 from cotrain.models.sizes import ModelSize, matrices_of, model_size, weight_shapes
 from cotrain.preflight.formats import asks_plainly, probe_tasks
 from cotrain.rollout.role import Role
@@ -138,7 +138,7 @@ class RunEstimate:
         tasks = self.recipe.tasks
         sizes = {split: tasks.size(split) for split in ("train", "validation", "test")}
         counts = ", ".join(f"{'no end of' if n is None else f'{n:,}'} {split}" for split, n in sizes.items())
-        lines = [f"problems: {tasks.name} ({counts})"]
+        lines = [f"problems: {tasks.name} ({counts}{self._unlabelled_text()})"]
         for name, spec in self.recipe.policies.items():
             shape = self.shapes.get(spec.model)
             size = f", {shape.parameters:,} parameters" if shape else ""
@@ -150,6 +150,17 @@ class RunEstimate:
         disk, one = bytes_text(CHECKPOINTS_HELD * self.checkpoint), bytes_text(self.checkpoint)
         lines += filter(None, [self._offload_line()])
         return [*lines, f"disk, estimated: {disk} for checkpoints of {one} each"]
+
+    def _unlabelled_text(self) -> str:
+        """How many problems have no label, and whether they are trained on; "" where all have one."""
+        tasks = self.recipe.tasks
+        size = tasks.size(UNLABELLED) if has_split(tasks, UNLABELLED) else 0
+        if size == 0:
+            return ""
+        shares = sorted({phase.unlabelled for phase in self.recipe.schedule.phases if phase.unlabelled})
+        of_steps = " and ".join(f"{share:.0%}" for share in shares)
+        used = f"{of_steps} of the problems of a step" if shares else "this method does not train on them"
+        return f"; {'no end of' if size is None else f'{size:,}'} unlabelled: {used}"
 
     def with_offload(self, wanted: bool) -> RunEstimate:
         """The same where all policies take turns, or none; on a GPU, if this is a CPU."""

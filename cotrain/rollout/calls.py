@@ -94,14 +94,27 @@ def _read_json(text: str, tools: Mapping[str, Tool]) -> ToolCall:
 
 
 def _parse_call(text: str, arguments: str) -> ToolCall:
-    """A call in JSON. Raises ToolError."""
+    """A call in JSON: an object of a name and, under the key ``arguments``, an object of arguments, which may be
+    missing. Anything else beside them may be meant as arguments, so that it is a bad call. Raises ToolError."""
     try:
-        found = json.loads(text)
-        call = ToolCall(tool=str(found["name"]), named=dict(found.get(arguments, {})))
-        json.dumps(call.named, allow_nan=False, ensure_ascii=False).encode()  # neither endless nor lone surrogates
-        return call
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        found = json.loads(text, object_pairs_hook=_without_doubles)
+        if not isinstance(found, dict) or not {"name"} <= found.keys() <= {"name", arguments}:
+            raise ToolError("bad call")
+        name, named = found["name"], found.get(arguments, {})
+        if not isinstance(name, str) or not isinstance(named, dict):
+            raise ToolError("bad call")
+        json.dumps(named, allow_nan=False, ensure_ascii=False).encode()  # neither endless nor lone surrogates
+    except (ValueError, TypeError, RecursionError) as error:
         raise ToolError("bad call") from error
+    return ToolCall(tool=name, named=named)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError where a key stands twice, of which only one would be read."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key twice")
+    return found
 
 
 CALLS = tag_format("call", "result")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,14 @@ from typing import Any
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.input_files import MOST_ROW, lines_of_file
+from cotrain.tasks.columns import (
+    columns_note,
+    count_columns,
+    is_system,
+    refuse_lost_parts,
+    system_text,
+    unread_columns,
+)
 from cotrain.tasks.marks import refuse_marked_message, refuse_marked_row
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 from cotrain.tasks.rows import BOM, whole_text
@@ -51,6 +59,7 @@ class Corpus:
     name: str  # for messages and metrics
     size: int | None  # None: endless, every index is new
     get: Callable[[int], Item]  # index in [0, size) → the same item, always
+    notes: tuple[str, ...] = ()  # what is to be said of how its file was read
 
 
 def procedural_corpus(name: str, get: Callable[[int], Item]) -> Corpus:
@@ -86,13 +95,34 @@ def jsonl_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
     """A file of JSON lines (``.gz`` too) or parquet whose every row has a ``text`` string or a ``messages`` list of
     ``{"role", "content"}``.
 
-    Raises DataError with row (from 1) and column for whatever else is found, or sets such a row ``aside``, at most half
-    of all.
+    A text in a column ``system`` is the first message. Tools and pictures beside messages are refused, other columns
+    counted in ``notes``. Raises DataError with row (from 1) and column for whatever else is found, or sets such a row
+    ``aside``, at most half of all.
     """
-    items = parse_rows(numbered_lines(Path(path)), _parse_item, aside)
+    unread: list[tuple[str, ...]] = []
+
+    def read_item(fields: dict[str, Any], place: str) -> Item:
+        item = _parse_item(fields, place)
+        unread.append(_unread_beside(item, fields))
+        return item
+
+    items = parse_rows(numbered_lines(Path(path)), read_item, aside)
     if aside is not None:
         aside.check_share(path)
-    return from_items(str(path), items)
+    return with_column_note(from_items(str(path), items), unread)
+
+
+def with_column_note(corpus: Corpus, unread: Sequence[Sequence[str]]) -> Corpus:
+    """The corpus with a note of the columns that were not read; ``unread``: those of each row."""
+    note = columns_note(count_columns(unread))
+    return replace(corpus, notes=(f"note: {corpus.name}: {note}",)) if note else corpus
+
+
+def _unread_beside(item: Item, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns of a row that are not in its item: all but its text, or its messages and their system text."""
+    if isinstance(item, str):
+        return unread_columns(fields, ["text"])
+    return tuple(name for name in unread_columns(fields, ["messages"]) if not is_system(name))
 
 
 def corpus_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
@@ -192,8 +222,7 @@ def _parse_item(fields: dict[str, Any], place: str) -> Item:
     text, conversation = (fields.get(column) is not None for column in ("text", "messages"))
     if text and conversation:
         raise DataError(f"{place}: both 'text' and 'messages'; leave out the column that is not to be learned")
-    if fields.get("tools"):
-        raise DataError(f"{place}, column 'tools': conversations with tools are not learned; leave out such rows")
+    refuse_lost_parts(fields, ["text", "messages"], place, whole=True)
     if "text" in fields and not conversation:
         if not isinstance(fields["text"], str) or not fields["text"]:
             raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
@@ -222,7 +251,18 @@ def _parse_item(fields: dict[str, Any], place: str) -> Item:
         raise DataError(f"{place}, column 'messages': the first message is the assistant's; expected what it answers")
     if messages[-1]["role"] != "assistant":
         raise DataError(f"{place}, column 'messages': the last message must be the assistant's, it is what is learned")
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
+    said = [{"role": message["role"], "content": message["content"]} for message in messages]
+    return _behind_system_text(said, system_text(fields, place), place)
+
+
+def _behind_system_text(said: list[dict[str, str]], system: str, place: str) -> Item:
+    """The messages behind the text of a column ``system``. Raises DataError where they have another one."""
+    first = {"role": "system", "content": system}
+    if not system or said[0] == first:
+        return said
+    if said[0]["role"] == "system":
+        raise DataError(f"{place}: two system texts, in a column and in 'messages'; keep one of them")
+    return [first, *said]
 
 
 def practice_of(source: WordProblems, seed: int, stage: str, rise: int = 0) -> list[tuple[Corpus, int]]:

@@ -37,7 +37,7 @@ from cotrain.rollout.role import Role
 from cotrain.stages.solutions import CHUNK
 from cotrain.tasks.jsonl import SPLITS, split_of, task_of
 from cotrain.tasks.reading import Quarantine, RefusedRow, numbered_lines, parse_rows
-from cotrain.tasks.rows import Row, row_of
+from cotrain.tasks.rows import Row, normal_question, row_of
 from cotrain.train.policy_store import PolicyStore
 
 PARAPHRASE = """Say the problem below in other words. Keep all of its numbers, names and units, and what it asks for; \
@@ -80,13 +80,13 @@ def read_problems(path: str, question: str, answer: str) -> list[ProblemRow]:
 
 def numbers_of(text: str) -> Counter[str]:
     """The numbers of a text, each with how often it stands there: "1,200", "1200" and "two" are 1200, 1200 and 2."""
-    found = (NUMBER_WORDS.get(one, one.replace(",", "")) for one in _NUMBER_OR_WORD.findall(text.casefold()))
+    found = (NUMBER_WORDS.get(one, one.replace(",", "")) for one in _NUMBER_OR_WORD.findall(normal_question(text)))
     return Counter(one for one in found if one[0].isdigit())
 
 
 def wording_of(text: str) -> str:
     """A text by its letters, digits and signs: two texts with the same are of one wording."""
-    return re.sub(r"[\s.,;:!?'\"]+", "", text.casefold())
+    return re.sub(r"[\s.,;:!?'\"]+", "", normal_question(text))
 
 
 def script_of(text: str) -> str:

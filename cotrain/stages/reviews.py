@@ -36,7 +36,7 @@ from cotrain.rollout.judges import judge
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import fields_for, review
 from cotrain.rollout.role import Role, Turn
-from cotrain.stages.corpora import Corpus, Item, from_items
+from cotrain.stages.corpora import Corpus, Item, from_items, with_column_note
 from cotrain.stages.solutions import CHUNK, in_chunks, lost_suffix, open_player, read_rows, why_lost
 from cotrain.tasks.processbench import FixedSolution, solution_of_row
 from cotrain.tasks.reading import Quarantine
@@ -71,11 +71,13 @@ def gold_reviews(
     DataError with the layout expected, or sets such a row ``aside``."""
 
     answered = 0
+    unread: list[tuple[str, ...]] = []
 
     def read_conversation(row: dict[str, Any], where: str) -> Item | None:
         nonlocal answered
         try:
             sample = solution_of_row(row, where, "")
+            unread.append(sample.unread)
             answered += final_answer(sample.steps[-1]) is not None
             return _labelled_conversation(sample, role, form)
         except DataError as error:
@@ -93,7 +95,7 @@ def gold_reviews(
         say(f"note: {lost}")
     if not answered:  # a run shows the answer behind the steps, and a verifier that never saw one is at a loss there
         say(f"note: {path}: no last step says its answer in tags, in a box or after ####, as solutions of a run do")
-    return from_items(path, items)
+    return with_column_note(from_items(path, items), unread)
 
 
 def own_reviews(
@@ -121,7 +123,8 @@ def own_reviews(
     seen = {True: 0, False: 0}  # solutions that can be read
     lost = Counter[str]()
 
-    with open_player(model, path, roles_by_name, device=device, seed=seed, aside=aside) as (tasks, player):
+    opened = open_player(model, path, roles_by_name, device=device, seed=seed, aside=aside, say=say)
+    with opened as (tasks, player):
         pace = Pace(samples * len(tasks), "{} solutions drawn and reviewed", say)
         player.watch = lambda total: pace.add
         for start, chunk in in_chunks(tasks):

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,11 +39,19 @@ from cotrain.rollout.common_roles import solver, speaks_short
 from cotrain.rollout.executor import Executor, Roles, grade_outside
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
-from cotrain.stages.corpora import Corpus, Item, from_items
+from cotrain.stages.corpora import Corpus, Item, from_items, with_column_note
+from cotrain.tasks.columns import (
+    columns_note,
+    count_columns,
+    is_system,
+    refuse_lost_parts,
+    system_text,
+    unread_columns,
+)
 from cotrain.tasks.jsonl import task_of
 from cotrain.tasks.marks import refuse_marked_message, refuse_marked_row
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
-from cotrain.tasks.rows import ANY, SPEAKERS, Row, field_of, row_of, without_calculator
+from cotrain.tasks.rows import ANY, SPEAKERS, Row, behind_system, field_of, row_of, system_of, without_calculator
 from cotrain.text.answers import ENDS, READERS, final_answer, write_answer
 from cotrain.text.parsers import TAGS, write_solution
 from cotrain.text.prompts import SOLVE_FULL, fill_template
@@ -72,7 +80,9 @@ def solver_of(
 
 def gold_solutions(path: str, role: Role, aside: Quarantine | None = None) -> Corpus:
     """The file's own solutions. Raises DataError with the layouts expected, or sets such a row ``aside``."""
-    return from_items(path, read_rows(path, lambda row, where: _gold_conversation(row, where, role), aside))
+    rows = read_rows(path, _parse_row, aside)
+    conversations = from_items(path, [_gold_conversation(row, role) for row in rows])
+    return with_column_note(conversations, [row.unread for row in rows])
 
 
 def read_rows(path: str, read: Callable[[dict[str, Any], str], T], aside: Quarantine | None) -> list[T]:
@@ -101,7 +111,7 @@ def own_solutions(
     kept: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
     lost = Counter[str]()
-    with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=aside) as (tasks, player):
+    with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=aside, say=say) as (tasks, player):
         pace = Pace(samples * len(tasks), "{} answers drawn", say)
         player.watch = lambda total: pace.add
         for start, chunk in in_chunks(tasks):
@@ -140,11 +150,21 @@ def _solve_chunk(player: Executor, role: Role, chunk: Sequence[Task], *, step: i
 
 @contextmanager
 def open_player(
-    model: str, path: str, roles: Mapping[str, Role], *, device: str, seed: int, aside: Quarantine | None
+    model: str,
+    path: str,
+    roles: Mapping[str, Role],
+    *,
+    device: str,
+    seed: int,
+    aside: Quarantine | None,
+    say: Callable[[str], None],
 ) -> Iterator[tuple[list[Task], Executor]]:
     """The problems of a file, and a player of ``roles`` of the policy "solver", which is the model as it stands.
-    Problems are graded outside of this process for as long as the context is open."""
+    Problems are graded outside of this process for as long as the context is open. ``say`` hears which columns of the
+    file are not read."""
     rows = read_rows(path, _problem_row, aside)
+    if unread := columns_note(count_columns(row.unread for row in rows)):
+        say(f"note: {path}: {unread}")
     judge, backend = AnswerGrader(), LocalBackend(device)
     tasks = [task_of(row, f"sft/{i}", judge) for i, row in enumerate(rows)]
     policies = PolicyStore(backend.open({"solver": frozen(model)}, seed=seed))
@@ -173,7 +193,9 @@ def choose_step_format(
     if role.steps is not None or role.answer == TAGS or speaks_short(model):
         return role
     own_aside = None if aside is None else Quarantine()
-    with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=own_aside) as (tasks, player):
+    roles = {"solver": role}
+    quiet = _keep_quiet  # what is to be said of the file is said when its problems are drawn
+    with open_player(model, path, roles, device=device, seed=seed, aside=own_aside, say=quiet) as (tasks, player):
         chosen_tasks = [tasks[i] for i in spread_indices(len(tasks))]
         episodes = player.play(ask_solver, chosen_tasks, step=LOOK, group_size=1)
     samples = [
@@ -185,6 +207,10 @@ def choose_step_format(
     steps = steps_kind_of([one.text for one, found in zip(samples, parsed, strict=True) if found.ok])
     say(f"steps as {steps}, as most of {len(samples)} answers are written; --steps-as chooses otherwise")
     return replace(role, steps=steps)
+
+
+def _keep_quiet(text: str) -> None:
+    """Hear a message and pass it over."""
 
 
 def in_chunks(tasks: Sequence[Task]) -> Iterator[tuple[int, Sequence[Task]]]:
@@ -219,8 +245,8 @@ def _solver_conversation(role: Role, problem: str, text: str) -> Item:
     return [*system, {"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
 
 
-def _gold_conversation(row: dict[str, Any], where: str, role: Role) -> Item:
-    problem, work, answer = _parse_row(row, where)
+def _gold_conversation(row: WorkedRow, role: Role) -> Item:
+    problem, work, answer = behind_system(row.system, row.problem), row.work, row.answer
     worked = without_calculator(work)
     lines, tagged = _lines_of(worked), [" ".join(_lines_of(step.text)) for step in steps_in(worked, "tags")]
     if not role.is_free_form:
@@ -248,31 +274,66 @@ def _write_steps_as(steps: str | None, work: str, lines: Sequence[str]) -> str:
     return write_steps(lines, str(steps))
 
 
-def _parse_row(row: dict[str, Any], where: str) -> tuple[str, str, str]:
-    """Problem, worked text without the mark of its answer, and the answer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkedRow:
+    """A problem of a file and the worked text that solves it."""
+
+    problem: str
+    work: str  # without the mark of its answer
+    answer: str
+    system: str = ""  # what is said before the problem
+    unread: tuple[str, ...] = ()  # columns that have a value and were not read
+
+
+def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
+    """Problem, worked text and answer of a row in any of the layouts above. Raises DataError."""
     refuse_marked_row(row, where)
-    if "messages" in row or "conversations" in row:
-        problem, work = _one_dialogue(row, where)
-    elif "completion" in row:
-        problem = field_of(row, "prompt|instruction|question|problem", where, numbers=False)[1]
-        work = field_of(row, "completion", where, numbers=False)[1]
+    if "messages" in row or "conversations" in row or "completion" in row:
+        return _parse_reply(row, where)
+    try:
+        found = row_of(row, ANY.question, ANY.answer, where)
+    except DataError as error:
+        raise DataError(f"{error}; expected {LAYOUTS}") from error
+    answer_text = found.answer or ""
+    bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
+    worked = str(row.get("solution") or row.get("answer") or "")
+    work = worked.rpartition("####")[0].strip() if "####" in worked else worked
+    return WorkedRow(
+        problem=found.question,
+        work="" if work.strip() == bare_answer else work,
+        answer=bare_answer,
+        system=found.system,
+        unread=tuple(name for name in found.unread if name != "solution"),
+    )
+
+
+def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
+    """A row whose worked text is a reply: in messages, or a completion beside its prompt."""
+    is_dialogue = "messages" in row or "conversations" in row
+    if is_dialogue:
+        column = "messages" if "messages" in row else "conversations"
+        problem, work, system = _one_dialogue(row, column, where)
+        read = [column]
     else:
-        try:
-            found: Row = row_of(row, ANY.question, ANY.answer, where)
-        except DataError as error:
-            raise DataError(f"{error}; expected {LAYOUTS}") from error
-        answer_text = found.answer or ""
-        bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
-        worked = str(row.get("solution") or row.get("answer") or "")
-        work = worked.rpartition("####")[0].strip() if "####" in worked else worked
-        return found.question, "" if work.strip() == bare_answer else work, bare_answer
+        prompt = "~question" if "instruction" in row else "prompt|question|problem"
+        asked, problem = field_of(row, prompt, where, numbers=False)
+        work = field_of(row, "completion", where, numbers=False)[1]
+        system = system_of(row, asked, where)
+        read = [*asked.split("+"), "completion"]
+    refuse_lost_parts(row, read, where, whole=is_dialogue)
     answer = _answer_in(work)
     if answer is None:
         raise DataError(
             f"{where}: no answer in {work[-40:]!r}; expected <answer>…</answer>, \\boxed{{…}}, #### or 'The answer "
             "is …' at its end"
         )
-    return problem, work.rpartition("####")[0].strip() or work, answer
+    return WorkedRow(
+        problem=problem,
+        work=work.rpartition("####")[0].strip() or work,
+        answer=answer,
+        system=system,
+        unread=tuple(name for name in unread_columns(row, read) if not is_system(name)),
+    )
 
 
 def _answer_in(work: str) -> str | None:
@@ -280,13 +341,12 @@ def _answer_in(work: str) -> str | None:
 
 
 def _problem_row(row: dict[str, Any], where: str) -> Row:
-    question, _, answer = _parse_row(row, where)
-    return Row(question=question, answer=answer, solution=None)
+    found = _parse_row(row, where)
+    return Row(question=found.problem, answer=found.answer, solution=None, system=found.system, unread=found.unread)
 
 
-def _one_dialogue(row: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """The one question and the one reply of a conversation."""
-    name = "messages" if "messages" in row else "conversations"
+def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, str, str]:
+    """The one question, the one reply and the system text of the conversation in the column ``name``."""
     turns: dict[str, list[str]] = {"user": [], "assistant": [], "system": []}
     for turn in row[name] if isinstance(row[name], list) else [None]:
         who = SPEAKERS.get(str(turn.get("role", turn.get("from")))) if isinstance(turn, dict) else None
@@ -305,4 +365,7 @@ def _one_dialogue(row: Mapping[str, Any], where: str) -> tuple[str, str]:
             f"{where}, field {name!r}: {counts[0]} questions and {counts[1]} replies; a solver's conversation has one "
             "of each"
         )
-    return turns["user"][0], turns["assistant"][0]
+    beside = system_text(row, where)
+    if len(turns["system"]) > 1 or (turns["system"] and beside and turns["system"] != [beside]):
+        raise DataError(f"{where}, field {name!r}: two system texts; keep one of them")
+    return turns["user"][0], turns["assistant"][0], turns["system"][0] if turns["system"] else beside

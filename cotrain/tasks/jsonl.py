@@ -1,13 +1,14 @@
 """Problems from a local file, a directory, or a data set of the Hub: one row a problem, with a question and an answer.
 
 Accepted rows: ``{"question": …, "answer": …}`` under their usual names, such as ``Prompt`` and ``Ground Truth`` or
-TRL's ``prompt`` of messages and ``solution``, and GSM8K's, whose answer is worked text that ends in ``#### N``. Other
-columns are given as ``question=`` and ``answer=``; ``rows.py`` has those of public benchmarks and the format's
-details.
+TRL's ``prompt`` of messages and ``solution``, and GSM8K's, whose answer is worked text that ends in ``#### N``. Columns
+of other names are given as ``question=`` and ``answer=``; ``rows.py`` has those of public benchmarks and the format's
+details. What else a row holds is asked with the question, refused, or counted (``columns.py``).
 
 One file is cut into splits by a hash of each question: 80 % train, 10 % validation, 10 % test. So a split never depends
 on the order of rows, rows added later move nothing, and a question that occurs twice lies in one split. A directory
-with ``train.jsonl`` and ``test.jsonl`` (or ``.parquet``), and a data set with these splits, keeps its own test split;
+with ``train.jsonl`` and ``test.jsonl`` (or ``.jsonl.gz``, ``.parquet`` …), a snapshot of the Hub with
+``data/train-00000-of-00001.parquet`` and its like, and a data set with these splits keep their own test split;
 validation is cut from train, unless there is one. Training rows that ask a held-out question, be it in a paraphrase,
 are left out and counted.
 
@@ -18,20 +19,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cotrain.core.address import seed_of
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.types import UNLABELLED, Task
 from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
+from cotrain.tasks.columns import columns_note, count_columns
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.reading import Quarantine, RowReader, parse_rows, read_rows, row_reader
-from cotrain.tasks.rows import SCHEMAS, Row, files_in, normal_question, schema_of
+from cotrain.tasks.rows import SCHEMAS, Row, behind_system, files_by_part, files_in, normal_question, part_of, schema_of
 
 SPLITS = ("train", "validation", "test")
+T = TypeVar("T")
 
 
 class JsonlTasks:
@@ -79,15 +82,24 @@ class JsonlTasks:
 
     @property
     def notes(self) -> list[str]:
-        """What is said as a run begins: from which columns its problems are read, where that was guessed; and how many
-        have no answer."""
+        """What is said as a run begins: from which columns its problems are read, where that was guessed; how many
+        have no answer; and what was made of other columns."""
         unanswered = self._rows.get(UNLABELLED, ())
         question, answer = next(rows[0].columns for rows in self._rows.values() if rows)
-        said = [f"{len(unanswered)} problems have no answer, {self.size('train')} for training have one"]
-        notes = said if unanswered else []
+        notes: list[str] = []
+        if unanswered:
+            notes.append(f"{len(unanswered)} problems have no answer, {self.size('train')} for training have one")
         if (question, answer) not in (("question", "answer"), ("question", ""), self._columns):
-            notes += [f"the question is read from {question!r}, the answer from {answer or 'none'!r}"]
-        return [f"note: {self.path}: {note}" for note in notes]
+            notes.append(f"the question is read from {question!r}, the answer from {answer or 'none'!r}")
+        return [f"note: {self.path}: {note}" for note in [*notes, *self._column_notes()]]
+
+    def _column_notes(self) -> list[str]:
+        """What was made of the other columns: system texts that are asked, and what is not read."""
+        rows = [row for of_split in self._rows.values() for row in of_split]
+        with_system = sum(bool(row.system) for row in rows)
+        said = f"a system text is asked in front of the question in {with_system} of {len(rows)} rows"
+        unread = columns_note(count_columns(row.unread for row in rows))
+        return [note for note in (said if with_system else None, unread) if note]
 
     def get(self, split: str, index: int) -> Task:
         """Row ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
@@ -124,21 +136,10 @@ class JsonlTasks:
         return self._rows[split]
 
     def _arrange_splits(self, parts: Mapping[str, list[Row]]) -> dict[str, tuple[Row, ...]]:
-        """The rows in three splits: cut where there is one part only, else kept apart as they are."""
-        if len(parts) == 1:
-            (rows,) = parts.values()
-            return {split: tuple(row for row in rows if split_of(row.question) == split) for split in SPLITS}
-        test = {normal_question(row.question) for row in parts["test"]}
-        if "validation" in parts:
-            held_out = test | {normal_question(row.question) for row in parts["validation"]}
-            validation = [row for row in parts["validation"] if normal_question(row.question) not in test]
-            train = [row for row in parts["train"] if normal_question(row.question) not in held_out]
-        else:
-            not_in_test = [row for row in parts["train"] if normal_question(row.question) not in test]
-            validation = [row for row in not_in_test if split_of(row.question) == "validation"]
-            train = [row for row in not_in_test if split_of(row.question) != "validation"]
-        self.left_out = sum(map(len, parts.values())) - len(train) - len(validation) - len(parts["test"])
-        return {"train": tuple(train), "validation": tuple(validation), "test": tuple(parts["test"])}
+        """The rows in three splits; what is left out is counted."""
+        arranged = arrange_splits(parts, _question_of)
+        self.left_out = sum(map(len, parts.values())) - sum(map(len, arranged.values()))
+        return arranged
 
     def _keep_paraphrases_apart(self) -> None:
         """Leave out training rows that ask a held-out question, or of which a paraphrase does."""
@@ -161,12 +162,12 @@ def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
     """One row as a task."""
     return Task(
         id=task_id,
-        prompt=row.question,
+        prompt=row.prompt,
         answer=row.answer,
         solution=row.solution,
         difficulty=0.0,
         grader=grader,
-        paraphrases=row.paraphrases,
+        paraphrases=tuple(behind_system(row.system, text) for text in row.paraphrases),
         labelled=row.answer is not None,
         gradable=row.answer is not None,
     )
@@ -176,13 +177,12 @@ def read_splits(path: str, reader: RowReader, aside: Quarantine | None = None) -
     """What is at ``path`` (a file, a directory, a name on the Hub): one part under any name, or "train", "test" and,
     where there is one, "validation". Raises DataError, see ``read_rows``."""
     if is_hub_name(path):
-        parts = hub_rows(path)
-        preferences = {name.removesuffix("_prefs"): rows for name, rows in parts.items() if name.endswith("_prefs")}
+        parts = _preferred(hub_rows(path))
         rows = {
             split: parse_rows(
                 ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)), reader.read, aside
             )
-            for split, found in (preferences or parts).items()
+            for split, found in parts.items()
         }
         if len(rows) == 1 or {"train", "test"} <= set(rows):
             return rows if len(rows) == 1 else {split: rows[split] for split in SPLITS if split in rows}
@@ -190,14 +190,50 @@ def read_splits(path: str, reader: RowReader, aside: Quarantine | None = None) -
     folder = Path(path)
     if not folder.is_dir():
         return {"all": read_rows(folder, reader, aside)}
-    found = files_in(folder)
-    files = {split: file for split in SPLITS for file in found if file.stem == split}
-    if not {"train", "test"} <= set(files):
-        names = [file.name for file in found]
-        raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}")
-    if len(files) < sum(file.stem in files for file in found):
-        raise DataError(f"{folder}: a split is there as .jsonl and as .parquet; keep one of the two")
-    return {split: read_rows(file, reader, aside) for split, file in files.items()}
+    files = _files_of_splits(folder)
+    return {split: [row for file in found for row in read_rows(file, reader, aside)] for split, found in files.items()}
+
+
+def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
+    """The files of each split in a directory: of train and test, and perhaps validation, or of the one split that a
+    snapshot of the Hub has. Raises DataError for another directory."""
+    parts = _preferred(files_by_part(folder))
+    if {"train", "test"} <= parts.keys():
+        return {split: parts[split] for split in SPLITS if split in parts}
+    names = [file.name for files in parts.values() for file in files]
+    if len(parts) == 1 and part_of(Path(names[0])) != names[0].partition(".")[0]:  # numbered, as on the Hub
+        return parts
+    below = [inner.name for inner in sorted(folder.iterdir()) if inner.is_dir() and files_in(inner)]
+    hint = f"; name one of its folders, such as {folder / below[0]}" if below and not parts else ""
+    raise DataError(f"{folder}: a data directory needs train.jsonl and test.jsonl; it has {names or 'neither'}{hint}")
+
+
+def _preferred(parts: Mapping[str, T]) -> dict[str, T]:
+    """The parts of a data set; where some are called train_prefs, those alone, as train."""
+    preferences = {name.removesuffix("_prefs"): part for name, part in parts.items() if name.endswith("_prefs")}
+    return preferences or dict(parts)
+
+
+def arrange_splits(parts: Mapping[str, Sequence[T]], question: Callable[[T], str]) -> dict[str, tuple[T, ...]]:
+    """Rows in three splits that share no question: cut by a hash of it where there is one part only, else kept apart as
+    they are, "train" and "test" and perhaps "validation", without the training rows that ask a held-out question."""
+    if len(parts) == 1:
+        (rows,) = parts.values()
+        return {split: tuple(row for row in rows if split_of(question(row)) == split) for split in SPLITS}
+    test = {normal_question(question(row)) for row in parts["test"]}
+    if "validation" in parts:
+        held_out = test | {normal_question(question(row)) for row in parts["validation"]}
+        validation = [row for row in parts["validation"] if normal_question(question(row)) not in test]
+        train = [row for row in parts["train"] if normal_question(question(row)) not in held_out]
+    else:
+        not_in_test = [row for row in parts["train"] if normal_question(question(row)) not in test]
+        validation = [row for row in not_in_test if split_of(question(row)) == "validation"]
+        train = [row for row in not_in_test if split_of(question(row)) != "validation"]
+    return {"train": tuple(train), "validation": tuple(validation), "test": tuple(parts["test"])}
+
+
+def _question_of(row: Row) -> str:
+    return row.question
 
 
 def split_of(question: str) -> str:

@@ -112,6 +112,12 @@ class PartlyLabelled:
         return {"kind": self.name, "settings": settings}
 
 
+def allows_unanswered(labelled: str | int) -> bool:
+    """Whether rows may lack an answer with this ``--labelled``: where it is no number, and so says by itself which
+    problems have one."""
+    return not re.match(r"-?[\d.]", str(labelled).strip())
+
+
 def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
     """``targets`` with the labels that ``--labelled`` means. Raises ConfigError and UnknownName, one line each."""
     spec = labelled.strip()
@@ -125,9 +131,10 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
             raise ConfigError(f"labelled is {labelled!r}; expected test:N, with N of at least 1{most}")
         return PartlyLabelled(targets=targets, count=int(number), seed=seed, on_test=True)
     if not re.fullmatch(r"-?[\d.]+%?", spec):
+        from cotrain.tasks.rows import DATA_ENDINGS
         from cotrain.tasks.sources import problem_source
 
-        file = spec.endswith((".jsonl", ".json", ".csv", ".parquet"))
+        file = spec.lower().endswith(DATA_ENDINGS)
         easier = problem_source("jsonl" if file else spec, spec if file else None)
         return PartlyLabelled(targets=targets, easier=easier, seed=seed)
     train_size = targets.size("train")

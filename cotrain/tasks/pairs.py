@@ -3,7 +3,8 @@ r"""Conversations from a file: a prompt and the reply that is wanted, and of pre
 ::
 
     {"prompt": "…", "chosen": "…", "rejected": "…"}                            texts
-    {"prompt": [{role, content}, …], "chosen": [{…}], "rejected": [{…}]}       messages, as TRL has them
+    {"prompt": [{role, content}, …], "chosen": [{…}], "rejected": [{…}]}       messages, as TRL has them; the
+                                                                               prompt in ``conversations`` too
     {"chosen": [{…}, …, {…}], "rejected": [{…}, …, {…}]}                       whole conversations: what both begin with
                                                                                is the prompt (TRL, UltraFeedback)
     {"chosen": "\n\nHuman: …\n\nAssistant: …", "rejected": "\n\nHuman: …"}     the same in words (HH-RLHF)
@@ -11,10 +12,11 @@ r"""Conversations from a file: a prompt and the reply that is wanted, and of pre
                                                                                one; so in ``conversations`` (ShareGPT)
     {"prompt": …, "completion": …}                                             the same in two parts (TRL)
 
-A prompt of one text is a problem, which a role asks as it asks any other; messages are sent as they stand. Beside whole
-conversations a ``prompt`` of text says nothing new and is not read, nor are scores. Files, splits and digests are those
-of ``jsonl.py``: a prompt lies in one split, whatever replies it has. A pair of two equal replies prefers none; such are
-left out and counted.
+A prompt of one text is a problem, which a role asks as it asks any other; messages are sent as they stand. An ``input``
+beside an ``instruction`` is the second half of the question (Alpaca), and a text in ``system`` the first message. A
+prompt that the replies repeat is asked once. Tools, images and other columns that the question needs are refused, those
+that nobody reads counted (``columns.py``). Files, splits and digests are those of ``jsonl.py``: a prompt lies in one
+split, whatever replies it has. A pair of two equal replies prefers none; such are left out and counted.
 
 Left out: several replies to one prompt after which conversations go on, tools, images, rows without a prompt.
 """
@@ -30,6 +32,15 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.types import Grade, StepVerdicts, Task
+from cotrain.tasks.columns import (
+    columns_note,
+    count_columns,
+    has_content,
+    is_system,
+    refuse_lost_parts,
+    system_text,
+    unread_columns,
+)
 from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.marks import refuse_marked_message, refuse_marked_row
 from cotrain.tasks.reading import RowReader
@@ -80,8 +91,9 @@ class Chats(JsonlTasks):
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of how the file was read."""
-        return []
+        """What is to be said of how the file was read: the columns that were not."""
+        unread = columns_note(count_columns(row.unread for rows in self._rows.values() for row in rows))
+        return [f"note: {self.path}: {unread}"] if unread else []
 
     def describe(self) -> dict[str, Any]:
         kept = super().describe()["settings"]
@@ -124,11 +136,12 @@ class Pairs(Chats):
 
     @property
     def notes(self) -> list[str]:
-        """How many pairs were left out, and why."""
+        """How many pairs were left out, and why; and the columns that were not read."""
         if not self.equal:
-            return []
+            return super().notes
         count, verb = len(self.equal), "pair is" if len(self.equal) == 1 else "pairs are"
-        return [f"note: {count} {verb} left out, as chosen and rejected are equal; the first: {self.equal[0]}"]
+        equal = f"note: {count} {verb} left out, as chosen and rejected are equal; the first: {self.equal[0]}"
+        return [equal, *super().notes]
 
     def _reader(self) -> RowReader:
         return RowReader(self._read_pair, LAYOUT)
@@ -156,12 +169,13 @@ def read_chat(row: dict[str, Any], where: str) -> ChatRow:
     refuse_marked_row(row, where)
     _refuse_marked_reply(row[name], f"{where}, field {name!r}")
     said = _parse_text(row[name], f"{where}, field {name!r}")
-    prompt = _prompt_of(row, where) if name == "completion" else None
+    prompt = _prompt_of(row, where) if name == "completion" else Prompt()
     if isinstance(said, str):
         if name != "completion":
             raise DataError(f"{where}, field {name!r}: found a text; expected a list of messages")
-        return _chat_row(row, prompt, (), (said, None), where)
-    return _chat_row(row, prompt, said[:-1], (_one_reply(said[-1:], f"{where}, field {name!r}"), None), where)
+        return _chat_row(row, prompt, (), (said, None), [name], where)
+    reply = _one_reply(said[-1:], f"{where}, field {name!r}")
+    return _chat_row(row, prompt, said[:-1], (reply, None), [name], where)
 
 
 def read_pair(row: dict[str, Any], where: str) -> ChatRow:
@@ -177,29 +191,45 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
         _refuse_marked_reply(row[name], f"{where}, field {name!r}")
         replies[name] = _parse_text(row[name], f"{where}, field {name!r}")
     chosen, rejected = replies.values()
-    prompt = _prompt_of(row, where)
+    prompt = _prompt_of(row, where, (*PROMPTS, "conversations"))
     if isinstance(chosen, str) and isinstance(rejected, str):
-        return _chat_row(row, prompt, (), (chosen, rejected), where)
+        return _chat_row(row, prompt, (), (chosen, rejected), [*replies], where)
     if isinstance(chosen, str) or isinstance(rejected, str):
         kinds = " and ".join("a text" if isinstance(one, str) else "messages" for one in (chosen, rejected))
         raise DataError(f"{where}: chosen and rejected are {kinds}; expected two of one kind")
-    if isinstance(prompt, tuple) and chosen[: len(prompt)] == prompt == rejected[: len(prompt)]:
-        chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
-    before = list(zip(chosen[:-1], rejected[:-1], strict=False))
-    common = next((i for i, (one, other) in enumerate(before) if one != other), len(before))
+    repeated = prompt.said if isinstance(prompt.said, tuple) else ()
+    if repeated and chosen[: len(repeated)] == repeated == rejected[: len(repeated)]:
+        common = len(repeated)
+    else:
+        before = list(zip(chosen[:-1], rejected[:-1], strict=False))
+        common = next((i for i, (one, other) in enumerate(before) if one != other), len(before))
     wanted = _one_reply(chosen[common:], f"{where}, field 'chosen'")
     unwanted = _one_reply(rejected[common:], f"{where}, field 'rejected'")
-    return _chat_row(row, prompt, chosen[:common], (wanted, unwanted), where)
+    return _chat_row(row, prompt, chosen[:common], (wanted, unwanted), [*replies], where)
 
 
-def _prompt_of(row: Mapping[str, Any], where: str) -> str | Messages | None:
-    name = next((name for name in PROMPTS if name in row), None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What a row says before the replies, in columns of its own."""
+
+    said: str | Messages = ()
+    columns: tuple[str, ...] = ()  # in which it stands
+
+
+def _prompt_of(row: Mapping[str, Any], where: str, names: Sequence[str] = PROMPTS) -> Prompt:
+    name = next((name for name in names if name in row), None)
     if name is None:
-        return None
+        return Prompt()
     said = _parse_text(row[name], f"{where}, field {name!r}")
     if isinstance(said, str):
-        return text_of(said, f"{where}, field {name!r}", numbers=False)
-    return said[:-1] if said[-1] == Message("assistant", "") else said  # where "Assistant:" waits for the reply
+        said = text_of(said, f"{where}, field {name!r}", numbers=False)
+        if name == "instruction" and has_content(row.get("input")):
+            more = text_of(row["input"], f"{where}, field 'input'", numbers=False)
+            return Prompt(said=f"{said}\n\n{more}", columns=(name, "input"))
+        return Prompt(said=said, columns=(name,))
+    if said[-1] == Message("assistant", ""):  # "Assistant:" waits for the reply
+        said = said[:-1]
+    return Prompt(said=said, columns=(name,))
 
 
 def _parse_text(value: Any, where: str) -> str | Messages:
@@ -244,18 +274,76 @@ def _one_reply(said: Messages, where: str) -> str:
 
 
 def _chat_row(
-    row: Mapping[str, Any], prompt: str | Messages | None, more: Messages, replies: tuple[str, str | None], where: str
+    row: Mapping[str, Any],
+    prompt: Prompt,
+    more: Messages,
+    replies: tuple[str, str | None],
+    reply_columns: Sequence[str],
+    where: str,
 ) -> ChatRow:
-    """``more``: what is said behind ``prompt``, or, where that is a text, in its place."""
-    messages = (*(prompt if isinstance(prompt, tuple) else ()), *more)
-    if not messages and isinstance(prompt, str) and isinstance(system := row.get("system"), str) and system.strip():
-        messages = (Message("system", system), Message("user", prompt))
-    if not messages and not isinstance(prompt, str):
+    """A row of a prompt and of ``more``, which the replies begin with."""
+    said = _said_before(prompt, more, where)
+    text = said if isinstance(said, str) else ""
+    messages = () if isinstance(said, str) else said
+    if not messages and not text:
         raise DataError(f"{where}: no prompt; expected it in the field 'prompt', or at the beginning of both replies")
     if messages and messages[-1].role != "user":
         raise DataError(f"{where}: the prompt ends with a message of the {messages[-1].role}; expected one of the user")
-    question = str(prompt) if not messages else messages[0].content if len(messages) == 1 else _written_out(messages)
-    return ChatRow(question=question, answer="", solution=replies[0], messages=messages, rejected=replies[1])
+
+    if system := system_text(row, where):
+        messages = _behind_system_text(system, messages or (Message("user", text),), where)
+
+    is_repeated = isinstance(prompt.said, tuple) or said == prompt.said or _occurs_in(prompt.said, messages)
+    read = [*(prompt.columns if is_repeated else ()), *reply_columns]
+    refuse_lost_parts(row, read, where, whole=not isinstance(said, str))
+    question = text
+    if messages:
+        question = messages[0].content if len(messages) == 1 else _written_out(messages)
+    return ChatRow(
+        question=question,
+        answer="",
+        solution=replies[0],
+        messages=messages,
+        rejected=replies[1],
+        unread=tuple(name for name in unread_columns(row, read) if not is_system(name)),
+    )
+
+
+def _said_before(prompt: Prompt, more: Messages, where: str) -> str | Messages:
+    """What is asked: ``prompt``, and ``more``, with which the replies begin, each message once. Raises DataError where
+    the one does not lead to the other."""
+    if not more:
+        return prompt.said
+    if isinstance(prompt.said, str):  # it says what the conversation says, or is not read
+        return more
+    asked = prompt.said
+    without_system = more[1:] if more[0].role == "system" else more
+    if more[: len(asked)] == asked or without_system[: len(asked)] == asked:
+        return more
+    shared = next((n for n in range(len(asked), 0, -1) if asked[-n:] == more[:n]), 0)
+    if not shared and asked and asked[-1].role == more[0].role:
+        raise DataError(
+            f"{where}: the prompt ends with a message of the {asked[-1].role}, and the replies begin with another one; "
+            "keep the whole conversation in one place"
+        )
+    if not shared and asked and more[0].role == "system":
+        raise DataError(f"{where}: a system message in the replies, behind the prompt; move it to the prompt's start")
+    return (*asked, *more[shared:])
+
+
+def _behind_system_text(system: str, messages: Messages, where: str) -> Messages:
+    """The messages behind the text of a column ``system``; as they are where it is their own."""
+    first = Message("system", system)
+    if messages[0] == first:
+        return messages
+    if messages[0].role == "system":
+        raise DataError(f"{where}: two system texts, in a column and in the messages; keep one of them")
+    return (first, *messages)
+
+
+def _occurs_in(text: str | Messages, messages: Messages) -> bool:
+    """Whether one of the messages, or all of them written out, say this text."""
+    return any(text == message.content for message in messages) or text == _written_out(messages)
 
 
 def _written_out(messages: Sequence[Message]) -> str:

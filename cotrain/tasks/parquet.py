@@ -1,13 +1,13 @@
 """Rows of a local parquet file, read by pyarrow (comes with ``pip install 'cotrain[hub]'``), in batches.
 
-A null is a field that the row does not have: parquet has every column in every row. Left out: files in several parts
-(name each, or take the data set from the Hub), row filters, and columns that JSON could not hold (times, bytes), which
-are refused where they are read as a question or an answer.
+A null is a field that the row does not have: parquet has every column in every row. Left out: row filters, and columns
+that JSON could not hold (times, bytes), which are refused where they are read as a question or an answer.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     try:
         with ParquetFile(path) as file:
+            names = Counter(file.schema_arrow.names)
+            if twice := next((name for name, count in names.items() if count > 1), None):
+                raise DataError(f"{path}: two columns are called {twice!r}; rename one")
             for batch in file.iter_batches(BATCH):
                 narrow = {field.name for field in batch.schema if str(field.type) == "float"}
                 for row in batch.to_pylist():

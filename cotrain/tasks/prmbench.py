@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from cotrain.core.errors import DataError
+from cotrain.tasks.columns import refuse_lost_parts, unread_columns
 from cotrain.tasks.processbench import FixedSolution, read_all_rows, steps_of
 from cotrain.tasks.reading import Quarantine
 from cotrain.tasks.rows import kind_of, text_of
 
 HUB = "hitsmy/PRMBench_Preview"
+COLUMNS = ("modified_question", "modified_process", "error_steps", "classification", "idx")
 
 
 def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[FixedSolution]:
@@ -37,7 +39,7 @@ def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[
 
 def solution_of_row(row: dict[str, Any], where: str) -> FixedSolution:
     """One row, checked. Raises DataError that begins with ``where``."""
-    for column in ("modified_question", "modified_process", "error_steps", "classification", "idx"):
+    for column in COLUMNS:
         if column not in row:
             raise DataError(f"{where}: no field {column!r} (there are: {', '.join(map(repr, row)) or 'none'})")
     steps = steps_of(row, "modified_process", where)
@@ -47,6 +49,7 @@ def solution_of_row(row: dict[str, Any], where: str) -> FixedSolution:
     for number in wrong:
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise DataError(f"{where}, field 'error_steps': expected numbers from 1, found {number!r}")
+    refuse_lost_parts(row, COLUMNS, where)
     indices = tuple(sorted({number - 1 for number in wrong if number <= len(steps)}))
     kind = text_of(row["classification"], f"{where}, field 'classification'", numbers=False)
     idx = text_of(row["idx"], f"{where}, field 'idx'", numbers=True)
@@ -58,4 +61,5 @@ def solution_of_row(row: dict[str, Any], where: str) -> FixedSolution:
         label=indices[0] if indices else -1,
         final_answer_correct=None,
         wrong=indices,
+        unread=unread_columns(row, COLUMNS),
     )

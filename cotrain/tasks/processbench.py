@@ -14,9 +14,10 @@ from typing import Any
 
 from cotrain.core.errors import DataError
 from cotrain.core.input_files import absolute_path
+from cotrain.tasks.columns import refuse_lost_parts, unread_columns
 from cotrain.tasks.hub import hub_rows, is_hub_name
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
-from cotrain.tasks.rows import Line, files_in, kind_of, text_of
+from cotrain.tasks.rows import Line, files_in, kind_of, part_of, text_of
 
 HUB = "Qwen/ProcessBench"
 
@@ -31,6 +32,7 @@ class FixedSolution:
     steps: tuple[str, ...]  # [K >= 1]
     label: int  # first wrong step in 0 … K − 1, −1 for none
     final_answer_correct: bool | None  # None where the row does not say
+    unread: tuple[str, ...] = ()  # columns that have a value and were not read
     wrong: tuple[int, ...] | None = None  # all wrong steps, from 0; None where the row names the first one only
 
 
@@ -79,7 +81,7 @@ def _split_files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterato
         if not files:
             raise DataError(f"{folder}: no .jsonl or .parquet file in this directory; expected those of {kind}")
         for file in files:
-            yield file.name.partition(".")[0], numbered_lines(file)
+            yield part_of(file), numbered_lines(file)
 
 
 def steps_of(row: dict[str, Any], column: str, where: str) -> tuple[str, ...]:
@@ -100,6 +102,8 @@ def solution_of_row(row: dict[str, Any], where: str, split: str) -> FixedSolutio
         raise DataError(f"{where}, field 'label': expected −1 … {len(texts) - 1}, found {label!r}")
     if final is not None and not isinstance(final, bool):
         raise DataError(f"{where}, field 'final_answer_correct': expected true or false, found {kind_of(final)}")
+    read = ["problem", "steps", "label", "final_answer_correct", "id", "split"]
+    refuse_lost_parts(row, read, where)
     name = str(row.get("split", split))
     return FixedSolution(
         id=str(row.get("id", where)),
@@ -108,4 +112,5 @@ def solution_of_row(row: dict[str, Any], where: str, split: str) -> FixedSolutio
         steps=texts,
         label=label,
         final_answer_correct=final,
+        unread=unread_columns(row, read),
     )

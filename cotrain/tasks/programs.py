@@ -14,9 +14,12 @@ A grade is right, or wrong with a reason ("no program", "timeout", "test failed"
 fault, None with a reason. A program that outstays its deadline, of CPU time or by the clock, is wrong: else a model
 could have its failures left out by waiting.
 
-MBPP with the published numbers keeps the published splits (train 601-974, validation 511-600, test 11-510; 1-10 are for
-prompts and left out); all else is cut by a hash of the problem as in ``jsonl.py``. Left out: input and output tests,
-languages other than Python, MBPP's challenge tests.
+MBPP itself keeps its published splits (train 601-974, validation 511-600, test 11-510; 1-10 are for prompts and left
+out). It is known by its name on the Hub, by all of its numbers, or by what single numbers are about (``PUBLISHED``);
+tasks of one's own in the same layout may be numbered in any way. They, and all else, are cut as in ``jsonl.py``: by a
+hash of the question, or, of a directory or data set with train and test, as these are. Columns that are not read are
+refused or counted (``columns.py``). Left out: input and output tests, languages other than Python, MBPP's challenge
+tests.
 """
 
 from __future__ import annotations
@@ -25,11 +28,12 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +46,38 @@ from cotrain.grading.grade_process import GRACE_S
 from cotrain.grading.grade_worker import PATIENCE
 from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_cell
 from cotrain.grading.pool import WORKERS, AnswerGrader, GradingPool
+from cotrain.tasks.columns import (
+    columns_note,
+    count_columns,
+    is_system,
+    refuse_lost_parts,
+    system_text,
+    unread_columns,
+)
 from cotrain.tasks.hub import hub_rows, is_hub_name
-from cotrain.tasks.jsonl import SPLITS, split_of
+from cotrain.tasks.jsonl import SPLITS, arrange_splits, split_of
 from cotrain.tasks.papers import paper_of
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
-from cotrain.tasks.rows import Line, files_in, kind_of, text_of
+from cotrain.tasks.rows import Line, behind_system, files_by_part, kind_of, text_of
 
 KINDS = {
     "mbpp": "google-research-datasets/mbpp:full",
     "humaneval": "openai/openai_humaneval",
 }  # and their public releases
+PUBLISHED = {  # number of a problem of MBPP → the function that it asks for, in the full and in the sanitized version
+    **{2: "similar_elements", 3: "is_not_prime", 4: "heap_queue_largest", 6: "differ_At_One_Bit_Pos"},
+    **{11: "remove_Occ", 12: "sort_matrix", 14: "find_Volume", 16: "text_lowercase_underscore"},
+    **{17: "square_perimeter", 18: "remove_dirty_chars", 20: "is_woodall", 57: "find_Max_Num", 58: "opposite_Signs"},
+    **{59: "is_octagonal", 61: "count_Substrings", 63: "max_difference", 64: "subject_marks", 68: "is_Monotonic"},
+    **{585: "expensive_items", 586: "split_Arr", 587: "list_tuple", 588: "big_diff", 590: "polar_rect"},
+    **{593: "removezero_ip", 597: "find_kth", 598: "armstrong_number", 602: "first_repeated_char", 603: "get_ludic"},
+    **{604: "reverse_words", 606: "radian_degree", 607: "find_literals", 610: "remove_kth_element", 611: "max_of_nth"},
+}
+NUMBERS = range(1, 975)  # of MBPP's problems
+READ = {  # kind → the columns that are read
+    "mbpp": ("code", "test_list", "test_setup_code", "test_imports", "task_id"),
+    "humaneval": ("prompt", "entry_point", "canonical_solution", "test", "task_id"),
+}
 DEADLINE_S = 3.0  # CPU time of a program with its tests
 MAX_PAPERS = 4096  # that a grader keeps
 SHOWN = "\n\nThese tests must pass:\n"  # what parts a question from its tests
@@ -70,7 +96,9 @@ class ProgramProblem:
     entry: str  # the function that the tests call
     tests: str  # code that raises where the program is wrong, with what it sets up from the answer
     solution: str  # the reference program
-    split: str
+    asked: str  # the question alone, by which splits are kept apart
+    number: int | None = None  # its ``task_id``, where that is a number
+    unread: tuple[str, ...] = ()  # columns that have a value and were not read
 
 
 class ProgramGrader(AnswerGrader):
@@ -146,11 +174,10 @@ class ProgramTasks:
         self._settings = {"kind": kind, "workers": workers, "deadline_s": deadline_s, "sandbox": sandbox}
         self.quarantine = Quarantine()
         self._settings |= {"lenient": True} if lenient else {}
-        problems = read_problems(kind, self.path, self.quarantine) if lenient else read_problems(kind, self.path)
-        self._splits = {split: [p for p in problems if p.split == split] for split in SPLITS}
+        self._splits, self._is_published = read_problems(kind, self.path, self.quarantine if lenient else None)
         named = {f"{kind}/{split}/{i}": p for split, mine in self._splits.items() for i, p in enumerate(mine)}
         self.grader = ProgramGrader(named, workers, deadline_s, None if sandbox is None else sandbox_of(sandbox))
-        texts = [[p.split, p.question, p.tests] for p in problems]
+        texts = [[split, p.question, p.tests] for split, mine in self._splits.items() for p in mine]
         self._digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
             raise DataError(
@@ -168,6 +195,17 @@ class ProgramTasks:
             raise UnknownName("split", split, SPLITS)
         return len(self._splits[split])
 
+    @property
+    def notes(self) -> list[str]:
+        """What is said as a run begins: how own tasks in MBPP's layout are split, and the columns that are not read."""
+        problems = [problem for mine in self._splits.values() for problem in mine]
+        notes: list[str] = []
+        if self.name == "mbpp" and not self._is_published and any(problem.number is not None for problem in problems):
+            notes.append("task_id is not MBPP's own, so these tasks are split as those of other files are")
+        if unread := columns_note(count_columns(problem.unread for problem in problems)):
+            notes.append(unread)
+        return [f"note: {self.path}: {note}" for note in notes]
+
     def describe(self) -> dict[str, Any]:
         """``ProgramTasks(**source.describe()["settings"])`` is this source, as long as the file is the same."""
         return {"kind": "programs", "settings": {**self._settings, "path": self.path, "digest": self._digest}}
@@ -184,20 +222,20 @@ def suite_tasks(
     *,
     workers: int = WORKERS,
     deadline_s: float = DEADLINE_S,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[Task]:
-    """The problems that results are published on: of MBPP those numbered 11 to 510 (all, where none has a published
-    number), all of HumanEval. The tasks share a grader, whose ``close`` ends its processes. Malformed rows go
-    ``aside``; else raises DataError."""
-    lines = [pair for path in paths for pair in _located_rows(path)]
-    rows = [(where, row) for where, row in parse_rows(lines, lambda row, where: (where, row), aside)]
-    if kind == "mbpp" and any(_published_split(row.get("task_id")) for _, row in rows):
-        rows = [(where, row) for where, row in rows if _published_split(row.get("task_id")) == "test"]
-    if aside is not None:
-        aside.read -= len(rows)  # they are read once more, as problems
-    problem_list = parse_rows(rows, ROW_READERS[kind], aside)
+    """The problems that results are published on: of MBPP those numbered 11 to 510, all of HumanEval; of a file of
+    one's own all. The tasks share a grader, whose ``close`` ends its processes. Malformed rows go ``aside``; else
+    raises DataError."""
+    lines = [line for path in paths for part in _located_rows(path).values() for line in part]
+    found = parse_rows(lines, ROW_READERS[kind], aside)
     if aside is not None:
         aside.check_share(", ".join(paths))
-    problems = {f"{kind}/{i}": problem for i, problem in enumerate(problem_list)}
+    if kind == "mbpp" and is_mbpp(found, paths):
+        found = [problem for problem in found if _published_split(problem.number) == "test"]
+    if note := columns_note(count_columns(problem.unread for problem in found)):
+        say(f"note: suite {kind}: {note}")
+    problems = {f"{kind}/{i}": problem for i, problem in enumerate(found)}
     if not problems:
         raise DataError(f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set")
     grader = ProgramGrader(problems, workers, deadline_s, None)
@@ -224,30 +262,60 @@ def _problem_paper(problem: ProgramProblem) -> str:
 # -- rows
 
 
-def read_problems(kind: str, path: str, aside: Quarantine | None = None) -> list[ProgramProblem]:
-    """All problems at a path. Raises DataError; also for an MBPP file without a single problem to train on."""
-    problems = parse_rows(_located_rows(path), ROW_READERS[kind], aside)
+def read_problems(
+    kind: str, path: str, aside: Quarantine | None = None
+) -> tuple[dict[str, tuple[ProgramProblem, ...]], bool]:
+    """The problems at a path in three splits, and whether these are MBPP's published ones. Raises DataError; also
+    where there is no problem to train on."""
+    parts = {name: parse_rows(lines, ROW_READERS[kind], aside) for name, lines in _located_rows(path).items()}
     if aside is not None:
         aside.check_share(path)
-    if not any(problem.split == "train" for problem in problems):
+    problems = [problem for part in parts.values() for problem in part]
+    is_published = kind == "mbpp" and is_mbpp(problems, [path])
+    if is_published:
+        by_number = [(_published_split(problem.number) or split_of(problem.asked), problem) for problem in problems]
+        splits = {split: tuple(problem for place, problem in by_number if place == split) for split in SPLITS}
+    else:
+        has_splits = {"train", "test"} <= parts.keys()
+        kept = {split: parts[split] for split in SPLITS if split in parts} if has_splits else {"all": problems}
+        splits = arrange_splits(kept, _asked_in)
+    if not splits["train"]:
         raise DataError(f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20")
-    return problems
+    return splits, is_published
 
 
-def _located_rows(path: str) -> Iterator[tuple[str, Line]]:
-    """Each row of a file, a directory of files or a data set, behind where it stands."""
+def is_mbpp(problems: Sequence[ProgramProblem], paths: Sequence[str]) -> bool:
+    """Whether these problems are MBPP's, so that its published splits hold for their numbers."""
+    if KINDS["mbpp"].partition(":")[0] in [path.partition(":")[0] for path in paths]:
+        return True
+    if {problem.number for problem in problems} >= set(NUMBERS):
+        return True
+    known = [problem for problem in problems if problem.number in PUBLISHED]
+    right = [problem for problem in known if f"def {PUBLISHED[problem.number or 0]}(" in problem.solution]
+    return bool(right) and 2 * len(right) >= len(known)
+
+
+def _asked_in(problem: ProgramProblem) -> str:
+    return problem.asked
+
+
+def _located_rows(path: str) -> dict[str, Iterable[tuple[str, Line]]]:
+    """The rows of a file, of each file of a directory or of each split of a data set, behind where they stand."""
     if is_hub_name(path):
-        for split, found in hub_rows(path).items():
-            yield from ((f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1))
-        return
+        return {
+            split: [(f"{path}, {split}, row {n}", row) for n, row in enumerate(found, start=1)]
+            for split, found in hub_rows(path).items()
+        }
     folder = Path(path).expanduser()
-    for file in files_in(folder) if folder.is_dir() else [folder]:
-        yield from numbered_lines(file)
+    if not folder.is_dir():
+        return {"all": numbered_lines(folder)}
+    return {part: chain.from_iterable(map(numbered_lines, files)) for part, files in files_by_part(folder).items()}
 
 
 def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     """One row of MBPP, of either version. Raises DataError."""
-    question = _text_field(row, "text" if "text" in row else "prompt", where)
+    column = "text" if "text" in row else "prompt"
+    question = _text_field(row, column, where)
     code = _text_field(row, "code", where)
     tests = _text_list_field(row, "test_list", where)
     if not tests:
@@ -255,14 +323,19 @@ def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     setup = _text_field(row, "test_setup_code", where).strip() if row.get("test_setup_code") else ""
     tests_text = "\n".join(tests)
     called = [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"{name}(" in tests_text]
+    number = row.get("task_id")
+    read = (column, *READ["mbpp"])
+    refuse_lost_parts(row, read, where)
     return ProgramProblem(
-        question=f"{question}{SHOWN}{tests_text}\n\n{ASK}",
+        question=behind_system(system_text(row, where), f"{question}{SHOWN}{tests_text}\n\n{ASK}"),
         before="\n".join(_text_list_field(row, "test_imports", where)),
         stub="",
         entry=called[-1] if called else "",
         tests=f"{setup}\n{tests_text}" if setup else tests_text,
         solution=code,
-        split=_published_split(row.get("task_id")) or split_of(question),
+        asked=question,
+        number=number if isinstance(number, int) else None,
+        unread=_unread_in(row, read),
     )
 
 
@@ -272,15 +345,22 @@ def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     head_start = prompt.rfind(f"def {entry}(")
     if head_start < 0:
         raise DataError(f"{where}, field 'prompt': expected the head of the function {entry!r}, which is not in it")
+    refuse_lost_parts(row, READ["humaneval"], where)
+    asked = f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}"
     return ProgramProblem(
-        question=f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}",
+        question=behind_system(system_text(row, where), asked),
         before=prompt[:head_start],
         stub=prompt[head_start:],
         entry=entry,
         tests=f"{_text_field(row, 'test', where)}\n\ncheck({entry})\n",
         solution=prompt + _text_field(row, "canonical_solution", where),
-        split=split_of(prompt),
+        asked=prompt,
+        unread=_unread_in(row, READ["humaneval"]),
     )
+
+
+def _unread_in(row: dict[str, Any], read: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in unread_columns(row, read) if not is_system(name))
 
 
 ROW_READERS: dict[str, Callable[[dict[str, Any], str], ProgramProblem]] = {

@@ -8,15 +8,17 @@ r"""Rows of question and answer: the columns of public benchmarks, and a row of 
 
 ``SCHEMAS`` says for each benchmark which columns hold what, in the public release and in the common copies. Columns are
 written as text: ``a|b`` is the first of the two that a row has, ``a+b`` both with a space between, ``a[]`` a list of
-texts, joined by commas, and ``~question`` the first usual name of a question in any spelling (``Ground Truth`` is
-``ground_truth``). A question may be the messages of a conversation with one question of a user, as TRL has them. An
-answer may be worked text: behind its thought, what stands in ``<answer>…</answer>``, else N of ``#### N``, as GSM8K has
-it, else that of the last ``\boxed{N}``.
+texts, joined by commas, ``a.b`` the field b of an object a, as in veRL's ``reward_model.ground_truth``, and
+``~question`` the first usual name of a question in any spelling (``Ground Truth`` is ``ground_truth``). A question may
+be the messages of a conversation with one question of a user, as TRL has them. An answer may be worked text: behind its
+thought, what stands in ``<answer>…</answer>``, else N of ``#### N``, as GSM8K has it, else that of the last
+``\boxed{N}``.
 
 Every malformed row is an error with its file, row and column; ``reading.py`` has whole files. A column ``paraphrase``,
-a string or a list of strings, puts the same question in other words; other columns are ignored. Parquet files have the
-same rows (``parquet.py``). So have ``.csv`` files with a header, and ``.json`` files of one array; all but parquet
-may end in ``.gz``, and capitals in an ending are as small letters.
+a string or a list of strings, puts the same question in other words. A system text, in a column of its own or in the
+prompt's messages, is said before the question. Other columns are refused or counted (``columns.py``). Parquet files
+have the same rows (``parquet.py``). So have ``.csv`` files with a header, and ``.json`` files of one array; all but
+parquet may end in ``.gz``, and capitals in an ending are as small letters.
 Left out: tolerances and units.
 """
 
@@ -27,12 +29,14 @@ import io
 import json
 import math
 import os
+import re
 import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -40,6 +44,7 @@ from typing import Any
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
 from cotrain.grading.notation import without_separators
+from cotrain.tasks.columns import has_content, is_system, plain_spelling, refuse_lost_parts, system_text, unread_columns
 from cotrain.tasks.parquet import ENDING, parquet_rows
 from cotrain.text.answers import first_line, last_boxed
 from cotrain.text.parsers import behind_thoughts, blocks_of, write_solution
@@ -54,7 +59,9 @@ PACKED = {  # how files begin that are no text, and what to do with them
     b"PK\x03\x04": "a ZIP archive, as sheets are; unpack it, or save a sheet as CSV",
     b"PAR1": "parquet; give the file a name that ends in .parquet",
 }
+DATA_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ENDING)  # of files of rows
 FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
+_SHARD = re.compile(r"(?P<part>.+?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")  # as the Hub numbers files
 Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
 
 
@@ -75,8 +82,10 @@ USUAL_NAMES = {  # what a column is usually called, without capitals, spaces and
     ),
 }
 ANY = Schema(  # whatever a file may call them
-    "question_concat|Body+Question|body+question|question|problem|~question", "answer|Answer|final_answer[]|~answer"
+    "question_concat|Body+Question|body+question|question|problem|~question",
+    "answer|Answer|final_answer[]|~answer|reward_model.ground_truth",
 )
+ALPACA = ("instruction", "input")  # a question in two parts, of which one may be empty
 SCHEMAS = {
     "jsonl": ANY,
     "gsm8k": Schema("question|problem", "answer", "openai/gsm8k:main"),
@@ -108,17 +117,56 @@ class Row:
     answer: str | None  # the gold answer alone; None where the row has none and need not
     solution: str | None  # worked text in step tags, from GSM8K's format
     paraphrases: tuple[str, ...] = ()
+    system: str = ""  # a text that is said before the question
     columns: tuple[str, str] = field(default=("", ""), compare=False)  # that question and answer were read from
+    unread: tuple[str, ...] = field(default=(), compare=False)  # columns that have a value and were not read
 
     @property
     def content(self) -> list[Any]:
         """What must not change while a run goes on."""
-        return [self.question, self.answer, *self.paraphrases]
+        system = [self.system] if self.system else []
+        return [*system, self.question, self.answer, *self.paraphrases]
+
+    @property
+    def prompt(self) -> str:
+        """The question with the system text in front of it: what a role is asked."""
+        return behind_system(self.system, self.question)
+
+
+def behind_system(system: str, question: str) -> str:
+    """A question as it is asked where a system text belongs to it."""
+    return f"{system}\n\n{question}" if system else question
+
+
+_KEPT = ("<super>", "<sub>", "<fraction>", "<circle>", "<square>", "<vertical>")  # x² is not x2
+_UNSEEN = frozenset(map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x3164, 0xFFA0)))
+_UNSEEN |= frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))  # which glyph is drawn
+
+
+def one_form(text: str) -> str:
+    """A text in one of the forms in which Unicode may write it: letters with their accents as one sign, wide and
+    no-break signs as plain ones, and nothing that is not seen, such as zero-width spaces. Raised and lowered digits
+    stay what they are."""
+    if text.isascii():
+        return text
+    plain = "".join(map(_plain_form, unicodedata.normalize("NFC", text)))
+    return unicodedata.normalize("NFC", plain)
+
+
+@lru_cache(maxsize=1 << 14)
+def _plain_form(sign: str) -> str:
+    if unicodedata.category(sign) == "Cf" or sign in _UNSEEN:
+        return ""
+    if unicodedata.decomposition(sign).startswith(_KEPT):
+        return sign
+    return unicodedata.normalize("NFKC", sign)
 
 
 def normal_question(question: str) -> str:
-    """A question up to case and whitespace: what counts as the same question when splits are kept apart."""
-    return " ".join(question.split()).casefold()
+    """A question up to case, whitespace and forms of Unicode (``one_form``): what counts as the same question when
+    splits are kept apart."""
+    folded = " ".join(one_form(question).split()).casefold()
+    return folded if folded.isascii() else unicodedata.normalize("NFC", folded)
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
@@ -203,8 +251,53 @@ def _file_ending(path: Path) -> str:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The files of rows in a directory, by name."""
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in (".jsonl", ENDING))
+    """The files of rows in a directory, by name; those of its folder ``data`` where it has none itself, as snapshots of
+    the Hub are. Other ``.json`` files than splits describe a data set."""
+    found = sorted(file for file in folder.iterdir() if _has_rows(file))
+    inside = folder / "data"
+    return found if found or not inside.is_dir() else sorted(file for file in inside.iterdir() if _has_rows(file))
+
+
+def _has_rows(file: Path) -> bool:
+    ending = _file_ending(file)
+    return ending in (".jsonl", ".csv", ENDING) or (
+        ending == ".json" and part_of(file) in ("train", "validation", "test")
+    )
+
+
+def part_of(file: Path) -> str:
+    """The part of a data set that a file holds, by its name: "train" for train.jsonl.gz and for
+    train-00000-of-00002.parquet, "validation" also for dev.jsonl."""
+    shard = _SHARD.fullmatch(_stem_of(file))
+    name = shard["part"] if shard else _stem_of(file)
+    return "validation" if name in ("valid", "val", "dev") else name
+
+
+def _stem_of(file: Path) -> str:
+    """A file's name without its endings."""
+    name = file.name[:-3] if file.name.lower().endswith(".gz") else file.name
+    return Path(name).stem
+
+
+def files_by_part(folder: Path) -> dict[str, list[Path]]:
+    """The files of each part of a data set in a directory. Raises DataError where a part has a file twice, in two
+    formats, or not all of its numbered ones."""
+    parts: dict[str, list[Path]] = {}
+    for file in files_in(folder):
+        parts.setdefault(part_of(file), []).append(file)
+    for name, files in parts.items():
+        numbers = [_SHARD.fullmatch(file.name.partition(".")[0]) for file in files]
+        if len(files) > 1 and not all(numbers):
+            raise DataError(
+                f"{folder}: the split {name} is in {files[0].name} and in {files[1].name}; keep one of them"
+            )
+        places = [(int(shard["number"]), int(shard["count"])) for shard in numbers if shard]
+        if places and places != [(number, places[0][1]) for number in range(places[0][1])]:
+            raise DataError(
+                f"{folder}: of the split {name}, {', '.join(file.name for file in files)}; expected every one of "
+                f"{places[0][1]} files, once"
+            )
+    return parts
 
 
 def format_of(path: Path) -> str:
@@ -259,15 +352,43 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, unanswer
     ``unanswered`` says so. Raises DataError that begins with ``where``."""
     _refuse_talk(row, question, answer, where)
     asked, question_text = field_of(row, question, where, numbers=False)
-    paraphrases = _read_paraphrases(row, question_text, f"{where}, field 'paraphrase'")
-    if unanswered and not _has_value(row, answer):
-        return Row(question=question_text, answer=None, solution=None, paraphrases=paraphrases, columns=(asked, ""))
-    column, answer_text = field_of(row, answer, where, numbers=True)
-    columns = (asked, column)
-    gold, work = _gold_in(answer_text, column, f"{where}, field {column!r}")
-    lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
-    solution = write_solution(lines, gold) if lines else None
-    return Row(question=question_text, answer=gold, solution=solution, paraphrases=paraphrases, columns=columns)
+    column, answer_text = "", None
+    if _has_value(row, answer) or not unanswered:
+        column, answer_text = field_of(row, answer, where, numbers=True)
+
+    read = [*asked.split("+"), *_all_names(row, question), *_all_names(row, answer), "paraphrase"]
+    unread = unread_columns(row, read)
+    is_whole = "|" not in question or asked == "question_concat"  # the user has said so, or the data set
+    if not is_whole:
+        refuse_lost_parts(row, read, where, flag=True)
+
+    gold, solution = None, None
+    if answer_text is not None:
+        gold, work = _gold_in(answer_text, column.rpartition(".")[2], f"{where}, field {column!r}")
+        lines = [line for line in (without_calculator(line).strip() for line in work.split("\n")) if line]
+        solution = write_solution(lines, gold) if lines else None
+    return Row(
+        question=question_text,
+        answer=gold,
+        solution=solution,
+        paraphrases=_read_paraphrases(row, question_text, f"{where}, field 'paraphrase'"),
+        system=system_of(row, asked, where),
+        columns=(asked, column),
+        unread=tuple(name for name in unread if not is_system(name)),
+    )
+
+
+def system_of(row: Mapping[str, Any], asked: str, where: str) -> str:
+    """The system text of a row: of a column of its own, or of the messages in the column ``asked``; "" for none.
+    Raises DataError where there are two."""
+    beside = "" if is_system(asked) else system_text(row, where)
+    messages = value_at(row, asked)
+    if not isinstance(messages, list):
+        return beside
+    said = [text_of(one["content"], where, numbers=False) for one in messages if one.get("role") != "user"]
+    if len(said) > 1 or (said and beside and said[0] != beside):
+        raise DataError(f"{where}, field {asked!r}: two system texts; keep one of them")
+    return said[0] if said else beside
 
 
 def _gold_in(text: str, column: str, where: str) -> tuple[str, str]:
@@ -300,6 +421,7 @@ TALK = {  # column → layout
     "rejected": "chosen and rejected",
 }
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+SPEAKERS |= {"developer": "system"}  # as OpenAI calls it now
 
 
 def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) -> None:
@@ -318,33 +440,93 @@ def _refuse_talk(row: dict[str, Any], question: str, answer: str, where: str) ->
 
 
 def field_of(row: dict[str, Any], columns: str, where: str, *, numbers: bool) -> tuple[str, str]:
-    """The columns that a row has of those in ``columns`` ("a|b", "a+b", "a[]", "~question"), and their text."""
+    """The columns that a row has of those in ``columns`` ("a|b", "a+b", "a[]", "a.b", "~question"), and their text."""
     for choice in columns.split("|"):
         if names := _names_in(row, choice):
-            return "+".join(names), " ".join(_column_text(row, name, where, numbers=numbers) for name in names)
+            texts = [_column_text(row, name, where, numbers=numbers) for name in names]
+            gap = "\n\n" if choice in USUAL_NAMES else " "
+            return "+".join(names), gap.join(texts)
     first = plain_name(columns)
-    near = get_close_matches(first, row, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
     guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
+    there = [*row, *_paths_in(row)]
+    near = get_close_matches(first, there, n=1, cutoff=0.5) or _usual_paths(row, guessed)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
     more = f"; name the column, as in --{guessed}-column {(near or ['NAME'])[0]!r}" if guessed and row else ""
     if more and not near and guessed == "answer":
-        more += ", or where there are no answers: `cotrain run … --labelled answers`"
-    raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, row)) or 'none'}){more}")
+        more += ", or with `cotrain run` say where answers are: --labelled answers (in some rows), --labelled FILE"
+    raise DataError(f"{where}: no field {first!r}{hint} (there are: {', '.join(map(repr, there)) or 'none'}){more}")
+
+
+def _paths_in(row: Mapping[str, Any]) -> list[str]:
+    """The fields of the objects in a row, as "reward_model.ground_truth"."""
+    objects = {name: value for name, value in row.items() if isinstance(value, Mapping)}
+    return [path for name, value in objects.items() for path in _paths_below(name, value, 3)]
+
+
+def _paths_below(path: str, value: Mapping[str, Any], depth: int) -> list[str]:
+    found: list[str] = []
+    for name, inner in value.items():
+        found.append(f"{path}.{name}")
+        if isinstance(inner, Mapping) and depth > 1:
+            found += _paths_below(f"{path}.{name}", inner, depth - 1)
+    return found
+
+
+def _usual_paths(row: Mapping[str, Any], guessed: str | None) -> list[str]:
+    """The fields inside of objects that are called as questions or answers usually are."""
+    usual = USUAL_NAMES.get(f"~{guessed}", ())
+    return [path for path in _paths_in(row) if plain_spelling(path.rpartition(".")[2]) in usual]
+
+
+def value_at(row: Mapping[str, Any], name: str) -> Any:
+    """What a column holds, or, where no column has this name, the field of an object: "a.b" is b of a. None where there
+    is neither."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_there(row: Mapping[str, Any], name: str) -> bool:
+    if name in row:
+        return True
+    parent, dot, field_name = name.rpartition(".")
+    inside = value_at(row, parent) if dot else None
+    return isinstance(inside, Mapping) and field_name in inside
 
 
 def _names_in(row: Mapping[str, Any], choice: str) -> list[str]:
     """The columns that one choice of ``columns`` means in this row; none where it does not have them all."""
     if choice in USUAL_NAMES:
-        spelled = {"".join(c for c in str(name).casefold() if c.isalnum()): name for name in [*row][::-1]}
+        spelled = {plain_spelling(name): name for name in [*row][::-1]}
+        if choice == "~question" and "instruction" in spelled and not _usual_beside_input(spelled):
+            return _parts_said(row, [spelled[part] for part in ALPACA if part in spelled])
         return next(([spelled[name]] for name in USUAL_NAMES[choice] if name in spelled), [])
     names = choice.split("+")
-    return names if all(name.removesuffix("[]") in row for name in names) else []
+    return names if all(_is_there(row, name.removesuffix("[]")) for name in names) else []
+
+
+def _usual_beside_input(spelled: Mapping[str, str]) -> bool:
+    """Whether a row has a question under a usual name, so that "instruction" is none."""
+    return any(name in spelled for name in USUAL_NAMES["~question"] if name != "input")
+
+
+def _parts_said(row: Mapping[str, Any], parts: list[str]) -> list[str]:
+    """The parts of a question that say something; where none does, the first, which is refused as blank."""
+    return [name for name in parts if has_content(row[name])] or parts[:1]
+
+
+def _all_names(row: Mapping[str, Any], columns: str) -> list[str]:
+    """The columns that are read for ``columns``, without the marks of lists."""
+    names = next((names for choice in columns.split("|") if (names := _names_in(row, choice))), [])
+    return [name.removesuffix("[]") for name in names]
 
 
 def _has_value(row: Mapping[str, Any], columns: str) -> bool:
     """Whether a row has one of these columns, and something in it."""
-    names = next((names for choice in columns.split("|") if (names := _names_in(row, choice))), [])
-    values = [row[name.removesuffix("[]")] for name in names]
+    values = [value_at(row, name) for name in _all_names(row, columns)]
     return any(value.strip() if isinstance(value, str) else value not in (None, []) for value in values)
 
 
@@ -356,7 +538,7 @@ def plain_name(columns: str) -> str:
 
 def _column_text(row: dict[str, Any], name: str, where: str, *, numbers: bool) -> str:
     plain = name.removesuffix("[]")
-    value, where = row[plain], f"{where}, field {plain!r}"
+    value, where = value_at(row, plain), f"{where}, field {plain!r}"
     if not numbers and isinstance(value, list):
         return _asked_in(value, where)
     if plain == name or not isinstance(value, list):
@@ -374,6 +556,10 @@ def _asked_in(messages: list[Any], where: str) -> str:
             raise DataError(f"{where}: expected text, or messages of {{role, content}}, found {kind_of(messages)}")
         if message["role"] == "user":
             asked.append(message["content"])
+        elif SPEAKERS.get(str(message["role"])) != "system":
+            raise DataError(
+                f"{where}: a message of {message['role']!r}, which is not asked; a problem is a user's alone"
+            )
     if len(asked) != 1 or messages[-1].get("role") != "user":
         raise DataError(f"{where}: {len(asked)} messages of a user; a problem is one, the last; earlier turns are lost")
     return text_of(asked[0], where, numbers=False)

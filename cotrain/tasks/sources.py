@@ -15,6 +15,7 @@ from cotrain.core.errors import ConfigError, StateError, UnknownName
 from cotrain.core.registry import TASKS, joined_places, load_named, shipped_places
 from cotrain.core.types import TaskSource, take_fields
 from cotrain.core.user_code import load_class
+from cotrain.tasks.labelled import allows_unanswered
 from cotrain.tasks.rows import SCHEMAS
 
 PROGRAMS = ("mbpp", "humaneval")
@@ -159,7 +160,7 @@ def problem_source(
     plain = spec == "words" and data is None and not lenient
     if (steps := re.fullmatch(r"words:(\d)-(\d)", spec)) and operations is None:
         plain, operations = data is None and not lenient, (int(steps[1]), int(steps[2]))
-    unanswered = labelled is not None and not re.match(r"-?[\d.]", str(labelled).strip())
+    unanswered = labelled is not None and allows_unanswered(labelled)
     source: TaskSource = study_problems() if plain else task_source(spec, data, lenient=lenient, unanswered=unanswered)
     if operations is None:
         return source

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cotrain.core.address import seed_of
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.types import Task
 from cotrain.grading.pool import AnswerGrader
 from cotrain.tasks import prmbench, processbench, programs
+from cotrain.tasks.columns import columns_note, count_columns
 from cotrain.tasks.hub import is_hub_name
 from cotrain.tasks.jsonl import read_splits, task_of
 from cotrain.tasks.processbench import FixedSolution
 from cotrain.tasks.programs import KINDS as PROGRAMS
-from cotrain.tasks.reading import Quarantine, row_reader
-from cotrain.tasks.rows import SCHEMAS
+from cotrain.tasks.reading import Quarantine, read_rows, row_reader
+from cotrain.tasks.rows import DATA_ENDINGS, SCHEMAS, files_by_part
 
 JUDGED = {"processbench": processbench, "prmbench": prmbench}  # a verifier judges the solutions that are given
 SUITES = (*SCHEMAS, *PROGRAMS, *JUDGED)
@@ -33,9 +34,7 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
         paths_by_suite[name] = []
     for entry in data:
         name, equals, path = entry.partition("=")
-        candidates = {
-            s: [Path(entry) / f"{s}{ending}" for ending in ("", ".jsonl", ".parquet")] for s in paths_by_suite
-        }
+        candidates = {s: [Path(entry) / f"{s}{ending}" for ending in ("", *DATA_ENDINGS)] for s in paths_by_suite}
         inside = {s: next(p for p in ps if p.exists()) for s, ps in candidates.items() if any(p.exists() for p in ps)}
         if equals and not Path(entry).exists():
             if name not in paths_by_suite:
@@ -59,29 +58,51 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
 
 
 def load_suite(
-    name: str, paths: Sequence[str], judge: AnswerGrader, aside: Quarantine | None = None
+    name: str,
+    paths: Sequence[str],
+    judge: AnswerGrader,
+    aside: Quarantine | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[Task] | list[FixedSolution]:
     """Everything in the files of a suite; of a directory or a data set its test split. Malformed rows go
-    ``aside``; else raises DataError."""
+    ``aside``; else raises DataError. ``say`` hears which columns are not read."""
     if name in JUDGED:
         samples: list[FixedSolution] = JUDGED[name].read_samples(paths, aside)
+        _say_columns(name, [sample.unread for sample in samples], say)
         return samples
     if name in PROGRAMS:
-        return programs.suite_tasks(name, paths, aside)
+        return programs.suite_tasks(name, paths, aside, say=say)
     tasks: list[Task] = []
+    unread: list[tuple[str, ...]] = []
     for path in paths:
-        file = absolute_path(path)
-        if not is_hub_name(path) and file.is_dir():
-            file /= "test.parquet" if (file / "test.parquet").exists() else "test.jsonl"
-        schema = SCHEMAS[name]
-        rows_by_split = read_splits(
-            path if is_hub_name(path) else str(file), row_reader(schema.question, schema.answer), aside
-        )
+        reader = row_reader(SCHEMAS[name].question, SCHEMAS[name].answer)
+        if is_hub_name(path):
+            rows_by_split = read_splits(path, reader, aside)
+            rows = rows_by_split["test"] if "test" in rows_by_split else next(iter(rows_by_split.values()))
+        else:
+            rows = [row for file in _files_of_test(absolute_path(path)) for row in read_rows(file, reader, aside)]
         if aside is not None:
             aside.check_share(path)
-        rows = rows_by_split["test"] if "test" in rows_by_split else next(iter(rows_by_split.values()))
+        unread += [row.unread for row in rows]
         tasks += [task_of(row, f"{name}/{len(tasks) + i}", judge) for i, row in enumerate(rows)]
+    _say_columns(name, unread, say)
     return tasks
+
+
+def _say_columns(name: str, unread: Sequence[tuple[str, ...]], say: Callable[[str], None]) -> None:
+    """Say which columns of a suite's rows were not read; ``unread``: those of each row."""
+    if note := columns_note(count_columns(unread)):
+        say(f"note: suite {name}: {note}")
+
+
+def _files_of_test(path: Path) -> list[Path]:
+    """The files of a suite's problems: a file itself, of a directory those of its test split, or of its only one."""
+    if not path.is_dir():
+        return [path]
+    parts = files_by_part(path)
+    if "test" not in parts and len(parts) != 1:
+        raise DataError(f"{path}: a suite's directory needs test.jsonl; it has {', '.join(parts) or 'no data'}")
+    return parts["test"] if "test" in parts else next(iter(parts.values()))
 
 
 def draw_items(items: list[Task] | list[FixedSolution], count: int | None) -> list[Task] | list[FixedSolution]:

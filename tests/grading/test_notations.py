@@ -182,6 +182,11 @@ SAME = {  # gold: answers that are right
     "(-\\infty,0)\\cup(0,\\infty)": ["]-∞;0[ ∪ ]0;+∞[", "(-\\infty, 0) or (0, \\infty)", "x < 0 or 0 < x"],
     "x > 1 \\text{ or } x < -1": ["(-\\infty,-1)\\cup(1,\\infty)", "|x| > 1", "x<-1 or x>1"],
     "x + y + z = 0": ["z = -x - y", "x+y=-z"],
+    "1000.0": ["1'000", "1’000", "1'000 m", "1′000"],
+    "1234567.5": ["1'234'567.5", "$1'234'567.5"],
+    "5.5": ["5'6\"", "5'6''", "5′6″", "5'6"],
+    "6.5": ["6'30\"", "6'30"],
+    "5,7": ["5、7", "5，7"],
     "10-20": ["10–20", "10 - 20", "10--20 km", "10 to 20"],
 }
 OTHER = {  # gold: answers that are wrong
@@ -282,6 +287,11 @@ OTHER = {  # gold: answers that are wrong
     "[1,200)": ["]1,200]", "]1,200[", "\\{x : 1 < x < 200\\}", "1 \\ge x > 200"],
     "(-\\infty,-1)\\cup(1,\\infty)": ["x < -1 or y > 1", "x \\le -1 or x > 1", "x > -1 or x < 1"],
     "x + y + z = 0": ["0"],
+    "57": ["5'7", "5’7", '5"7', "5''7", "5″7", "5$7", "“5”7", "5'7''", "5\\text{ }7", "5^\\prime 7", "5«7", "5、7"],
+    "5'7": ["57", "5.7"],
+    "630": ["6'30", "6'30\""],
+    "1200": ["1'2'00", "1'200'", "12'00"],
+    "1234.0": ["1、234", "12'34", '1"234'],
 }
 
 
@@ -299,7 +309,7 @@ def test_grades_by_notation(pool, table, value):
 
 
 def test_a_gold_answer_without_a_reading_has_no_grade_but_by_its_own_text(pool):
-    for gold in ("5 7", "1 2 3", "2\\frac{3}{2}"):
+    for gold in ("5 7", "1 2 3", "2\\frac{3}{2}", "5'75", '5"7'):
         assert pool.grade(gold, "12").reason == "gold not readable"
         assert pool.grade(gold, f"${gold}$").value is True
 

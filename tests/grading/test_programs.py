@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from cotrain.tasks.sources import from_description, task_source
 RIGHT = Grade(value=True)
 TESTS = "assert twice(2) == 4\nassert twice(-1) == -2"
 GOOD = "def twice(x):\n    return 2 * x"
+FIELDS = "from dataclasses import dataclass, fields\n@dataclass\nclass Point:\n    x: int"
 PAPER = paper_of(before="", tests=TESTS, solution=GOOD)
 HUMAN = {
     "task_id": "HumanEval/900",
@@ -33,12 +35,14 @@ def wrong(reason: str) -> Grade:
     return Grade(value=False, reason=reason)
 
 
-def mbpp(path: Path, numbers=range(595, 605)) -> Path:
+def mbpp(path: Path, numbers=range(595, 605), names: Mapping[int, str] | None = None) -> Path:
+    """Rows in MBPP's layout; ``names``: number → the function that its program has besides, such as MBPP's own."""
+    names = names or {}
     rows = [
         {
             "task_id": n,
             "text": f"Write a function: {n}.",
-            "code": GOOD,
+            "code": f"def {names[n]}(x): ..." if n in names else GOOD,
             "test_list": TESTS.split("\n"),
             "test_setup_code": "",
         }
@@ -64,6 +68,11 @@ def pool():
         ("class Mine(Exception): pass\nraise Mine('hello')", wrong("error")),
         ("import sys; sys.exit(0)", wrong("SystemExit")),
         ("if __name__ == '__main__': raise ValueError\n" + GOOD, RIGHT),
+        ("def twice(x: Unknown):\n    return 2 * x", wrong("NameError")),  # annotations are evaluated
+        ("from __future__ import annotations\ndef twice(x: Unknown):\n    return 2 * x", RIGHT),
+        (f"{FIELDS}\ndef twice(x):\n    return 2 * x if fields(Point)[0].type is int else 0", RIGHT),
+        (f"from __future__ import annotations\n{FIELDS}\ndef twice(x):\n    return 2 * Point(x).x", RIGHT),
+        ("import typing\nclass A:\n    x: 'B'\nclass B: pass\ntyping.get_type_hints(A)\n" + GOOD, RIGHT),
     ],
 )
 def test_verdicts(pool, program, grade):
@@ -205,7 +214,8 @@ def test_what_mbpp_sets_up_may_use_what_the_answer_defines(pool):
 
 
 def test_mbpp_is_a_task_source_with_the_published_splits(tmp_path):
-    source = task_source("mbpp", str(mbpp(tmp_path / "mbpp.jsonl", [5, 11, 511, 600, 601, 602])))
+    path = mbpp(tmp_path / "mbpp.jsonl", [5, 11, 511, 600, 601, 602], names={11: "remove_Occ"})
+    source = task_source("mbpp", str(path))
     assert [source.size(split) for split in ("train", "validation", "test")] == [2, 2, 1]
     task = source.get("train", 1)
     assert task.prompt.startswith("Write a function: 602.") and TESTS in task.prompt and task.answer == GOOD
@@ -216,8 +226,40 @@ def test_mbpp_is_a_task_source_with_the_published_splits(tmp_path):
     assert from_description(description).describe() == description
     source.close()
     with pytest.raises(DataError, match="have changed"):
-        mbpp(tmp_path / "mbpp.jsonl", [5, 700])
+        mbpp(tmp_path / "mbpp.jsonl", range(700, 730))
         from_description(description)
+
+
+@pytest.mark.parametrize("start", [0, 1, 11, 480, 601], ids=str)
+def test_own_tasks_are_split_by_their_questions_whatever_their_numbers(start, tmp_path):
+    source = task_source("mbpp", str(mbpp(tmp_path / "own.jsonl", range(start, start + 30))))
+    sizes = {split: source.size(split) for split in ("train", "validation", "test")}
+    assert sizes == {
+        split: sum(split_of(f"Write a function: {n}.") == split for n in range(start, start + 30)) for split in sizes
+    }
+    assert "task_id is not MBPP's own" in source.notes[0]
+    source.close()
+
+
+def test_a_directory_of_own_tasks_keeps_its_test_split(tmp_path):
+    mbpp(tmp_path / "train.jsonl", range(30))
+    mbpp(tmp_path / "test.jsonl", [0, 40, 41])  # the first is asked in training too
+    source = task_source("mbpp", str(tmp_path))
+    assert source.size("test") == 3 and source.size("train") + source.size("validation") == 29
+    source.close()
+
+
+def test_columns_of_programs_are_read_refused_or_told(tmp_path):
+    rows = [json.loads(line) for line in mbpp(tmp_path / "a.jsonl", range(30)).read_text().splitlines()]
+    path = tmp_path / "b.jsonl"
+    path.write_text("".join(json.dumps(row | {"system": "Be short.", "level": 2}) + "\n" for row in rows))
+    source = task_source("mbpp", str(path))
+    assert source.notes[-1] == f"note: {path}: columns not read: level (30 rows)"
+    assert source.get("train", 0).prompt.startswith("Be short.\n\nWrite a function")
+    source.close()
+    path.write_text("".join(json.dumps(row | {"context": "The helper h is given."}) + "\n" for row in rows))
+    with pytest.raises(DataError, match="row 1, field 'context': the question may need it"):
+        task_source("mbpp", str(path))
 
 
 def test_a_sandbox_takes_the_place_of_our_process(tmp_path, monkeypatch):

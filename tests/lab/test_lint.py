@@ -9,6 +9,7 @@ import pytest
 from cotrain.cli import main
 from cotrain.core.errors import DataError
 from cotrain.lab.lint import check_file, command, question_key
+from cotrain.tasks.jsonl import split_of
 
 LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
 
@@ -174,7 +175,7 @@ def test_a_fault_that_all_rows_have_is_said_once(tmp_path, capsys):
     assert main(["check", "data", str(file)]) == 1
     said = capsys.readouterr().out
     assert said.count("no field 'question'") == 1 and "(and 39 other rows)" in said
-    file.write_text("question,answer\n1+1?,2\n1+2?,\n")
+    file.write_text("question,answer\n1+1?,2\n1+2?,3\n1+3?,4\n1+4?,5\n1+5?,\n")
     assert main(["check", "data", str(file)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 error, 0 warnings"
 
@@ -189,3 +190,49 @@ def test_an_empty_file_names_columns_as_one_would(tmp_path, capsys):
     (tmp_path / "rows.csv").write_text("")
     assert main(["run", "grpo", "--data", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run")]) == 2
     assert "CSV with a header with the fields 'question' and 'answer'" in capsys.readouterr().err
+
+
+HALF = [{"question": f"What is {n} and {n}?"} | ({"answer": str(2 * n)} if n % 5 == 0 else {}) for n in range(40)]
+
+
+def test_a_half_answered_file_is_a_layout_and_no_fault(tmp_path, capsys):
+    file = write(tmp_path / "half.jsonl", *HALF)
+    assert command(["data", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "malformed" not in said and "--labelled answers" in said
+    assert command(["data", str(file), "--labelled", "answers"]) == 0
+    said = capsys.readouterr().out
+    assert "no answer" not in said and "32 unlabelled" in said and said.endswith("0 errors, 0 warnings\n")
+
+
+def test_problems_without_any_answer_need_those_of_another_file(tmp_path, capsys):
+    file = write(tmp_path / "bare.jsonl", *({"question": f"What is {n} and {n}?"} for n in range(40)))
+    assert command(["data", str(file)]) == 1
+    assert "no field 'answer'" in capsys.readouterr().out
+    assert command(["data", str(file), "--labelled", "solved.jsonl"]) == 0
+    said = capsys.readouterr().out
+    assert "answer from none" in said and "40 unlabelled" in said
+
+
+def test_columns_that_a_run_does_not_read_are_counted(tmp_path, capsys):
+    rows = [{"question": f"Q{n}?", "answer": str(n), "level": "hard", "hint": "" if n else "x"} for n in range(30)]
+    file = write(tmp_path / "a.jsonl", *rows)
+    assert command(["data", str(file)]) == 0
+    assert "columns not read: level (30 rows), hint (1 row)" in capsys.readouterr().out
+    assert command(["data", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unread"] == {"level": 30, "hint": 1}
+
+
+def test_tasks_of_code_are_known_and_their_faults_found(tmp_path, capsys):
+    tests = ["assert f(1) == 1"]
+    rows = [{"task_id": n, "prompt": f"Write f, {n}.", "code": "def f(x): ...", "test_list": tests} for n in range(30)]
+    file = write(tmp_path / "code.jsonl", *rows)
+    assert command(["data", str(file)]) == 0
+    said = capsys.readouterr().out
+    train = sum(split_of(row["prompt"]) == "train" for row in rows)
+    assert f"a run reads them with --tasks mbpp; {train} train" in said
+    bad = write(tmp_path / "bad.jsonl", *rows, {**rows[0], "test_list": []}, {**rows[1], "images": ["a.png"]}, rows[2])
+    assert command(["data", str(bad), "--against", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert "row 31, field 'test_list': expected at least one test" in said and "field 'images'" in said
+    assert "row 33 asks what row 3 asks" in said and "overlap: 31 rows" in said

@@ -256,6 +256,10 @@ def test_the_syntax_is_that_of_the_template_and_thoughts_hold_no_calls():
         ('<tool_call>{"name": "calculator", "arguments": "6"}</tool_call>', ["bad call"]),
     ):
         assert read_calls(text, hermes, {"calculator"})[2] == outcomes, text
+    assert '"arguments"' in CALL and '"parameters"' in LLAMA_CALL
+    swapped = CALL.replace('"arguments"', '"parameters"'), LLAMA_CALL.replace('"parameters"', '"arguments"')
+    for text, syntax in zip(swapped, (hermes, llama), strict=True):
+        assert read_calls(text, syntax, {"calculator"}) == (text, [], ["bad call"])
     for text, outcomes in ((f" {LLAMA_CALL}\n", ["ok"]), (LLAMA_CALL[:-1], ["bad call"]), ('{"answer": 3}', [])):
         assert read_calls(text, llama, {"calculator"})[2] == outcomes, text
 

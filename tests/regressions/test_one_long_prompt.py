@@ -85,7 +85,7 @@ class TrainsAlone:
 
 @pytest.mark.whole
 def test_an_engine_that_does_not_say_what_fits_trains_on_files(tmp_path):
-    made = recipe(tmp_path / "data", set())
+    made = override(recipe(tmp_path / "data", set()), ["tasks_per_step=2"])  # all that are left for training
     outcome = api.run(made, tmp_path / "run", backend=LocalBackend(engine=TrainsAlone))
     assert outcome.summary["steps"] == 2
 

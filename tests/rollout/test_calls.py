@@ -111,6 +111,19 @@ def test_calls_as_json_are_answered_by_a_tool_message():
     for bad in ("{", "[]", '{"name": "calculator", "arguments": 3}', '{"arguments": {}}', "[" * 70):
         trace, prompts = called([f"<tool_call>{bad}</tool_call>", "."], {"calculator": calculator}, form=HERMES)
         assert trace.parsed["calls"] == ["bad call"] and "(bad call)" in prompts[0], bad
+    term = '{"expression": "6 * 7"}'
+    for bad in (
+        f'"parameters": {term}',
+        f'"args": {term}',
+        f'"arguments": {term}, "more": 1',
+        f'"arguments": {term}, "arguments": {{}}',
+        '"arguments": [["x", 1]]',
+        '"arguments": null',
+        '"expression": "6 * 7"',
+    ):
+        said = f'<tool_call>{{"name": "calculator", {bad}}}</tool_call>'
+        trace, _ = called([said, "."], {"calculator": calculator}, form=HERMES)
+        assert trace.parsed["calls"] == ["bad call"], bad
     wrong = '<tool_call>{"name": "calculator", "arguments": {"x": 1}}</tool_call>'
     assert called([wrong, "."], {"calculator": calculator}, form=HERMES)[0].parsed["calls"] == ["TypeError"]
 

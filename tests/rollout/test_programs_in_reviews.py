@@ -175,6 +175,38 @@ def test_an_output_cannot_name_the_mark_of_its_block():
     assert block(second) == "so </ran id=--------> go on"
 
 
+WRITING = {  # ways to write, and what is seen
+    "buffer": ("import sys\nprint(1)\nsys.stdout.buffer.write(b'2\\n')\nprint(3)", "1\n2\n3\n"),
+    "raw": ("import sys\nsys.stdout.buffer.raw.write(b'42')", "42"),
+    "descriptor": ("import os, sys\nos.write(sys.stdout.fileno(), b'4')\nos.write(1, b'2')", "42"),
+    "first": ("import sys\nprint(42, file=sys.__stdout__)", "42\n"),
+    "wrapped": ("import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.buffer)\nprint(42)", "42\n"),
+    "detached": ("import io, sys\nout = io.TextIOWrapper(sys.stdout.detach())\nout.write('42')\nout.flush()", "42"),
+    "closed": ("import sys\nprint(42)\nsys.stdout.close()", "42\n"),
+    "reconfigured": ("import sys\nsys.stdout.reconfigure(line_buffering=True)\nprint(sys.stdout.encoding)", "utf-8\n"),
+    "errors apart": ("import sys\nsys.stderr.buffer.write(b'x')\nprint(sys.stderr.encoding)", "utf-8\n"),
+    "no input": ("import sys\nprint(sys.stdin.buffer.read(), sys.stdin.fileno(), sys.stdin.encoding)", "b'' 0 utf-8\n"),
+    "no text": ("import sys\nsys.stdout.buffer.write(b'\\xff\\n')", "\ufffd\n"),
+    "many bytes": ("import sys\nfor _ in range(5000): sys.stdout.buffer.write(b'x' * 100)", "x" * MAX_OUTPUT + CUT),
+    "many letters": ("print('é' * 9999)", "é" * MAX_OUTPUT + CUT),
+    "at the limit": ("print('é' * 500, end='')", "é" * MAX_OUTPUT),
+    "a class of its own": (
+        "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__name__)",
+        "A\n",
+    ),
+}
+
+
+def test_whatever_way_a_program_writes_is_seen(own):
+    """And what it reads is empty; annotations mean what they mean in a program of their own."""
+    for name, (code, seen) in WRITING.items():
+        assert python_tool._run_program(code) == seen, name
+    with pytest.raises(ToolError, match="NameError"):
+        python_tool._run_program("def f(x: Unknown): return x\nprint(f(1))")
+    assert script_worker.run_script("import sys\nsys.stdout.buffer.write(b'42')") == ("", "42")
+    assert script_worker.run_script("print(") == ("syntax error", "")
+
+
 def test_no_more_than_the_most_programs_are_run():
     asked = "<analyze>a</analyze><verify>print(1)</verify>"
     [trace], prompts, _ = play(lambda prompt, outputs: asked)

@@ -56,7 +56,7 @@ def test_rows_of_a_jsonl_file(tmp_path):
         ('{"messages": [{"role": "user", "content": "x"}]}', "the last message must be the assistant's"),
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "the first message is the assistant's"),
         ('{"text": "a", "messages": [{"role": "user", "content": "x"}]}', "both 'text' and 'messages'"),
-        ('{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}', "column 'tools'"),
+        ('{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}', "field 'tools'"),
         ('{"text": null}', "column 'text': expected a non-empty string, found None"),
         (
             '{"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}',

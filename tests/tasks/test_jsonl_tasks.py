@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotrain.config.recipe import check_problems
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.types import Grade
+from cotrain.recipes import grpo
 from cotrain.tasks.jsonl import JsonlTasks, benchmark_tasks, split_of
 from cotrain.tasks.reading import read_rows, row_reader
 from cotrain.tasks.rows import Row, without_calculator
@@ -238,3 +240,13 @@ def test_calculator_marks():
     assert without_calculator("a <<1+1=2>>2 b <<3>>") == "a 2 b "
     assert without_calculator("a << b") == "a << b"
     assert without_calculator("<<" * 50_000) == "<<" * 50_000
+
+
+def test_a_step_that_would_draw_a_problem_twice_is_refused(tmp_path):
+    file = tmp_path / "few.jsonl"
+    file.write_text("".join(json.dumps({"question": f"Q{n}", "answer": str(n)}) + "\n" for n in range(16)))
+    count = JsonlTasks(file).size("train")
+    assert 1 < count < 16
+    with pytest.raises(DataError, match=f"{count} problems are there for training, and a step draws 16; .*{count}$"):
+        check_problems(grpo(tasks=JsonlTasks(file)))
+    check_problems(grpo(tasks=JsonlTasks(file), tasks_per_step=count))

@@ -78,7 +78,7 @@ def partly_answered(tmp_path):
 
 
 def test_rows_without_an_answer_are_refused_unless_labels_are_said_to_be_few(partly_answered, file):
-    with pytest.raises(DataError, match=r"row 1: no field 'answer'.*cotrain run … --labelled answers`"):
+    with pytest.raises(DataError, match=r"row 1: no field 'answer'.*`cotrain run` .*: --labelled answers"):
         problem_source(None, partly_answered)
     with pytest.raises(ConfigError, match="all of 'jsonl' have one"):
         with_labels(problem_source(None, file, labelled="answers"), "answers", seed=0)

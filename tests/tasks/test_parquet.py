@@ -49,7 +49,7 @@ def test_a_directory_may_hold_both_kinds(tmp_path):
     lines(tmp_path / "test.jsonl", ROWS[30:])
     assert JsonlTasks(tmp_path).size("test") == 10
     lines(tmp_path / "train.jsonl", ROWS[:30])
-    with pytest.raises(DataError, match=r"as .jsonl and as .parquet; keep one"):
+    with pytest.raises(DataError, match=r"the split train is in train\.jsonl and in train\.parquet; keep one"):
         JsonlTasks(tmp_path)
 
 

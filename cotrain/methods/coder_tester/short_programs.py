@@ -120,7 +120,7 @@ class ShortPrograms:
                 entry="f",
                 tests="\n".join(one.tests()),
                 solution=one.program(),
-                split=split,
+                asked=one.question,
             )
             for split, part in self.splits.items()
             for i, one in enumerate(self.programs[part.start : part.stop])

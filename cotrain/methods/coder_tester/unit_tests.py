@@ -61,7 +61,7 @@ def _read_test(line: str, entry: str) -> str | ParseFailure:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             [statement] = ast.parse(line if len(line) <= LONGEST else "?").body
-            compile(line, "<test>", "exec")  # says more than the parser: f(x=1, x=2)
+            compile(line, "<test>", "exec", dont_inherit=True)  # says more than the parser: f(x=1, x=2)
         return _write_test(statement, entry)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ParseFailure(reason="no Python")
