@@ -20,9 +20,9 @@ from cotrain import opening
 from cotrain.core.errors import ConfigError, TooLong, UserError
 from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Grade, StepVerdicts, Task, Trace
+from cotrain.core.verbosity import escape_terminal as visible
 from cotrain.functional.aggregate import majority, mean
 from cotrain.models.load import load_model
-from cotrain.pages.page import escape_terminal as visible
 from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat
 from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.executor import Executor

@@ -6,7 +6,6 @@ import argparse
 import inspect
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -30,7 +29,7 @@ from cotrain.commands.common import (
 from cotrain.config.registry import find_recipe, make_recipe, recipe_names
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_count, add_parameters, comments_of, parsed_values, typed_flags, whole_number
-from cotrain.core.verbosity import tell_result
+from cotrain.core.verbosity import print_error, tell_result
 from cotrain.methods import READ_AS
 from cotrain.metrics.table import is_headline, table_rank
 
@@ -282,7 +281,7 @@ def run_watched(
     except Interrupted as stopped:
         return 128 + (stopped.signal or signal.SIGINT)
     except Diverged as error:
-        print(f"cotrain: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     tell_result(outcome.summary)
     print_summary(outcome.summary)

@@ -1,5 +1,5 @@
-"""The output of a command: ``--log-level`` (the level of Python's logger "cotrain"), progress lines of long work, and
-streams that may go away while a run goes on.
+"""The output of a command: ``--log-level`` (the level of Python's logger "cotrain"), progress lines of long work, text
+that is safe to show, and streams that may go away while a run goes on.
 
 ::
 
@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 import time
+import unicodedata
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -57,12 +58,58 @@ def shows_all() -> bool:
 def print_progress(text: str) -> None:
     """Print one line of progress."""
     if shows_progress():
-        print(text, flush=True)
+        print(escape_terminal(text), flush=True)
+
+
+def print_note(text: str) -> None:
+    """Print a note or an alarm, in one line."""
+    if shows_notes():
+        print(escape_terminal(text), flush=True)
+
+
+def print_error(text: object) -> None:
+    """Print why a command ends, in one line on stderr: without a control character, and of bounded length."""
+    line = str(text)
+    head = line if line.startswith("cotrain ") else f"cotrain: {line}"
+    print(escape_terminal(_without_middle(head)), file=sys.stderr, flush=True)
 
 
 def tell_result(value: Any) -> None:
     """What a command found, for ``--json``."""
     RESULTS.append(value)
+
+
+# -- Text of models and files, safe to show. All of it is hostile until shown otherwise: characters that would move the
+# cursor, turn the reading direction or hide are replaced by something that can be seen, ``<U+202E>``.
+
+
+MAX_CHARS = 4000  # of one text
+ERROR_START, ERROR_END = 2000, 500  # characters of a longer error that are kept: its advice stands at its end
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories that have no shape
+VARIATIONS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+BLANKS = VARIATIONS | frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180c\u180d\u180f")  # shaped like nothing
+
+
+def is_hidden(char: str) -> bool:
+    """Is this a control, direction, zero-width, private or unassigned character, or a lone surrogate?"""
+    return char in BLANKS or unicodedata.category(char) in HIDDEN
+
+
+def escape_terminal(text: object, limit: int = MAX_CHARS) -> str:
+    """Plain text without a single control character: ESC becomes ``<U+001B>``, newlines become ``⏎``."""
+    whole = str(text)
+    if len(whole) <= limit and whole.isprintable() and BLANKS.isdisjoint(whole):
+        return whole
+    shown = "".join("⏎" if c == "\n" else f"<U+{ord(c):04X}>" if is_hidden(c) else c for c in whole[:limit])
+    return shown if len(whole) <= limit else f"{shown}… ({len(whole) - limit} more characters)"
+
+
+def _without_middle(text: str) -> str:
+    """The beginning and the end of a long text."""
+    left_out = len(text) - ERROR_START - ERROR_END
+    if left_out <= 0:
+        return text
+    return f"{text[:ERROR_START]} … ({left_out} characters left out) … {text[-ERROR_END:]}"
 
 
 # -- How far something long has come: a line with total and time left, at most every five seconds and ten in all.

@@ -16,7 +16,7 @@ import numpy as np
 
 from cotrain.core.entropy import nats_of
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
-from cotrain.core.types import BROKEN_OFF, TOO_LONG, Episode, Trace
+from cotrain.core.types import BROKEN_OFF, TOO_LONG, Episode, Trace, kind_of_failure
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts
 from cotrain.metrics.verdicts import (
@@ -55,7 +55,7 @@ def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> MetricsRo
         traces = [t for e in episodes for t in e.traces if t.role == role]
         if traces:
             row |= {f"{role}/{name}": value for name, value in role_figures(traces).items()}
-            failures.update(f"{role}: {t.failure}" for t in traces if t.failure)
+            failures.update(f"{role}: {kind_of_failure(t.failure)}" for t in traces if t.failure)
     for reason, count in sorted(failures.items()):
         row[f"failures/{reason}"] = count
     if broken := sum(e.failure not in (None, TOO_LONG) for e in episodes):

@@ -20,10 +20,10 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser
 from cotrain.core.notes import CORRECT, FINAL
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import escape_terminal
 from cotrain.metrics.table import table_rank
 from cotrain.pages.follow import read_json_object
 from cotrain.pages.guide import parse_estimates
-from cotrain.pages.page import escape_terminal
 from cotrain.pages.runs import RunView, open_run, redact_texts
 from cotrain.pages.settings import flatten_settings
 

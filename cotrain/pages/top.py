@@ -18,12 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cotrain.core.flags import Parser
+from cotrain.core.verbosity import escape_terminal
 from cotrain.metrics.steps import budget_share
 from cotrain.pages.curves import finite_number as finite
 from cotrain.pages.follow import STOPPED
 from cotrain.pages.guide import number_text
 from cotrain.pages.live import spark_line, speaking_roles, time_text
-from cotrain.pages.page import escape_terminal
 from cotrain.pages.runs import RunView, open_run
 
 PAUSE = 1.0  # seconds between looks

@@ -83,8 +83,8 @@ class RunDirectory:
         process alone for as long as the block lasts.
 
         It is held before anything in it is written or removed: of two runs that are begun at once in one directory, one
-        goes on as if it were alone. A run that is refused before anything was measured leaves nothing, and one that
-        broke in its first step nothing that would be in the way of the next try.
+        goes on as if it were alone. A run that is refused before anything was measured leaves nothing. One that broke
+        (a server gave no answers) leaves its log and nothing that would be in the way of the next try.
         """
         run = cls(path)
         run.refuse_used()
@@ -100,7 +100,7 @@ class RunDirectory:
             run._remove_unfinished()
             try:
                 yield run
-            except CotrainError:
+            except UserError:
                 if not (run.path / "before.json").exists():
                     run._remove_unfinished()
                     lock.remove()

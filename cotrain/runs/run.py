@@ -18,7 +18,7 @@ import torch
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
+from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, UserError, error_text
 from cotrain.core.verbosity import Pace
 from cotrain.disk import transaction
 from cotrain.disk.files import FileDigest, GrowingFileHash
@@ -164,6 +164,7 @@ def _continue_run(directory: RunDirectory, trainer: CoTrainer, checkpoint_every:
         record, room = seal.CheckpointRecord(directory), DiskRetry(stopping, observer)
         (directory.path / STOPPED).unlink(missing_ok=True)
         trainer.policies.begin_at(directory.begin_time)
+        trainer.policies.report_to(observer.message)
         trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
         checkpoint = seal.newest_checkpoint(directory)
         for damage in checkpoint.checkpoint.damaged if checkpoint else ():
@@ -203,7 +204,7 @@ def _continue_run(directory: RunDirectory, trainer: CoTrainer, checkpoint_every:
             )
             raise
         except Exception as error:
-            if before is not None:  # else there is nothing yet to look at
+            if before is not None or not isinstance(error, UserError):  # else the run was refused, and leaves nothing
                 with suppress(OSError, CotrainError):
                     directory.write(STOPPED, {"steps": trainer.finished, "error": error_text(error)})
             raise

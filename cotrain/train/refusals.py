@@ -58,8 +58,8 @@ def refuse_silence(where: str, handles: Iterable[PolicyHandle], outside: Mapping
         answers, failed = (outside.get(f"{handle.name}/remote/{what}", 0.0) for what in ("answers", "failed"))
         if failed > PROPORTION_OF_FAILURES * answers:
             raise TooManyFailures(
-                f"{where}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer; bring "
-                f"back the server of {handle.spec.model!r}, and resume or ask again"
+                f"{where}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer: "
+                f"{handle.trouble}, and resume or ask again"
             )
 
 

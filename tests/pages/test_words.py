@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import escape_terminal, is_hidden
 from cotrain.metrics.table import labelled_metric, table_rank
 from cotrain.pages.compare_words import short_labels
 from cotrain.pages.guide import (
@@ -20,7 +21,7 @@ from cotrain.pages.guide import (
     split_key,
 )
 from cotrain.pages.lines import axis_ticks, value_at
-from cotrain.pages.page import escape_attribute, escape_terminal, is_hidden
+from cotrain.pages.page import escape_attribute
 
 
 def test_ticks_are_round_and_inside() -> None:
