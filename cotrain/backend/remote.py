@@ -48,11 +48,13 @@ from cotrain.text.render import Piece, Rendering
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before an answer is asked for again
 FIRST_CONTACT = 30.0  # seconds for which a server that never answered is waited for
-AGAIN = (408, 409, 425, 429, 500, 502, 503, 504, 520, 529)  # states of a server that may pass
-NEVER = {  # what no repetition mends
-    401: "it wants another key; check the variable that the policy names as key_variable",
-    403: "this key may not ask; check the variable that the policy names as key_variable",
-    404: "there is no such model or address; check the policy's url and model",
+TOO_MANY = 429  # requests
+AGAIN = (408, 409, 425, TOO_MANY, 500, 502, 503, 504, 520, 529)  # states of a server that may pass
+KEY_ADVICE = "name the environment variable that holds its key, as in --set policies.{name}.key_variable=JUDGE_KEY"
+NEVER = {  # what no repetition mends, and what does
+    401: f"it wants another key: {KEY_ADVICE}",
+    403: f"this key may not ask: {KEY_ADVICE}",
+    404: "there is no such address or model: check both in http://HOST:PORT/v1#MODEL",
 }
 COUNTED = (  # see ``RemoteHandle.counts``
     "answers",
@@ -176,7 +178,8 @@ class RemoteHandle(PolicyHandle):
                 continue
             if answer.status in NEVER:
                 raise ConfigError(
-                    f"policy {self.name!r}: {self.spec.url} answers {answer.in_words()}; {NEVER[answer.status]}"
+                    f"policy {self.name!r}: {self.spec.url} answers {answer.in_words()}; "
+                    f"{NEVER[answer.status].format(name=self.name)}"
                 )
             alone = answer.reason == NO_CONNECTION and not self._reached
             if alone and time.monotonic() - began > FIRST_CONTACT:
@@ -304,14 +307,21 @@ class RemoteHandle(PolicyHandle):
     def _failed_completion(self, answer: Trouble) -> Completion:
         self._counts["answers"] += 1
         self._counts["failed"] += 1
-        if answer.is_refusal:
-            self.trouble = f"{self.spec.url} answers {answer.in_words()}; mend what it refuses"
-        else:
-            self.trouble = f"{self.spec.url}: {answer.in_words()}; bring back the server of {self.spec.model!r}"
+        self.trouble = f"{self.spec.url}: {answer.in_words()}; {self._advice(answer)}"
         ids = (self.renderer.stop_ids[0],)
         phrase = f"refused ({answer.reason})" if answer.is_refusal else answer.reason
         why = f"remote: {phrase}" + (f"{SAYING}{answer.words}" if answer.words else "")
         return Completion(token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=self.name, version=0, failure=why)
+
+    def _advice(self, answer: Trouble) -> str:
+        """What helps."""
+        if answer.status is None:
+            return f"bring back the server of {self.spec.model!r}"
+        if answer.is_refusal:
+            return "mend what it refuses"
+        if answer.status == TOO_MANY:
+            return f"wait, or ask it for less at a time with --set policies.{self.name}.concurrency=N"
+        return f"look into the log of the server of {self.spec.model!r}"
 
     def _recorded_completion(self, request: Request) -> Completion:
         trace = self._known[request.address]

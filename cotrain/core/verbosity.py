@@ -62,9 +62,9 @@ def print_progress(text: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a note or an alarm, in one line."""
+    """Print a note or an alarm, in one line on stderr."""
     if shows_notes():
-        print(escape_terminal(text), flush=True)
+        print(escape_terminal(text), file=sys.stderr, flush=True)
 
 
 def print_error(text: object) -> None:

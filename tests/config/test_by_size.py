@@ -21,6 +21,7 @@ from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.methods.cooper import cooper
 from cotrain.methods.grpo import grpo
+from cotrain.methods.judged import judged
 from cotrain.methods.tango import tango
 from cotrain.models.sizes import model_size, parameter_count, weight_shapes
 from cotrain.preflight import estimate
@@ -317,3 +318,4 @@ def test_a_size_that_nobody_can_tell_is_told(on_the_hub, tmp_path, monkeypatch, 
         found = [line for line in capsys.readouterr().out.splitlines() if "is not known" in line]
         assert found == ([f"# {told}"] if told else [])
     assert size_notes(tango(model=TINY).origin) == []
+    assert size_notes(judged(verifier="frozen", warmup=0, verifier_model="http://127.0.0.1:9/v1#judge").origin) == []
