@@ -29,7 +29,7 @@ from cotrain.commands.common import (
 from cotrain.config.registry import find_recipe, make_recipe, recipe_names
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_count, add_parameters, comments_of, parsed_values, typed_flags, whole_number
-from cotrain.core.verbosity import print_error, tell_result
+from cotrain.core.verbosity import count_of, print_error, tell_result
 from cotrain.methods import READ_AS
 from cotrain.metrics.table import is_headline, table_rank
 
@@ -295,7 +295,9 @@ FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_lengt
 def print_summary(summary: dict[str, Any]) -> None:
     """Before and after of the main figures, one line each; all of them stand in summary.json."""
     before, after = summary["before"], summary["after"]
-    spent = f"{summary['steps']} steps, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
+    spent = (
+        f"{count_of(summary['steps'], 'step')}, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
+    )
     print(f"\n{summary.get('recipe', 'run')}: {spent}")
     keys = [key for key in after if (name := key.split("/", 1)[-1]) in FURTHER or is_headline(name)] or list(after)
     roles = list(dict.fromkeys(key.split("/")[0] for key in keys))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cotrain.core.flags import Parser, parsed_values, typed_flags, typed_words
+from cotrain.core.verbosity import count_of
 
 STAGES = ("warmup", "unlabelled", "iteration", "revising")  # parameters of recipes: steps of a stage
 PROBLEMS, MEMBERS, HELD_OUT, REVIEWS = 2, 4, 2, 2
@@ -44,8 +45,9 @@ def smoke_note(recipe: Any) -> str:
     stages = "".join(f", {steps} of them {name}" for name, steps in recipe.schedule.warmup)
     reviews = recipe.origin.arguments.get("reviews") if recipe.origin else None
     sizes = f"group_size is {recipe.group_size}" + (f", reviews {reviews}" if reviews else "")
+    steps, problems = count_of(recipe.steps, "step"), count_of(recipe.tasks_per_step, "problem")
+    held_out = count_of(recipe.evaluation.tasks, "held-out problem")
     return (
-        f"note: --smoke: {recipe.steps} steps of {recipe.tasks_per_step} problems{stages}, and "
-        f"{recipe.evaluation.tasks} held-out problems; the figures of so short a run say nothing of the method. "
-        f"Besides, {sizes}. Flags that you give count more"
+        f"note: --smoke: {steps} of {problems}{stages}, and {held_out}; the figures of so short a "
+        f"run say nothing of the method. Besides, {sizes}. Flags that you give count more"
     )

@@ -148,6 +148,14 @@ class Pace:
         self._say(f"{self._what.format(f'{self.done:,} of {self._total:,}')}, {clock_text(left)} left")
 
 
+def count_of(number: int, thing: str) -> str:
+    """``1 step``, ``2 steps``, ``1,024 batches``."""
+    if number == 1:
+        return f"1 {thing}"
+    ending = "es" if thing.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number:,} {thing}{ending}"
+
+
 def clock_text(seconds: float) -> str:
     """``75`` as ``1:15``, hours as ``2:03:10``."""
     minutes, rest = divmod(round(seconds), 60)

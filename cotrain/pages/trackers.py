@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.verbosity import count_of
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import try_read_object
 from cotrain.runs.log import Observer
@@ -201,7 +202,7 @@ class TrackerThread:
         try:
             self._rows.put_nowait(dict(row))
         except queue.Full:
-            self._problem = self._problem or f"it is {self._rows.maxsize} rows behind"
+            self._problem = self._problem or f"it is {count_of(self._rows.maxsize, 'row')} behind"
 
     def warning(self) -> str:
         """One line, the first time that there is something wrong."""

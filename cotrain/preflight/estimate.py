@@ -49,7 +49,9 @@ from cotrain.config.override import override
 from cotrain.config.policies import FollowerPolicy, Learning, Weights
 from cotrain.config.recipe import Recipe, check_problems
 from cotrain.core.errors import ConfigError, DataError, UserError
+from cotrain.core.flag_names import max_tokens_flag
 from cotrain.core.types import Task
+from cotrain.core.verbosity import count_of
 from cotrain.models.sizes import ModelSize, matrices_of, model_size, weight_shapes
 from cotrain.preflight.formats import asks_plainly, probe_tasks
 from cotrain.rollout.role import Role
@@ -285,7 +287,7 @@ def estimate_run(recipe: Recipe, *, device: str) -> RunEstimate:
         if asks_plainly(role) and length + role.sampling.max_tokens > shape.context:
             raise DataError(
                 f"role {name!r}: a prompt of {length} tokens and max_tokens {role.sampling.max_tokens} exceed the "
-                f"context of {shape.context} of its model; lower it with --set roles.{name}.sampling.max_tokens=N, or "
+                f"context of {shape.context} of its model; lower it with {max_tokens_flag(name)}, or "
                 "take a model with a longer context"
             )
     return RunEstimate(recipe=recipe, device=device, shapes=shapes, prompts=prompts, program=resident_bytes())
@@ -374,7 +376,7 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
     for rows in ROW_CHOICES if estimate.total_memory > usable else ():
         fewer = override(recipe, _row_settings(recipe, rows))
         if replace(estimate, recipe=fewer).total_memory <= usable:
-            note = f"note: at most {rows} answers at a time, as {available} are available; "
+            note = f"note: at most {count_of(rows, 'answer')} at a time, as {available} are available; "
             return fewer, [f"{note}--set policies.NAME.rows=N chooses otherwise"]
     if estimate.total_memory <= memory.available:
         return recipe, []

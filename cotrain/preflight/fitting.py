@@ -16,6 +16,7 @@ from typing import Any
 from cotrain.config.by_size import PACKED_FROM, are_small
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import TooLong
+from cotrain.core.flag_names import max_tokens_flag
 from cotrain.core.types import UNLABELLED, has_split
 from cotrain.engine.contract import ContextLimitedEngine
 from cotrain.text.chat_template import Message
@@ -59,10 +60,7 @@ def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
                 f"of {contexts[name]} ({named})"
             )
             if split == "train" and len(lengths) == size:
-                raise TooLong(
-                    f"{line}; lower max_tokens with --set roles.{name}.sampling.max_tokens=N, or take a model with a "
-                    "longer context"
-                )
+                raise TooLong(f"{line}; lower it with {max_tokens_flag(name)}, or take a model with a longer context")
             yield f"note: {line}; they are set aside"
 
 

@@ -43,6 +43,7 @@ from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import count_of
 from cotrain.disk import transaction
 from cotrain.disk.files import FileDigest, digest_of, replace_file
 from cotrain.disk.jsonl import read_jsonl
@@ -238,7 +239,8 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, l
     holds, and for steps to keep that have no checkpoint."""
     if keep_every % checkpoint_every:
         raise ConfigError(
-            f"checkpoints are kept every {keep_every} steps and made every {checkpoint_every}; keep a multiple of it"
+            f"checkpoints are kept every {count_of(keep_every, 'step')} and made every {checkpoint_every}; keep a "
+            "multiple of it"
         )
     settings = resolved_json(recipe)
     if (wrong := next(_not_finite("", settings), None)) is not None:

@@ -19,7 +19,7 @@ from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, UserError, error_text
-from cotrain.core.verbosity import Pace
+from cotrain.core.verbosity import Pace, count_of
 from cotrain.disk import transaction
 from cotrain.disk.files import FileDigest, GrowingFileHash
 from cotrain.disk.jsonl import JsonlWriter, cut_to_size, truncate_after
@@ -139,7 +139,7 @@ def resume_run(
         versions: Any = directory.read("provenance.json")
         if versions["threads"] != torch.get_num_threads():
             observer.message(
-                f"note: this run was begun with {versions['threads']} threads and goes on with "
+                f"note: this run was begun with {count_of(versions['threads'], 'thread')} and goes on with "
                 f"{torch.get_num_threads()}: sums may round differently, so it is the same run but not bit for bit"
             )
         lag = int(saved.get("lag", 0))
@@ -151,8 +151,7 @@ def _finished_outcome(directory: RunDirectory, observer: Observer) -> Outcome | 
     summary = directory.read("summary.json")
     if summary is None:
         return None
-    steps = f"{summary['steps']} {'step' if summary['steps'] == 1 else 'steps'}"
-    observer.message(f"{directory.path} is finished: {steps}; see {directory.report}")
+    observer.message(f"{directory.path} is finished: {count_of(summary['steps'], 'step')}; see {directory.report}")
     return Outcome(directory=directory.path, summary=summary)
 
 
@@ -270,7 +269,7 @@ def _restore_checkpoint(
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors, documents.get(AHEAD))
         observer.message(
-            f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
+            f"resuming after step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
     restore_limits(trainer.policies, trainer.engine, documents)
     cut_to_size(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
@@ -340,7 +339,8 @@ def _run_steps(
 ) -> Outcome:
     recipe = trainer.recipe
     told_of: set[str] = set()
-    measured, monitor, guard = last_measured(directory), Monitor(), SkipGuard()
+    measured, guard = last_measured(directory), SkipGuard()
+    monitor = Monitor(problems=recipe.tasks_per_step)
     for row in rows_of(directory.metrics):
         monitor.add_row(row)
         guard.add_row(row)

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from cotrain.core.errors import CotrainError, EngineLost, ProcessLost, RankShort
+from cotrain.core.verbosity import count_of
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
 
 MAX_SKIPS, SKIP_WINDOW = 3, 20  # skipped updates of a policy, and the updates that they are counted among
@@ -48,7 +49,7 @@ class LostProcesses:
         self._count = 1 if finished > self._furthest else self._count + 1
         self._furthest = max(self._furthest, finished)
         if isinstance(lost, EngineLost) or self._count >= LOSSES:
-            again = f"; {self._count} times in a row without a step between them"
+            again = f"; {count_of(self._count, 'time')} in a row without a step between them"
             times = "" if isinstance(lost, EngineLost) else again
             raise Diverged(
                 f"stopped after step {finished}: {lost}{times}; look at the machine's memory and at the processes, "

@@ -30,7 +30,7 @@ def refuse_play(
     step: int, phase: Phase, objectives: Mapping[str, Objective], episodes: Sequence[Episode], executor: Executor
 ) -> None:
     """The episodes of one step, which ``executor`` has played."""
-    refuse_mass_failure(f"step {step}", episodes, executor.set_aside)
+    refuse_mass_failure(f"step {step + 1}", episodes, executor.set_aside)
     refuse_idleness(f"phase {phase.name!r}", phase.protocol, episodes)
     asked = executor.asked.pop(step, {})
     for name in phase.objectives:

@@ -183,7 +183,7 @@ class CoTrainer:
         clock.end_stage("play")
         episodes = played.episodes
         refuse_play(step, phase, self.recipe.objectives, episodes, self.executor)
-        refuse_silence(f"step {step}", self.policies, played.outside)
+        refuse_silence(f"step {step + 1}", self.policies, played.outside)
         self.meter.count_play(episodes)
         row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         if (gap := reward_gap(episodes)) is not None:
