@@ -368,9 +368,10 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
     parts, available = estimate.memory, bytes_text(memory.available)
     if (least := parts["weights"] + parts["optimiser"]) > memory.total:
         turns = "" if device == "cpu" else "let policies take turns with --offload, "
+        base = "" if _trains_adapters(recipe) else "train adapters on one frozen base with --lora 16, "
         raise ConfigError(
             f"weights and optimisers alone take {bytes_text(least)}, and {device} has {bytes_text(memory.total)}; "
-            f"train adapters on one frozen base with --lora 16, {turns}or take a smaller model"
+            f"{base}{turns}{'or ' if base or turns else ''}take a smaller model"
         )
     usable = USABLE_SHARE * memory.available
     for rows in ROW_CHOICES if estimate.total_memory > usable else ():
@@ -381,9 +382,10 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
     if estimate.total_memory <= memory.available:
         return recipe, []
     most = max(parts, key=lambda name: parts[name])
+    advice = _memory_advice(most, adapts=_trains_adapters(recipe))
     return recipe, [
         f"note: this run is estimated to take {bytes_text(estimate.total_memory)}, and {available} are available on "
-        f"{device}; most of it is {most}: {_memory_advice(most)}",
+        f"{device}; most of it is {most}: {advice}",
         *_fitting_settings(estimate, memory.available),
     ]
 
@@ -408,14 +410,22 @@ def _row_settings(recipe: Recipe, rows: int) -> list[str]:
     return [f"{path}={rows}" for path, has in paths.items() if has > rows and path not in chosen]
 
 
-def _memory_advice(part: str) -> str:
-    """The flags that make a part smaller."""
+def _trains_adapters(recipe: Recipe) -> bool:
+    """Whether ``--lora`` was given, or every policy that learns is an adapter already."""
+    if recipe.origin is not None and recipe.origin.arguments.get("lora"):
+        return True
+    return all(spec.lora is not None for spec in recipe.policies.values() if isinstance(spec, Learning))
+
+
+def _memory_advice(part: str, *, adapts: bool) -> str:
+    """The flags that make a part smaller. ``adapts``: adapters are trained already."""
     if part == "packed weights":
         return "--set policies.NAME.pack_weights=false"
     if part in ("weights", "optimiser"):
-        return "--lora 16 trains adapters on one base, or take a smaller model"
+        return "take a smaller model" if adapts else "--lora 16 trains adapters on one base, or take a smaller model"
     if part.startswith("gradients"):
-        return "--lora 16, --set policies.NAME.micro_tokens=512 or --set policies.NAME.gradient_checkpointing=true"
+        smaller = "--set policies.NAME.micro_tokens=512 or --set policies.NAME.gradient_checkpointing=true"
+        return smaller if adapts else f"--lora 16, {smaller}"
     if part == PROGRAM:
         return "end other programs, or take a machine with more memory"
     return (

@@ -1,6 +1,8 @@
 """What takes longer than five seconds says how much is done and how much time is left; here after no time at all."""
 
 import json
+import os
+import signal
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from cotrain.lab.attack.xplay import xplay
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.preflight.formats import probe_answers, probe_tasks
+from cotrain.train.guard import stop_on_signal
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2}
@@ -60,3 +63,14 @@ def test_a_check_of_data(tmp_path, capsys):
     assert left(capsys.readouterr().out.splitlines(), "gold answers tried")
     assert main(["check", "data", str(tmp_path / "rows.jsonl"), "--json"]) == 0
     json.loads(capsys.readouterr().out)
+
+
+def test_a_signal_is_answered_at_once(capfd):
+    """What is under way may take minutes to stop; until then nobody knew that the signal was heard."""
+    with stop_on_signal() as stopping:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping() == signal.SIGINT
+        assert "stopping as soon as what is under way allows" in capfd.readouterr().err
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert capfd.readouterr().err == ""

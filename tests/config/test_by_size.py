@@ -129,6 +129,12 @@ def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
     assert "4.00 GiB are available on cpu; most of it is optimiser" in line
     with pytest.raises(ConfigError, match=r"weights and optimisers alone take .* and cpu has 2.00 GiB; .*--lora 16"):
         fit_to_memory(recipe, "cpu", Memory(total=2 * GIB, available=GIB))
+    adapted = tango(model=models.middle, lora=4)
+    asked = override(adapted, [f"policies.{name}.rows=64" for name in adapted.policies])
+    _, (line, *_) = fit_to_memory(asked, "cpu", Memory(total=64 * GIB, available=0.3 * GIB))
+    assert "are available on cpu; most of it is" in line and "--lora" not in line  # which was given
+    with pytest.raises(ConfigError, match=r"and cpu has 10 MiB; take a smaller model$"):
+        fit_to_memory(adapted, "cpu", Memory(total=0.01 * GIB, available=0.01 * GIB))
 
 
 @pytest.mark.whole
