@@ -112,7 +112,7 @@ def hold_chat(
         try:
             print("\n".join(answer_lines(text, turn) if text else []))
         except UserError as error:  # such as a problem that is too long; the next one may do
-            print(f"({error})")
+            print(visible(f"({error})"))
         sys.stdout.flush()
         turn += 1
 

@@ -7,14 +7,13 @@ import errno
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 
 from cotrain.core.errors import CotrainError, RowError
 from cotrain.core.registry import COMMANDS as REGISTERED
 from cotrain.core.registry import load_named
 from cotrain.core.threads import wait_briefly
-from cotrain.core.verbosity import print_error, secure_streams, set_level, shows_all
+from cotrain.core.verbosity import print_error, print_traceback, secure_streams, set_level, shows_all
 
 USAGE = """\
 Train several language models together with reinforcement learning.
@@ -131,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return print_result(command, argv[1:])
     except CotrainError as error:
         if shows_all():
-            traceback.print_exc()
+            print_traceback(type(error), error, error.__traceback__)
         aside = isinstance(error, RowError) and argv[0] in LENIENT
         hint = "; mend the row, or set such rows aside with --lenient" if aside else ""
         print_error(f"{error}{hint}")
@@ -144,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if passed_user_file(error):  # a method, a measure or a task source of the user's own
             if shows_all():
-                traceback.print_exc()
+                print_traceback(type(error), error, error.__traceback__)
             print_error(failure_of(error))
             return 2
         if _memory_ran_out(error):

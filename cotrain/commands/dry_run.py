@@ -9,6 +9,7 @@ from typing import Any
 
 from cotrain.commands.common import device_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import json_text, print_lines
 
 
 def dry_run(
@@ -31,16 +32,16 @@ def dry_run(
         recipe, checkpoint_every=arguments.checkpoint_every, keep_every=arguments.keep_every, lag=arguments.lag
     )
     if arguments.json:
-        print(json.dumps(saved | {"estimate": estimate.to_json()}, indent=2, ensure_ascii=False))
+        print(json_text(saved | {"estimate": estimate.to_json()}))
         return 0
-    print("\n".join(flags))
-    print("\n".join(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes)))
+    print_lines(flags)
+    print_lines(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes))
     print('#\n# every setting that can be given as set = ["path=value"]')
     for setting in (
         f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in setting_leaves(saved["settings"])
     ):
         if is_changeable(recipe, setting):
-            print(f"# {setting}")
+            print_lines([f"# {setting}"])
     return 0
 
 

@@ -191,7 +191,11 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         action="store_true",
         help="open model and data, print the flags as a file for --config, memory and disk, and all settings",
     )
-    run_group.add_argument("--smoke", action="store_true", help="a trial: few steps, little is measured, two answers of the model are looked at")
+    run_group.add_argument(
+        "--smoke",
+        action="store_true",
+        help="a trial: few steps, little is measured",
+    )
     run_group.add_argument(
         "--json",
         action="store_true",

@@ -15,12 +15,15 @@ the logger's level was set before. Left out: levels of single modules.
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import sys
 import time
+import traceback
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any, TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -65,6 +68,19 @@ def print_note(text: str) -> None:
     """Print a note or an alarm, in one line on stderr."""
     if shows_notes():
         print(escape_terminal(text), file=sys.stderr, flush=True)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print what a command found, whole, without a control character of a model's or a file's."""
+    print("\n".join(escape_terminal(part, len(part)) for line in lines for part in line.split("\n")), flush=True)
+
+
+def json_text(value: Any) -> str:
+    """JSON that is safe to show: letters as they are, characters without a shape as escapes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if all(line.isprintable() for line in text.split("\n")) and BLANKS.isdisjoint(text):
+        return text
+    return "".join(json.dumps(c)[1:-1] if c != "\n" and is_hidden(c) else c for c in text)
 
 
 def print_error(text: object) -> None:
@@ -176,8 +192,15 @@ def lost_streams() -> dict[str, str]:
 
 
 def secure_streams() -> None:
-    """Make standard output and error such streams; called once, by the command."""
+    """Make standard output and error such streams, and tracebacks safe to show; called once, by the command."""
+    sys.excepthook = print_traceback
     sys.stdout, sys.stderr = _secure_stream(sys.stdout, 1, "stdout"), _secure_stream(sys.stderr, 2, "stderr")
+
+
+def print_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """Print where an error came from, its text without control characters."""
+    lines = "".join(traceback.format_exception(kind, error, where)).rstrip("\n").split("\n")
+    print("\n".join(escape_terminal(_without_middle(line)) for line in lines), file=sys.stderr, flush=True)
 
 
 def _secure_stream(stream: TextIO | None, number: int, name: str) -> TextIO:

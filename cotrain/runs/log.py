@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from cotrain.core.verbosity import lost_streams
+from cotrain.core.verbosity import escape_terminal, lost_streams
 
 LOG_FILE = "run.log"
 
@@ -56,6 +56,6 @@ class LoggingObserver:
                 self._append_line(f"nothing more is written to {name} ({why}); the run goes on")
 
     def _append_line(self, text: str) -> None:
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escape_terminal(text)}\n"  # it is read in a terminal too
         with suppress(OSError), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)
