@@ -198,7 +198,7 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
     if _number_or_none(row.get("gap")) is not None:
         parts.append(f"gap {_plain_text(row['gap'])}")
     parts.append(f"{seconds:.1f} s")
-    if left is not None:
+    if left is not None and left > 0.0:  # behind the last step only the end is measured
         parts.append(f"{time_text(left)} left")
     return " | ".join(part for part in parts if part)
 

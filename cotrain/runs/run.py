@@ -339,6 +339,7 @@ def _run_steps(
 ) -> Outcome:
     recipe = trainer.recipe
     told_of: set[str] = set()
+    first = trainer.finished  # of the steps of this command
     measured, guard = last_measured(directory), SkipGuard()
     monitor = Monitor(problems=recipe.tasks_per_step)
     for row in rows_of(directory.metrics):
@@ -370,7 +371,8 @@ def _run_steps(
             due = trainer.finished > 0 and trainer.finished % checkpoint_every == 0
             if due and trainer.finished > _saved_step(directory):
                 save()
-            result = trainer.step()
+            with _first_play_shown(trainer, first, observer):
+                result = trainer.step()
             _name_set_aside(trainer, told_of, observer)
             room(ledger.append, int(result.row["step"]), result.episodes, result.advantages)
             room(metrics.append, result.row)
@@ -413,6 +415,19 @@ def _run_steps(
     }
     room(directory.write_sealed, {AFTER: problems_json(after), "summary.json": summary}, record.growing_files())
     return Outcome(directory=directory.path, summary=summary)
+
+
+@contextmanager
+def _first_play_shown(trainer: CoTrainer, first: int, observer: Observer) -> Iterator[None]:
+    """Say how far the play of the command's first step is, which may take minutes while nobody knows how long a step
+    lasts."""
+    if trainer.finished == first:
+        what = f"  step {first + 1}: played {{}} episodes"
+        trainer.executor.watch = lambda total: Pace(total, what, observer.message).add
+    try:
+        yield
+    finally:
+        trainer.executor.watch = None
 
 
 def _name_set_aside(trainer: CoTrainer, told_of: set[str], observer: Observer) -> None:
