@@ -60,7 +60,9 @@ def run(argv: Sequence[str]) -> int:
     if "--smoke" in argv:
         from cotrain.commands.smoke import smoke_note, smoke_words
 
-        words += smoke_words(build, parser, names, argv)
+        words += smoke_words(
+            build, parser, names, argv, lambda parsed, arguments: _make_recipe(target, build, parsed, arguments)
+        )
     words += argv
     parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
     typed = typed_flags(words, parser)

@@ -60,7 +60,7 @@ def examine_installation(models: Sequence[str] = ()) -> int:
         print(f"{name:13s} {versions[name] or 'MISSING: pip install ' + name}")
     for name, extra in OPTIONAL.items():
         print(f"{name:13s} {versions[name] or f'not installed (optional: pip install cotrain[{extra}])'}")
-    cores, threads = count_of(found["cores"], "core"), count_of(found["threads"], "thread")
+    cores, threads = count_of(usable_cores(), "core"), count_of(usual_threads(), "thread")
     print(f"cpu           {cores}; a run uses {threads}, `--threads N` changes that")
     for index, gpu in enumerate(gpus):
         print(f"cuda:{index}        {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; use it with --device cuda:{index}")

@@ -278,3 +278,24 @@ def test_a_disk_that_is_full_leaves_no_half_of_a_model(place, words):
     (line,) = done.stderr.strip().splitlines()
     assert done.returncode == 2 and line == "cotrain: file too large; choose another place, or mend this one"
     assert not any(Path("out").iterdir())
+
+
+def test_a_trial_of_a_recipe_that_cannot_be_without_its_problems(tmp_path, capsys):
+    """As that of environments, which asked for the problems that were named."""
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from cotrain import ConfigError, Recipe, Settings, recipe\n"
+        "from cotrain.recipes import grpo\n\n"
+        "@recipe(steps=3)\n"
+        "def mine(run: Settings) -> Recipe:\n"
+        "    if run.tasks is None or run.tasks.describe()['kind'] != 'jsonl':\n"
+        "        raise ConfigError('mine: no problems are named')\n"
+        "    return replace(grpo(**run.values()), name='mine')\n"
+    )
+    rows = "".join(json.dumps({"question": f"{i} + {i} = ?", "answer": str(2 * i)}) + "\n" for i in range(60))
+    (tmp_path / "sums.jsonl").write_text(rows)
+    words = ["run", f"{tmp_path}/mine.py:mine", "--model", TINY, "--data", str(tmp_path / "sums.jsonl")]
+    assert main([*words, "--smoke", "--dry-run"]) == 0
+    assert "note: --smoke: 2 steps of 2 problems" in capsys.readouterr().out
+    assert main([*words[:4], "--smoke", "--dry-run"]) == 2
+    assert "mine: no problems are named" in capsys.readouterr().err
