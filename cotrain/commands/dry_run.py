@@ -20,12 +20,14 @@ def dry_run(
     from cotrain.commands.cluster_ready import estimate_processes
     from cotrain.config.recipe import check_due
     from cotrain.preflight.estimate import estimate_run
+    from cotrain.preflight.fitting import check_decoding
     from cotrain.runs.directory import recipe_json
 
     check_due(recipe)
     if backend is None:
         check_shared_bases(recipe.policies)
         estimate = estimate_run(recipe, device=device_of(arguments.device))
+        check_decoding(recipe)
     else:
         estimate = estimate_processes(backend, recipe)
     saved = recipe_json(

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain import api
 from cotrain.cli import main
 from cotrain.core.errors import CotrainError
+from cotrain.models.load import load_tokenizer
 from cotrain.rollout.common_roles import FORMAT_MARK
 from tests.helpers import TINY
 
@@ -299,3 +301,28 @@ def test_a_trial_of_a_recipe_that_cannot_be_without_its_problems(tmp_path, capsy
     assert "note: --smoke: 2 steps of 2 problems" in capsys.readouterr().out
     assert main([*words[:4], "--smoke", "--dry-run"]) == 2
     assert "mine: no problems are named" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "why"),
+    [
+        ("bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}, "no max_position_embeddings"),
+        (
+            "gpt_neo",
+            {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]},
+            "off by",
+        ),
+    ],
+    ids=["bloom", "gpt-neo"],
+)
+def test_a_dry_run_refuses_what_the_engine_would(tmp_path, capsys, family, sizes, why):
+    """It ended with 0, and the run that followed was refused."""
+    tokenizer = load_tokenizer(TINY)
+    config = AutoConfig.for_model(family, **sizes, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert main(["run", "grpo", "--model", str(tmp_path / "model"), "--dry-run"]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("cotrain: ")]
+    assert "the embedded engine cannot run" in line and why in line
