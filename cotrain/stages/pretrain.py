@@ -26,7 +26,7 @@ from cotrain.disk.files import replace_file
 from cotrain.disk.run_files import RESULT
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import load_model, save_model
-from cotrain.stages.corpora import Corpus, Item, interleave, split_corpus
+from cotrain.stages.corpora import Corpus, Item, digest_of_corpus, interleave, split_corpus
 from cotrain.stages.documents import all_documents, document_reader, refuse_overlong, running_documents
 from cotrain.stages.packing import Document
 from cotrain.stages.tokenizer import train_tokenizer
@@ -162,6 +162,7 @@ def train_and_save(
         for corpus, _ in parts:
             refuse_overlong(corpus, tokenizer, longest, plan.rows * plan.length)
     about: dict[str, Any] = {"start": start, "held_out": validation, "replies_only": replies_only}
+    about["texts"] = [digest_of_corpus(corpus) for corpus, _ in parts]  # a training that goes on has the same
     begun = None
     if Renderer(tokenizer, generation_config_of(network)).asks_time:  # a training that goes on tells it the same
         about["begun"] = begin_time(out) or datetime.now().isoformat(timespec="seconds")
