@@ -426,7 +426,7 @@ def check_due(recipe: Recipe) -> None:
         else:
             what = f"it is due first at step {first + 1}; raise steps"
             what += f", or shorten the warm-up of {count_of(warmup, 'step')}" if warmup else ""
-        raise ConfigError(f"objective {name!r} is due at none of {count_of(recipe.steps, 'step')}: {what}")
+        raise ConfigError(f"objective {name!r} is due at none of the {count_of(recipe.steps, 'step')}: {what}")
 
 
 def _check_known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
