@@ -40,7 +40,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import Phase
 from cotrain.core import redact
 from cotrain.core.arguments import bound_function
-from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
+from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, ServerSilent, UserError
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
 from cotrain.core.verbosity import count_of
@@ -84,8 +84,8 @@ class RunDirectory:
         process alone for as long as the block lasts.
 
         It is held before anything in it is written or removed: of two runs that are begun at once in one directory, one
-        goes on as if it were alone. A run that is refused before anything was measured leaves nothing. One that broke
-        (a server gave no answers) leaves its log and nothing that would be in the way of the next try.
+        goes on as if it were alone. A run that ends before anything was measured leaves nothing, but for one whose
+        server gave no answers, which can be resumed. Nothing that is left is in the way of the next try.
         """
         run = cls(path)
         run.refuse_used()
@@ -101,8 +101,8 @@ class RunDirectory:
             run._remove_unfinished()
             try:
                 yield run
-            except UserError:
-                if not (run.path / "before.json").exists():
+            except CotrainError as error:
+                if not (isinstance(error, ServerSilent) or (run.path / "before.json").exists()):
                     run._remove_unfinished()
                     lock.remove()
                     if new:

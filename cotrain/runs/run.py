@@ -18,7 +18,7 @@ import torch
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, UserError, error_text
+from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, ServerSilent, error_text
 from cotrain.core.verbosity import Pace, count_of
 from cotrain.disk import transaction
 from cotrain.disk.files import FileDigest, GrowingFileHash
@@ -203,7 +203,7 @@ def _continue_run(directory: RunDirectory, trainer: CoTrainer, checkpoint_every:
             )
             raise
         except Exception as error:
-            if before is not None or not isinstance(error, UserError):  # else the run was refused, and leaves nothing
+            if before is not None or isinstance(error, ServerSilent):  # else there is nothing yet to look at
                 with suppress(OSError, CotrainError):
                     directory.write(STOPPED, {"steps": trainer.finished, "error": error_text(error)})
             raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cotrain.backend.handles import PolicyHandle
 from cotrain.config.schedule import Phase, Protocol
-from cotrain.core.errors import ConfigError, CotrainError, TooLong
+from cotrain.core.errors import ConfigError, ServerSilent, TooLong, TooManyFailures
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import TOO_LONG, Episode, Trace
 from cotrain.rollout.executor import Executor, protocol_name
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from cotrain.config.recipe import Objective
 
 PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke off stops the run
-
-
-class TooManyFailures(CotrainError):
-    """Most episodes of a step failed: something is wrong that training on the rest would hide."""
 
 
 def refuse_play(
@@ -57,7 +53,7 @@ def refuse_silence(where: str, handles: Iterable[PolicyHandle], outside: Mapping
     for handle in handles:
         answers, failed = (outside.get(f"{handle.name}/remote/{what}", 0.0) for what in ("answers", "failed"))
         if failed > PROPORTION_OF_FAILURES * answers:
-            raise TooManyFailures(
+            raise ServerSilent(
                 f"{where}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer: "
                 f"{handle.trouble}, and resume or ask again"
             )

@@ -13,7 +13,7 @@ from cotrain.backend import remote as remote_policy
 from cotrain.backend.local import LocalBackend
 from cotrain.config.override import override
 from cotrain.config.remote import remote
-from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.errors import ConfigError, DataError, TooManyFailures
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Sampling, kind_of_failure
 from cotrain.disk import transaction
@@ -26,7 +26,6 @@ from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
-from cotrain.train.refusals import TooManyFailures
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, letter_tasks, tiny_model
 
