@@ -22,11 +22,11 @@ from cotrain.core.address import Address
 from cotrain.core.errors import ConfigError, TooLong, UserError
 from cotrain.core.notes import ANSWER, FAILURE, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task, Trace
+from cotrain.core.verbosity import escape_terminal as visible
 from cotrain.engine.contract import Request
 from cotrain.functional.aggregate import majority, mean
 from cotrain.metrics.heldout import trajectories_in
 from cotrain.models.load import load_model
-from cotrain.pages.page import escape_terminal as visible
 from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat
 from cotrain.rollout.common_roles import speaks_short, taught_roles
 from cotrain.rollout.executor import Executor
@@ -124,7 +124,7 @@ def hold_chat(
         try:
             print("\n".join(answer_lines(text, turn) if text else []))
         except UserError as error:  # such as a problem that is too long; the next one may do
-            print(f"({error})")
+            print(visible(f"({error})"))
         sys.stdout.flush()
         turn += 1
 

@@ -7,14 +7,13 @@ import errno
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 
 from cotrain.core.errors import CotrainError, RowError
 from cotrain.core.registry import COMMANDS as REGISTERED
 from cotrain.core.registry import load_named
 from cotrain.core.threads import wait_briefly
-from cotrain.core.verbosity import secure_streams, set_level, shows_all
+from cotrain.core.verbosity import print_error, print_traceback, secure_streams, set_level, shows_all
 
 USAGE = """\
 Train several language models together with reinforcement learning.
@@ -131,31 +130,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return print_result(command, argv[1:])
     except CotrainError as error:
         if shows_all():
-            traceback.print_exc()
+            print_traceback(type(error), error, error.__traceback__)
         aside = isinstance(error, RowError) and argv[0] in LENIENT
         hint = "; mend the row, or set such rows aside with --lenient" if aside else ""
-        print(f"{'' if str(error).startswith('cotrain ') else 'cotrain: '}{error}{hint}", file=sys.stderr)
+        print_error(f"{error}{hint}")
         return 2
     except KeyboardInterrupt:
-        print("cotrain: interrupted", file=sys.stderr)
+        print_error("interrupted")
         return 130
     except Exception as error:
         from cotrain.core.user_code import failure_of, passed_user_file
 
         if passed_user_file(error):  # a method, a measure or a task source of the user's own
             if shows_all():
-                traceback.print_exc()
-            print(f"cotrain: {failure_of(error)}", file=sys.stderr)
+                print_traceback(type(error), error, error.__traceback__)
+            print_error(failure_of(error))
             return 2
         if _memory_ran_out(error):
-            print("cotrain: memory ran out; free some, and go on with `cotrain resume`", file=sys.stderr)
+            print_error("memory ran out; free some, and go on with `cotrain resume`")
             return 1
         rust_error = re.search(r"\(os error (\d+)\)$", str(error))  # as the libraries in Rust say it
         code = error.errno if isinstance(error, OSError) else int(rust_error[1]) if rust_error else None
         if code not in OUTSIDE:
             raise
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-        print(f"cotrain: {where}{os.strerror(code).lower()}; choose another place, or mend this one", file=sys.stderr)
+        print_error(f"{where}{os.strerror(code).lower()}; choose another place, or mend this one")
         return 2
 
 

@@ -26,6 +26,7 @@ from cotrain.config.policies import Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError, UnknownName
 from cotrain.core.types import take_fields
+from cotrain.core.verbosity import count_of
 from cotrain.disk import transaction
 from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.kept_work import claim_place
@@ -179,7 +180,8 @@ def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merg
         f"# {policy} of {recipe.name}",
         "",
         f"{what}, begun as `{spec.model}`{as_known}, {spec.kind}, after "
-        f"{exported.updates.get(policy, 0)} updates of its own in {exported.finished} of {recipe.steps} steps and "
+        f"{count_of(exported.updates.get(policy, 0), 'update')} of its own in {exported.finished} of "
+        f"{count_of(recipe.steps, 'step')} and "
         f"{exported.tokens:,} sampled tokens of all roles. Written by cotrain {__version__}.",
         "",
         "## What it was trained with, and against",

@@ -32,7 +32,7 @@ from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import TOO_LONG, Episode, ParseFailure, Task, Trace
-from cotrain.core.verbosity import Pace, print_progress
+from cotrain.core.verbosity import Pace, json_text, print_lines, print_progress
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.disk.kept_work import claim_place
@@ -435,7 +435,7 @@ def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> in
         arguments.directory, names, arguments.data, play=play, device=arguments.device, out=arguments.out, say=say
     )
     if arguments.json:
-        print(json.dumps(results, indent=2, ensure_ascii=False))
+        print(json_text(results))
     else:
-        print("\n".join(line for result in results for line in score_lines(result)))
+        print_lines(line for result in results for line in score_lines(result))
     return 0

@@ -247,7 +247,8 @@ def test_references_review_the_same_rollouts(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patched:  # a server that is gone
         patched.setattr(reviewed, "frozen", lambda model: remote("http://127.0.0.1:9/v1", "judge", deadline=0.2))
         assert main([*words, "http://127.0.0.1:9/v1#judge"]) != 0
-    [line] = capsys.readouterr().err.splitlines()
+    [note, line] = capsys.readouterr().err.splitlines()
+    assert "policy 'outside_judge': http://127.0.0.1:9/v1: no connection" in note
     assert "requests to policy 'outside_judge' had no answer" in line and "'judge'" in line
     assert not (run / "reviewed.json").exists()
     assert main([*words, "embedded-checker", TINY]) == 0

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Trace
+from cotrain.core.verbosity import print_notice
 from cotrain.disk.parts import TensorParts
 from cotrain.engine.contract import (
     Engine,
@@ -129,6 +130,8 @@ class PolicyHandle(PolicyVerbs):
     """One policy. ``spec`` is what the recipe says of it, ``renderer`` None for one that is never asked (a critic)."""
 
     engine: Engine | None = None  # who samples from it; set by the backend
+    tell: Callable[[str], None] = staticmethod(print_notice)  # who is told what its server says; a run logs it too
+    trouble = ""  # why the last request without an answer had none, and what helps
     changes = False  # its weights change in the run, so it has state and versions
     sharded = False  # no process has all of its weights
 

@@ -113,9 +113,19 @@ def _asks_for_token(address: str, environment: Mapping[str, str], patience: floa
     return result.returncode != 0 and "AuthenticationError" in result.stderr
 
 
+SOCKET = f"/ray/session_2026-01-01_00-00-00_000000_{os.getpid()}/sockets/plasma_store"  # of Ray, below its folder
+LONGEST_FOLDER = 107 - len(SOCKET)  # bytes: the name of a socket has at most 107
+
+
 def check_here(cluster: Cluster, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise ConfigError, one line, where Ray cannot begin on this machine: the port it is told to take is in use, or
-    there is less memory than its object store is to have."""
+    """Raise ConfigError, one line, where Ray cannot begin on this machine: its folder has too long a name, the port it
+    is told to take is in use, or there is less memory than its object store is to have."""
+    folder = environment.get("RAY_TMPDIR") or environment.get("TMPDIR") or "/tmp"
+    if cluster.address is None and len(os.fsencode(folder)) > LONGEST_FOLDER:
+        raise ConfigError(
+            f"Ray keeps sockets below {folder}, whose name has {len(os.fsencode(folder))} bytes, and the system takes "
+            f"at most {LONGEST_FOLDER}; name a short folder, as in RAY_TMPDIR=/tmp"
+        )
     port = environment.get(HERE, "")
     if port.isdecimal() and int(port):
         with socket.socket() as line:

@@ -6,11 +6,16 @@
                  vLLM)
 
 The server answers when it likes: the engine of this process goes on meanwhile (``rollout.idle_loop.awaiting_server``).
-Whatever goes wrong with an answer is asked again, with growing pauses, until the deadline; then the turn is a value
-with its reason, kept from training and counted. Who may not ask, or asks for what is not there, is told at once, and
-after ``FIRST_CONTACT`` who asks where no server is: no repetition mends that. An answer is believed as far as it can be
-true: no more of it is read than its tokens can need, ids are of the vocabulary, log-probabilities finite and not
-positive, counts of tokens those of a request.
+What may pass (a server that is busy, broken or silent) is asked again, with growing pauses, until the deadline; what
+the server refuses is not. Then the turn is a value with its reason, kept from training and counted. The first trouble
+of each kind is told at once, with the server's own words. Who may not ask, or asks for what is not there, ends the run,
+and after ``FIRST_CONTACT`` who asks where no server is: no repetition mends that.
+
+A limit of tokens that does not fit the server's context beside the prompt is halved until it does. An answer without
+text that has an end, such as one whose thought filled ``max_tokens``, is an empty answer.
+
+An answer is believed as far as it can be true: no more of it is read than its tokens can need, ids are of the
+vocabulary, log-probabilities finite and not positive, counts of tokens those of a request.
 
 A server is no function of the request, so a run is repeated from its ledger: an answer that is remembered is not
 asked for again. Left out: streams, proxies, and images.
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -31,7 +37,9 @@ import httpx2
 from cotrain.backend.handles import PolicyHandle, PolicySpec
 from cotrain.core.address import Address, rng_of
 from cotrain.core.errors import ConfigError, DataError
-from cotrain.core.types import FAILED, Completion, Trace
+from cotrain.core.redact import redact_text
+from cotrain.core.types import FAILED, SAYING, Completion, Trace
+from cotrain.core.verbosity import escape_terminal
 from cotrain.engine.contract import Request
 from cotrain.rollout.idle_loop import awaiting_server
 from cotrain.text.chat_template import Message
@@ -40,16 +48,32 @@ from cotrain.text.render import Piece, Rendering
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before an answer is asked for again
 FIRST_CONTACT = 30.0  # seconds for which a server that never answered is waited for
-AGAIN = (408, 409, 425, 429, 500, 502, 503, 504, 520, 529)  # states of a server that may pass
-NEVER = {
-    401: "it wants another key; check the variable that the policy names as key_variable",
-    403: "this key may not ask; check the variable that the policy names as key_variable",
-    404: "there is no such model or address; check the policy's url and model",
+TOO_MANY = 429  # requests
+AGAIN = (408, 409, 425, TOO_MANY, 500, 502, 503, 504, 520, 529)  # states of a server that may pass
+KEY_ADVICE = "name the environment variable that holds its key, as in --set policies.{name}.key_variable=JUDGE_KEY"
+NEVER = {  # what no repetition mends, and what does
+    401: f"it wants another key: {KEY_ADVICE}",
+    403: f"this key may not ask: {KEY_ADVICE}",
+    404: "there is no such address or model: check both in http://HOST:PORT/v1#MODEL",
 }
+COUNTED = (  # see ``RemoteHandle.counts``
+    "answers",
+    "failed",
+    "retries",
+    "lowered",
+    "prompt_tokens",
+    "completion_tokens",
+    "remembered",
+    "seconds",
+)
+LEAST_TOKENS = 16  # of an answer: a limit that does not fit is not halved below it
+NO_ROOM = re.compile(r"context|too (?:large|long|many)|at most|must be <=|max_new_tokens", re.IGNORECASE)
+MOST_REFUSAL, MOST_WORDS = 1 << 16, 300  # bytes that are read of a refusal, characters that are shown of its reason
 MOST_BODY, PER_TOKEN = 1 << 20, 256  # bytes of an answer's JSON, and further ones for each token of prompt and answer
 TEXT_PER_TOKEN = 64  # bytes of text that a token may be
 LEAST_LOGPROB, ROUNDING = -1e4, 1e-4  # servers write -9999 for minus infinity, and what rounding makes of 0
 MOST_COUNT = 10**9  # tokens of one request that a server may count
+TIMEOUT, NO_CONNECTION = "timeout", "no connection"
 
 
 class RemoteSpec(PolicySpec, Protocol):
@@ -96,17 +120,18 @@ class RemoteHandle(PolicyHandle):
         self._line: _Connection | None = None
         self._reached = False  # has the server ever answered?
         self._known: dict[Address, Trace] = {}
+        self._told: set[str] = set()  # reasons of troubles that were told
+        self._refused_limits: dict[int, int] = {}  # max_tokens → length of the shortest prompt that left no room for it
         self._vocabulary = renderer.vocabulary
-        self._counts = dict.fromkeys(
-            ("answers", "failed", "retries", "prompt_tokens", "completion_tokens", "remembered", "seconds"), 0.0
-        )
+        self._counts = dict.fromkeys(COUNTED, 0.0)
 
     def cache_answers(self, traces: Sequence[Trace]) -> None:
         self._known = {trace.address: trace for trace in traces}
 
     def counts(self) -> dict[str, float]:
-        """``{policy}/remote/answers``, ``…/failed``, ``…/retries``, ``…/prompt_tokens``, ``…/completion_tokens`` (as
-        the server counts), ``…/remembered``, ``…/cost``, and ``…/seconds``, the sum of all waiting."""
+        """``{policy}/remote/answers``, ``…/failed``, ``…/retries``, ``…/lowered`` (answers with a smaller limit of
+        tokens than was wanted), ``…/prompt_tokens``, ``…/completion_tokens`` (as the server counts), ``…/remembered``,
+        ``…/cost``, and ``…/seconds``, the sum of all waiting."""
         spent = self._counts["prompt_tokens"] * self.spec.input_price
         spent += self._counts["completion_tokens"] * self.spec.output_price
         return {f"{self.name}/remote/{what}": count for what, count in (self._counts | {"cost": spent / 1e6}).items()}
@@ -135,45 +160,94 @@ class RemoteHandle(PolicyHandle):
         self, client: httpx2.AsyncClient, request: Request, path: str, body: Mapping[str, Any], began: float
     ) -> Completion:
         deadline, pauses, tries = began + self.spec.deadline, rng_of("pause", request.seed), 0
+        limit = self._fitting_limit(request)
+        before: Trouble | None = None  # of the last try
         while True:
-            least_pause, answer, reason = 0.0, None, ""  # seconds that the server wants to be left alone; why no answer
-            try:
-                async with (
-                    asyncio.timeout(min(self.spec.timeout, deadline - time.monotonic())),
-                    client.stream("POST", path, json=body) as answer,
-                ):
-                    self._reached = True
-                    content = await _read_body(answer, _most_bytes(request)) if answer.status_code == 200 else b""
-                if answer.status_code == 200:
-                    return self._parse_answer(request, _parse_json(content))
-            except (TimeoutError, httpx2.TimeoutException):
-                reason, answer = "timeout", None
-            except httpx2.HTTPError as error:
-                if not self._reached and time.monotonic() - began > FIRST_CONTACT:
-                    raise ConfigError(
-                        f"policy {self.name!r}: no server answers at {self.spec.url} ({error}); start it, or check the "
-                        "policy's url"
-                    ) from error
-                reason, answer = "no connection", None
-            except Malformed as error:
-                reason, answer = str(error), None
-            if answer is not None:
-                reason = f"status {answer.status_code}"
-                if answer.status_code in NEVER:
-                    raise ConfigError(
-                        f"policy {self.name!r}: {self.spec.url} answers {answer.status_code}: "
-                        f"{NEVER[answer.status_code]}"
-                    )
-                if answer.status_code not in AGAIN:
-                    return self._failed_completion(f"refused ({reason})")
-                wanted = answer.headers.get("retry-after", "")
-                least_pause = min(LONGEST_PAUSE, float(wanted)) if wanted.isdecimal() else 0.0
-            pause = max(least_pause, min(LONGEST_PAUSE, FIRST_PAUSE * 2**tries) * (0.5 + pauses.random()))
+            left = deadline - time.monotonic()
+            seconds = min(self.spec.timeout, left)
+            answer = await self._try_once(client, request, path, {**body, "max_tokens": limit}, seconds)
+            if seconds == left and before is not None and isinstance(answer, Trouble) and answer.reason == TIMEOUT:
+                answer = before  # only the deadline cut this try off: what the server said before is the reason
+            if isinstance(answer, Completion):
+                self._counts["lowered"] += limit < request.sampling.max_tokens
+                return answer
+            if self._too_little_room(answer) and limit // 2 >= LEAST_TOKENS:
+                self._note_lowered(answer, request, limit)
+                limit //= 2
+                continue
+            if answer.status in NEVER:
+                raise ConfigError(
+                    f"policy {self.name!r}: {self.spec.url} answers {answer.in_words()}; "
+                    f"{NEVER[answer.status].format(name=self.name)}"
+                )
+            alone = answer.reason == NO_CONNECTION and not self._reached
+            if alone and time.monotonic() - began > FIRST_CONTACT:
+                raise ConfigError(
+                    f"policy {self.name!r}: no server answers at {self.spec.url} ({answer.words}); start it, or check "
+                    "the policy's url"
+                )
+            self._tell_first(answer)
+            if answer.is_refusal:
+                return self._failed_completion(answer)
+            growing = min(LONGEST_PAUSE, FIRST_PAUSE * 2**tries) * (0.5 + pauses.random())
+            pause = max(answer.least_pause, growing)
             if time.monotonic() + pause >= deadline:
-                return self._failed_completion(reason)
+                return self._failed_completion(answer)
+            before = answer
             tries += 1
             self._counts["retries"] += 1
             await asyncio.sleep(pause)
+
+    async def _try_once(
+        self, client: httpx2.AsyncClient, request: Request, path: str, body: Mapping[str, Any], seconds: float
+    ) -> Completion | Trouble:
+        """The answer to one request, or what came in its place within so many seconds."""
+        try:
+            async with asyncio.timeout(seconds), client.stream("POST", path, json=body) as response:
+                self._reached = True
+                if response.status_code == 200:
+                    content = await _read_body(response, _most_bytes(request))
+                    return self._parse_answer(request, _parse_json(content))
+                return await _trouble_of(response)
+        except (TimeoutError, httpx2.TimeoutException):
+            return Trouble(reason=TIMEOUT, words=f"nothing came within {seconds:.3g} s")
+        except httpx2.HTTPError as error:
+            return Trouble(reason=NO_CONNECTION, words=_one_line(str(error)))
+        except Malformed as error:
+            return Trouble(reason=str(error))
+
+    def _too_little_room(self, answer: Trouble) -> bool:
+        """Whether the limit of tokens is refused, which together with the prompt exceeds the server's context."""
+        return answer.is_refusal and NO_ROOM.search(answer.words) is not None
+
+    def _fitting_limit(self, request: Request) -> int:
+        """``max_tokens`` of the request, halved where the server has refused it for a prompt that was no longer."""
+        limit, size = request.sampling.max_tokens, len(request.prompt_ids)
+        while size >= self._refused_limits.get(limit, size + 1) and limit // 2 >= LEAST_TOKENS:
+            limit //= 2
+        return limit
+
+    def _note_lowered(self, answer: Trouble, request: Request, limit: int) -> None:
+        """Remember that so many tokens were refused beside this prompt; the first time, say so."""
+        if not self._refused_limits:
+            self.tell(
+                f"note: policy {self.name!r}: {self.spec.url} refuses max_tokens {limit} ({answer.in_words()}); where "
+                "a prompt leaves no room for so many tokens it is asked for half as many, and half again, down to "
+                f"{LEAST_TOKENS}"
+            )
+        size = len(request.prompt_ids)
+        self._refused_limits[limit] = min(size, self._refused_limits.get(limit, size))
+
+    def _tell_first(self, answer: Trouble) -> None:
+        """Say what went wrong, the first time of each kind."""
+        if answer.reason in self._told:
+            return
+        self._told.add(answer.reason)
+        what = f"note: policy {self.name!r}: {self.spec.url}: {answer.in_words()}"
+        alone = answer.reason == NO_CONNECTION and not self._reached
+        patience = min(FIRST_CONTACT, self.spec.deadline) if alone else self.spec.deadline
+        then = "this is not asked again" if answer.is_refusal else f"asking again, for {patience:g} s"
+        self.tell(f"{what}; {then}")
 
     def _path_and_body(self, request: Request) -> tuple[str, dict[str, Any]]:
         """Path and body."""
@@ -210,6 +284,8 @@ class RemoteHandle(PolicyHandle):
         else:
             message = choice.get("message")
             text = message.get("content") if isinstance(message, Mapping) else None
+            if _is_empty_answer(choice):
+                text = ""
             if not isinstance(text, str):
                 raise Malformed("no text")
             if len(text) > TEXT_PER_TOKEN * request.sampling.max_tokens:
@@ -227,12 +303,24 @@ class RemoteHandle(PolicyHandle):
             self._counts[name] += count or 0
         return Completion(token_ids=token_ids, logprobs=logprobs, finish=finish, policy=self.name, version=0)
 
-    def _failed_completion(self, reason: str) -> Completion:
+    def _failed_completion(self, answer: Trouble) -> Completion:
         self._counts["answers"] += 1
         self._counts["failed"] += 1
+        self.trouble = f"{self.spec.url}: {answer.in_words()}; {self._advice(answer)}"
         ids = (self.renderer.stop_ids[0],)
-        why = f"remote: {reason}"
+        phrase = f"refused ({answer.reason})" if answer.is_refusal else answer.reason
+        why = f"remote: {phrase}" + (f"{SAYING}{answer.words}" if answer.words else "")
         return Completion(token_ids=ids, logprobs=(0.0,), finish=FAILED, policy=self.name, version=0, failure=why)
+
+    def _advice(self, answer: Trouble) -> str:
+        """What helps."""
+        if answer.status is None:
+            return f"bring back the server of {self.spec.model!r}"
+        if answer.is_refusal:
+            return "mend what it refuses"
+        if answer.status == TOO_MANY:
+            return f"wait, or ask it for less at a time with --set policies.{self.name}.concurrency=N"
+        return f"look into the log of the server of {self.spec.model!r}"
 
     def _recorded_completion(self, request: Request) -> Completion:
         trace = self._known[request.address]
@@ -274,6 +362,66 @@ class _Connection:
     loop: asyncio.AbstractEventLoop
     client: httpx2.AsyncClient
     free: asyncio.Semaphore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What came in place of an answer."""
+
+    reason: str  # a short fixed phrase: "status 429", "timeout", "no JSON"
+    words: str = ""  # the server's own, or the connection's, in one line
+    status: int | None = None  # of HTTP, where the server answered
+    least_pause: float = 0.0  # seconds that the server wants to be left alone
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server wants this request not at all, so that asking it again is in vain."""
+        return self.status is not None and self.status not in AGAIN
+
+    def in_words(self) -> str:
+        return f"{self.reason}: {self.words}" if self.words else self.reason
+
+
+async def _trouble_of(response: httpx2.Response) -> Trouble:
+    """What a response says whose status is not 200."""
+    try:
+        words = _reason_in(await _read_body(response, MOST_REFUSAL))
+    except (Malformed, httpx2.HTTPError):
+        words = ""
+    wanted = response.headers.get("retry-after", "")
+    return Trouble(
+        reason=f"status {response.status_code}",
+        words=words or response.reason_phrase,
+        status=response.status_code,
+        least_pause=min(LONGEST_PAUSE, float(wanted)) if wanted.isdecimal() else 0.0,
+    )
+
+
+def _reason_in(content: bytes) -> str:
+    """The reason in the body of a refusal: ``{"error": {"message": …}}`` as OpenAI has it, ``{"error": …}``,
+    ``{"message": …}``, ``{"detail": …}``, else all of it."""
+    try:
+        said: Any = json.loads(content)
+    except (ValueError, RecursionError):
+        said = content.decode(errors="replace")
+    for field in ("error", "message", "detail"):
+        if isinstance(said, Mapping) and said.get(field):
+            said = said[field]
+    return _one_line(said if isinstance(said, str) else json.dumps(said) if said else "")
+
+
+def _one_line(text: str) -> str:
+    """Somebody else's words, without keys or control characters."""
+    return escape_terminal(redact_text(" ".join(text[:MOST_REFUSAL].split())), MOST_WORDS)
+
+
+def _is_empty_answer(choice: Mapping[str, Any]) -> bool:
+    """Whether it says that it has no text (``"content": null``) and how it ended: a thought filled ``max_tokens``, or a
+    tool was called."""
+    message = choice.get("message")
+    if not isinstance(message, Mapping) or message.get("content", "") is not None:
+        return False
+    return isinstance(choice.get("finish_reason"), str)
 
 
 class Malformed(ValueError):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 
-from cotrain.core.verbosity import RESULTS
+from cotrain.core.verbosity import RESULTS, json_text
 
 
 def print_result(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
@@ -16,5 +15,5 @@ def print_result(command: Callable[[Sequence[str]], int], words: Sequence[str]) 
     with redirect_stdout(sys.stderr):
         code = command(words)
     for value in RESULTS:
-        print(json.dumps(value, indent=2, ensure_ascii=False))
+        print(json_text(value))
     return code

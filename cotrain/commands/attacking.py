@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from cotrain.commands.common import add_device_flag, add_threads_flag, device_of, set_threads
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_count, add_trust_flag, typed_flags
+from cotrain.core.verbosity import json_text, print_lines
 from cotrain.lab.attack import play, tables
 from cotrain.lab.attack import reviewed as on_rollouts
 from cotrain.lab.attack import seats as at_table
@@ -47,9 +47,9 @@ def attack(argv: Sequence[str]) -> int:
         say=_progress_printer(arguments.json),
     )
     if arguments.json:
-        print(json.dumps(result, indent=2, ensure_ascii=False))
+        print(json_text(result))
         return 0
-    print("\n".join(tables.lines_of(result)))
+    print_lines(tables.lines_of(result))
     print("*: more than ordinary wrong solutions; 95 % interval of the difference, paired by problem")
     return 0
 
@@ -107,7 +107,10 @@ def xplay(argv: Sequence[str]) -> int:
     else:
         result = cross.xplay(arguments.directories, role=arguments.role, **sampling, **common)
         lines = cross.lines_of(result)
-    print(json.dumps(result, indent=2, ensure_ascii=False) if arguments.json else "\n".join(lines))
+    if arguments.json:
+        print(json_text(result))
+    else:
+        print_lines(lines)
     return 0
 
 

@@ -216,7 +216,10 @@ def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool
     from cotrain.preflight.formats import choose_format_settings
 
     device = device_of(arguments.device, here=False)
-    chosen = choose_format_settings(recipe, answer_format_of(arguments), device=device, say=say, look=not dry)
+    trial = getattr(arguments, "smoke", False)
+    chosen = choose_format_settings(
+        recipe, answer_format_of(arguments), device=device, say=say, look=not dry, trial=trial
+    )
     return override(recipe, chosen)
 
 

@@ -19,7 +19,7 @@ from cotrain.commands.common import (
 )
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_changed_code_flag, add_count, real_number, whole_number
-from cotrain.core.verbosity import print_progress, tell_result
+from cotrain.core.verbosity import print_lines, print_progress, tell_result
 from cotrain.pages.compare_words import EQUAL
 
 
@@ -140,7 +140,7 @@ def study(argv: Sequence[str]) -> int:
     if arguments.dry_run:
         lines = [*forecast(plan), git_status(plan.path)["words"]]
         tell_result({"study": str(plan.path), "lines": lines})
-        print("\n".join(lines))
+        print_lines(lines)
         return 0
     return _run_and_print(lambda: run_study(plan, say=print_progress), plan.out)
 
@@ -155,8 +155,7 @@ def _run_and_print(work: Callable[[], dict[str, Any]], out: Path) -> int:
         print("stopped; nothing is lost. Go on with the same command")
         return 128 + (stopped.signal or signal.SIGINT)
     tell_result(result)
-    for line in result["lines"]:
-        print(line)
+    print_lines(result["lines"])
     print(f"report: {out / 'report.html'}")
     return 0
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from cotrain.commands.common import device_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import json_text, print_lines
 
 
 def dry_run(
@@ -20,6 +21,7 @@ def dry_run(
     from cotrain.config.recipe import check_due
     from cotrain.preflight.devices import memory_size, plan_devices, plan_json, plan_lines
     from cotrain.preflight.estimate import estimate_run
+    from cotrain.preflight.fitting import check_decoding
     from cotrain.runs.directory import recipe_json
 
     check_due(recipe)
@@ -34,6 +36,8 @@ def dry_run(
             for group in policies_by_device(recipe.policies, device).values():
                 check_shared_bases(group)
         estimate = estimate_run(recipe, device=device, here=not sizes)
+        if not sizes:
+            check_decoding(recipe)
     else:
         estimate = estimate_processes(backend, recipe)
     saved = recipe_json(
@@ -42,17 +46,17 @@ def dry_run(
     plans = plan_devices(estimate, sizes) if sizes else None
     if arguments.json:
         told = {"estimate": estimate.to_json()} | ({"plan": plan_json(*plans)} if plans else {})
-        print(json.dumps(saved | told, indent=2, ensure_ascii=False))
+        print(json_text(saved | told))
         return 0
     notes = [*notes, *(plan_lines(*plans) if plans else [])]
-    print("\n".join(flags))
-    print("\n".join(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes)))
+    print_lines(flags)
+    print_lines(f"# {line}".rstrip() for line in ("", *estimate.summary_lines(), *notes))
     print('#\n# every setting that can be given as set = ["path=value"]')
     for setting in (
         f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in setting_leaves(saved["settings"])
     ):
         if is_changeable(recipe, setting):
-            print(f"# {setting}")
+            print_lines([f"# {setting}"])
     return 0
 
 

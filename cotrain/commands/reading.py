@@ -27,7 +27,7 @@ from cotrain.commands.common import (
 )
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_count, add_trust_flag, real_number, typed_words
-from cotrain.core.verbosity import tell_result
+from cotrain.core.verbosity import print_lines, tell_result
 
 
 def list_recipes(argv: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def list_recipes(argv: Sequence[str]) -> int:
         try:
             build = find_recipe(name)
         except ConfigError as error:  # of an installed package
-            print(textwrap.fill(str(error), width, subsequent_indent="    "), end="\n\n")
+            print_lines([textwrap.fill(str(error), width, subsequent_indent="    "), ""])
             continue
         paragraph = " ".join((inspect.getdoc(inspect.getmodule(build)) or "").partition("\n\n")[0].split())
         about = re.split(r"(?<=\.)(?<!\bal\.)(?<!\bDr\.) (?=[A-Z`])", paragraph)[0]  # its first sentence

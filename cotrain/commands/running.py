@@ -6,7 +6,6 @@ import argparse
 import inspect
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -30,7 +29,7 @@ from cotrain.commands.common import (
 from cotrain.config.registry import find_recipe, make_recipe, recipe_names
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, add_count, add_parameters, comments_of, parsed_values, typed_flags, whole_number
-from cotrain.core.verbosity import tell_result
+from cotrain.core.verbosity import count_of, print_error, tell_result
 from cotrain.methods import READ_AS
 from cotrain.metrics.table import is_headline, table_rank
 
@@ -61,7 +60,9 @@ def run(argv: Sequence[str]) -> int:
     if "--smoke" in argv:
         from cotrain.commands.smoke import smoke_note, smoke_words
 
-        words += smoke_words(build, parser, names, argv)
+        words += smoke_words(
+            build, parser, names, argv, lambda parsed, arguments: _make_recipe(target, build, parsed, arguments)
+        )
     words += argv
     parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
     typed = typed_flags(words, parser)
@@ -224,7 +225,7 @@ def parser_of(target: str, build: Callable[..., Any]) -> tuple[Parser, list[str]
         help="with --dry-run --device cuda: a plan for a GPU of this memory that is not here, such as 24GiB; once for "
         "each of several",
     )
-    run_group.add_argument("--smoke", action="store_true", help="a trial in seconds: few steps, little is measured")
+    run_group.add_argument("--smoke", action="store_true", help="a trial: few steps, little is measured")
     run_group.add_argument(
         "--json",
         action="store_true",
@@ -315,7 +316,7 @@ def run_watched(
     except Interrupted as stopped:
         return 128 + (stopped.signal or signal.SIGINT)
     except Diverged as error:
-        print(f"cotrain: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     tell_result(outcome.summary)
     print_summary(outcome.summary)
@@ -338,7 +339,9 @@ def summary_keys(figures: Iterable[str]) -> list[str]:
 def print_summary(summary: dict[str, Any]) -> None:
     """Before and after of the main figures, one line each; all of them stand in summary.json."""
     before, after = summary["before"], summary["after"]
-    spent = f"{summary['steps']} steps, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
+    spent = (
+        f"{count_of(summary['steps'], 'step')}, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
+    )
     print(f"\n{summary.get('recipe', 'run')}: {spent}")
     keys = summary_keys(after)
     roles = list(dict.fromkeys(key.split("/")[0] for key in keys))

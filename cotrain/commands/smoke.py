@@ -4,19 +4,29 @@ phase is reached, warm-ups and stages take one step each, and little is measured
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser, parsed_values, typed_flags, typed_words
+from cotrain.core.verbosity import count_of
 
 STAGES = ("warmup", "unlabelled", "iteration", "revising")  # parameters of recipes: steps of a stage
 PROBLEMS, MEMBERS, HELD_OUT, REVIEWS = 2, 4, 2, 2
 
 
-def smoke_words(build: Callable[..., Any], parser: Parser, names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """The flags of a short run of this recipe, to stand before ``words``, which are the user's."""
+def smoke_words(
+    build: Callable[..., Any],
+    parser: Parser,
+    names: Sequence[str],
+    words: Sequence[str],
+    make_with_data: Callable[[argparse.Namespace, dict[str, Any]], Any],
+) -> list[str]:
+    """The flags of a short run of this recipe, to stand before ``words``, which are the user's. ``make_with_data``: the
+    recipe of these flags and arguments on the problems that the flags name."""
     usual = {name: parameter.default for name, parameter in inspect.signature(build).parameters.items()}
     flags: dict[str, Any] = {"tasks_per_step": PROBLEMS, "group_size": min(MEMBERS, usual.get("group_size", MEMBERS))}
     flags |= {"evaluation_tasks": HELD_OUT, "evaluate_every": 0}
@@ -31,8 +41,10 @@ def smoke_words(build: Callable[..., Any], parser: Parser, names: Sequence[str],
     both = [*shorter, *words]
     parsed, typed = parser.parse_strictly(both), typed_flags(both, parser)
     given = {n: v for n, v in parsed_values(parsed, names).items() if n in typed}
-    # the data are not read here
-    schedule = build(**{n: v for n, v in given.items() if n not in ("labelled", "ramp")}).schedule
+    try:  # data are read twice only where a recipe cannot be without
+        schedule = build(**{n: v for n, v in given.items() if n not in ("labelled", "ramp")}).schedule
+    except ConfigError:
+        schedule = make_with_data(parsed, given).schedule
     warmup = schedule.warmup if "warmup" in typed_flags(words, parser) else [(n, 1) for n, _ in schedule.warmup]
     if list(schedule.warmup) != list(warmup):
         shorter.append(f"--set=schedule.warmup={json.dumps(warmup)}")
@@ -44,8 +56,9 @@ def smoke_note(recipe: Any) -> str:
     stages = "".join(f", {steps} of them {name}" for name, steps in recipe.schedule.warmup)
     reviews = recipe.origin.arguments.get("reviews") if recipe.origin else None
     sizes = f"group_size is {recipe.group_size}" + (f", reviews {reviews}" if reviews else "")
+    steps, problems = count_of(recipe.steps, "step"), count_of(recipe.tasks_per_step, "problem")
+    held_out = count_of(recipe.evaluation.tasks, "held-out problem")
     return (
-        f"note: --smoke: {recipe.steps} steps of {recipe.tasks_per_step} problems{stages}, and "
-        f"{recipe.evaluation.tasks} held-out problems; the figures of so short a run say nothing of the method. "
-        f"Besides, {sizes}. Flags that you give count more"
+        f"note: --smoke: {steps} of {problems}{stages}, and {held_out}; the figures of so short a "
+        f"run say nothing of the method. Besides, {sizes}. Flags that you give count more"
     )

@@ -23,12 +23,11 @@ from cotrain.commands.common import (
 )
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.flags import Parser, add_count, real_number
-from cotrain.core.verbosity import print_progress, tell_result
+from cotrain.core.verbosity import escape_terminal, print_progress, tell_result
 from cotrain.disk.files import filled_directory, replace_file
 from cotrain.disk.jsonl import encode_row
 from cotrain.disk.kept_work import KeptWork, claim_place, stamp_of
 from cotrain.disk.run_files import QUARANTINE
-from cotrain.pages.page import escape_terminal
 from cotrain.tasks.reading import Quarantine
 
 if TYPE_CHECKING:

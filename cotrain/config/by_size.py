@@ -21,6 +21,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cotrain.config.policies import is_address
+
 if TYPE_CHECKING:
     from cotrain.config.recipe import Origin
 
@@ -89,7 +91,7 @@ def size_notes(origin: Origin | None, settings: Sequence[str] = (), given: Colle
         notes.append(f"note: defaults for a model of {shown} parameters: {', '.join(values)}{more}")
     unknown: dict[str, list[str]] = {}
     for name, model in _ungiven_rates(arguments, given).items():
-        if _known_size(model) is None:
+        if not is_address(model) and _known_size(model) is None:  # a server's model is not trained
             unknown.setdefault(model, []).append(f"{_flag(name)} {arguments[name]:g}")
     return notes + [
         f"note: the size of {model} is not known; defaults are those of a small model: {', '.join(rates)}"

@@ -18,6 +18,7 @@ from cotrain.core.arguments import bound_function, check_protocol
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
 from cotrain.core.types import COLDEST, UNLABELLED, Sampling, Store, TaskSource, has_split
+from cotrain.core.verbosity import count_of
 from cotrain.learn.contract import Algorithm
 from cotrain.rollout.role import Role
 from cotrain.text.prompts import fields_of
@@ -450,8 +451,8 @@ def check_due(recipe: Recipe) -> None:
             what = f"phase {idle!r} is never played; give it a place in the schedule, or leave the objective out"
         else:
             what = f"it is due first at step {first + 1}; raise steps"
-            what += f", or shorten the warm-up of {warmup} steps" if warmup else ""
-        raise ConfigError(f"objective {name!r} is due at none of the {recipe.steps} steps: {what}")
+            what += f", or shorten the warm-up of {count_of(warmup, 'step')}" if warmup else ""
+        raise ConfigError(f"objective {name!r} is due at none of the {count_of(recipe.steps, 'step')}: {what}")
 
 
 def _check_known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:

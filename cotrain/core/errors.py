@@ -57,6 +57,14 @@ class StateError(CotrainError, ValueError):
     """Saved state that does not fit: missing or unknown fields, or a hash that does not match."""
 
 
+class TooManyFailures(CotrainError):
+    """Most episodes of a step failed: something is wrong that training on the rest would hide."""
+
+
+class ServerSilent(TooManyFailures):
+    """Most of what a server was asked had no answer: nothing is wrong with the run, which goes on when it answers."""
+
+
 class ProcessLost(CotrainError):
     """A process that the run counts on is gone or silent: killed, out of memory, or past its deadline. What it held is
     lost; the step can be made again from the newest checkpoint."""

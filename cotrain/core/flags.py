@@ -33,12 +33,7 @@ class Help(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.replace("``", "`").split("\n\n")
-        return "\n\n".join(
-            textwrap.fill(
-                " ".join(p.split()), width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-            )
-            for p in paragraphs
-        )
+        return "\n\n".join("\n".join(_wrap_paragraph(p, width, indent)) for p in paragraphs)
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text, default = (action.help or "").removesuffix(" (default: %(default)s)"), action.default
@@ -47,6 +42,43 @@ class Help(argparse.HelpFormatter):
             return text
         shown = action.option_strings[0] if default is True else typed_words(default).replace("%", "%%")
         return f"{text} (default: {shown})".strip()
+
+
+_MARKED = re.compile(r"\s*(?:[-*]|\d+[.)]) ")
+_ITEM = re.compile(r"(?P<mark>\s*(?:[-*] |\d+[.)] )|\s+(?:\S.*?\s{2,})?)(?P<text>\S.*)")  # a line of a list, or a term
+
+
+def _wrap_paragraph(paragraph: str, width: int, indent: str) -> list[str]:
+    """The lines of a paragraph of prose, or of a list, whose items stay apart:
+
+    ::
+
+        none      nothing: whole batches of labelled problems
+        learning  a verifier that goes on learning, whose long description goes on
+                  in the column in which it began
+    """
+    items: list[tuple[str, list[str]]] = []  # what stands before the text, and the lines of the text
+    for line in paragraph.splitlines():
+        found, (mark, texts) = _ITEM.fullmatch(line), items[-1] if items else ("", [])
+        goes_on = len(line) - len(line.lstrip()) == len(mark) and not _MARKED.match(line)
+        if texts and goes_on:
+            texts.append(line.strip())
+        elif found is not None:
+            items.append((found["mark"], [found["text"]]))
+        else:
+            items.append(("", [line]))
+    return [line for mark, texts in items for line in _wrap_item(mark, " ".join(texts), width, indent)]
+
+
+def _wrap_item(mark: str, text: str, width: int, indent: str) -> list[str]:
+    """The lines of an item; a mark that takes half of the width has no column of its own."""
+    if len(mark) > width // 2:
+        mark, text = mark[: len(mark) - len(mark.lstrip())], mark.strip() + " " + text
+    column = " " * len(mark)
+    words = " ".join(text.split())
+    return textwrap.wrap(
+        words, width, initial_indent=indent + mark, subsequent_indent=indent + column, break_on_hyphens=False
+    )
 
 
 class Parser(argparse.ArgumentParser):

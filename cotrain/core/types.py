@@ -260,6 +260,12 @@ UNLABELLED = "unlabelled"  # the split of training problems without a truth
 # others said too much.
 TOO_LONG = "prompt too long"
 BROKEN_OFF = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
+SAYING = ", saying: "  # in a failure: before it stands a short fixed phrase, behind it a server's own words
+
+
+def kind_of_failure(failure: str) -> str:
+    """The short fixed phrase of a failure, by which failures are counted."""
+    return failure.partition(SAYING)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
-"""The output of a command: ``--log-level`` (the level of Python's logger "cotrain"), progress lines of long work, and
-streams that may go away while a run goes on.
+"""The output of a command: ``--log-level`` (the level of Python's logger "cotrain"), progress lines of long work, text
+that is safe to show, and streams that may go away while a run goes on.
 
 ::
 
@@ -15,13 +15,17 @@ the logger's level was set before. Left out: levels of single modules.
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import sys
 import time
+import traceback
+import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Any, TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -59,7 +63,33 @@ def shows_all() -> bool:
 def print_progress(text: str) -> None:
     """Print one line of progress."""
     if shows_progress():
-        print(text, flush=True)
+        print(escape_terminal(text), flush=True)
+
+
+def print_notice(text: str) -> None:
+    """Print a note or an alarm, in one line on stderr."""
+    if shows_notes():
+        print(escape_terminal(text), file=sys.stderr, flush=True)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print what a command found, whole, without a control character of a model's or a file's."""
+    print("\n".join(escape_terminal(part, len(part)) for line in lines for part in line.split("\n")), flush=True)
+
+
+def json_text(value: Any) -> str:
+    """JSON that is safe to show: letters as they are, characters without a shape as escapes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if all(line.isprintable() for line in text.split("\n")) and BLANKS.isdisjoint(text):
+        return text
+    return "".join(json.dumps(c)[1:-1] if c != "\n" and is_hidden(c) else c for c in text)
+
+
+def print_error(text: object) -> None:
+    """Print why a command ends, in one line on stderr: without a control character, and of bounded length."""
+    line = str(text)
+    head = line if line.startswith("cotrain ") else f"cotrain: {line}"
+    print(escape_terminal(_without_middle(head)), file=sys.stderr, flush=True)
 
 
 _LOGS: list[Callable[[str], None]] = []  # of the runs that are going on in this process
@@ -76,7 +106,7 @@ def print_note(text: str) -> None:
         log(line)
     if shows_notes():
         with suppress(OSError, ValueError):  # a stream that is closed
-            print(line, file=sys.stderr, flush=True)
+            print(escape_terminal(line), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -94,6 +124,39 @@ def notes_logged(log: Callable[[str], None]) -> Iterator[None]:
 def tell_result(value: Any) -> None:
     """What a command found, for ``--json``."""
     RESULTS.append(value)
+
+
+# -- Text of models and files, safe to show. All of it is hostile until shown otherwise: characters that would move the
+# cursor, turn the reading direction or hide are replaced by something that can be seen, ``<U+202E>``.
+
+
+MAX_CHARS = 4000  # of one text
+ERROR_START, ERROR_END = 2000, 500  # characters of a longer error that are kept: its advice stands at its end
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories that have no shape
+VARIATIONS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+BLANKS = VARIATIONS | frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180c\u180d\u180f")  # shaped like nothing
+
+
+def is_hidden(char: str) -> bool:
+    """Is this a control, direction, zero-width, private or unassigned character, or a lone surrogate?"""
+    return char in BLANKS or unicodedata.category(char) in HIDDEN
+
+
+def escape_terminal(text: object, limit: int = MAX_CHARS) -> str:
+    """Plain text without a single control character: ESC becomes ``<U+001B>``, newlines become ``⏎``."""
+    whole = str(text)
+    if len(whole) <= limit and whole.isprintable() and BLANKS.isdisjoint(whole):
+        return whole
+    shown = "".join("⏎" if c == "\n" else f"<U+{ord(c):04X}>" if is_hidden(c) else c for c in whole[:limit])
+    return shown if len(whole) <= limit else f"{shown}… ({len(whole) - limit} more characters)"
+
+
+def _without_middle(text: str) -> str:
+    """The beginning and the end of a long text."""
+    left_out = len(text) - ERROR_START - ERROR_END
+    if left_out <= 0:
+        return text
+    return f"{text[:ERROR_START]} … ({left_out} characters left out) … {text[-ERROR_END:]}"
 
 
 # -- How far something long has come: a line with total and time left, at most every five seconds and ten in all.
@@ -132,6 +195,14 @@ class Pace:
         self._say(f"{self._what.format(f'{self.done:,} of {self._total:,}')}, {clock_text(left)} left")
 
 
+def count_of(number: int, thing: str) -> str:
+    """``1 step``, ``2 steps``, ``1,024 batches``."""
+    if number == 1:
+        return f"1 {thing}"
+    ending = "es" if thing.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number:,} {thing}{ending}"
+
+
 def clock_text(seconds: float) -> str:
     """``75`` as ``1:15``, hours as ``2:03:10``."""
     minutes, rest = divmod(round(seconds), 60)
@@ -152,8 +223,15 @@ def lost_streams() -> dict[str, str]:
 
 
 def secure_streams() -> None:
-    """Make standard output and error such streams; called once, by the command."""
+    """Make standard output and error such streams, and tracebacks safe to show; called once, by the command."""
+    sys.excepthook = print_traceback
     sys.stdout, sys.stderr = _secure_stream(sys.stdout, 1, "stdout"), _secure_stream(sys.stderr, 2, "stderr")
+
+
+def print_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """Print where an error came from, its text without control characters."""
+    lines = "".join(traceback.format_exception(kind, error, where)).rstrip("\n").split("\n")
+    print("\n".join(escape_terminal(_without_middle(line)) for line in lines), file=sys.stderr, flush=True)
 
 
 def _secure_stream(stream: TextIO | None, number: int, name: str) -> TextIO:

@@ -148,8 +148,8 @@ def check_request(request: Request, context: int, vocabulary: int) -> None:
         (not 0 < sampling.top_p <= 1, f"top_p is {sampling.top_p}; it must be in (0, 1]"),
         (
             len(prompt) + sampling.max_tokens > context,
-            f"prompt ({len(prompt)}) and max_tokens ({sampling.max_tokens}) exceed the context of {context};"
-            " lower max_tokens or shorten the prompt",
+            f"prompt ({len(prompt)}) and max_tokens ({sampling.max_tokens}) exceed the context of {context} tokens; "
+            "lower max_tokens or shorten the prompt",
         ),
         (
             bool(prompt) and not 0 <= min(prompt) <= max(prompt) < vocabulary,
@@ -160,4 +160,4 @@ def check_request(request: Request, context: int, vocabulary: int) -> None:
     ):
         if wrong:
             error = TooLong if "exceed the context" in problem else ConfigError
-            raise error(f"request {request.address} to policy {request.policy!r}: {problem}")
+            raise error(f"role {request.address.role!r} (policy {request.policy!r}): {problem}")

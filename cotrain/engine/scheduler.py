@@ -96,7 +96,7 @@ class Scheduler:
             name = type(model).__name__
             raise ModelError(f"policy {policy!r}: {name} is not a causal language model of transformers")
         self.config = config
-        self.context, self.vocabulary = _model_limits(policy, self.config)
+        self.context, self.vocabulary = model_limits(policy, self.config)
         self.device = next(model.parameters()).device
         self._modules = list(model.modules())
         self.version = 0
@@ -385,9 +385,10 @@ def _probe_row(first: int, length: int, vocabulary: int) -> Row:
     return Row(request=request, future=None)  # type: ignore[arg-type]
 
 
-def _model_limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:
-    """Longest sequence and vocabulary of a model. A sliding window that only transformers' own attention knows limits
-    the sequence: within it, it hides nothing."""
+def model_limits(policy: str, config: PreTrainedConfig) -> tuple[int, int]:
+    """Longest sequence and vocabulary of a model. Raises ModelError for one that the engine cannot run, as far as its
+    configuration tells. A sliding window that only transformers' own attention knows limits the sequence: within it, it
+    hides nothing."""
     text = config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ["sliding_attention"])  # without the list, a window is for all
     unknown = sorted(kinds - {"full_attention", "sliding_attention", "chunked_attention"})

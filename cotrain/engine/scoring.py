@@ -55,8 +55,8 @@ class ScoringScheduler:
         short."""
         if not 0 < len(request.prompt_ids) <= self.context:
             raise (TooLong if request.prompt_ids else ConfigError)(
-                f"request {request.address} to policy {self.policy!r}: a prompt of {len(request.prompt_ids)} tokens; "
-                f"expected 1 to {self.context}"
+                f"role {request.address.role!r} (policy {self.policy!r}): a prompt of {len(request.prompt_ids)} "
+                f"tokens; expected 1 to {self.context}"
             )
 
     def drop_cancelled(self) -> None:

@@ -22,7 +22,6 @@ part.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from typing import Any
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.flags import Parser
 from cotrain.core.types import UNLABELLED, ParseFailure
-from cotrain.core.verbosity import Pace, print_progress
+from cotrain.core.verbosity import Pace, json_text, print_lines, print_progress
 from cotrain.disk.kept_work import claim_place
 from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
 from cotrain.tasks.columns import columns_note, count_columns
@@ -481,7 +480,8 @@ def command(argv: Sequence[str]) -> int:
     )
     if arguments.quarantine is not None:
         report.aside.write(arguments.quarantine)
-    print(
-        json.dumps(report.json(), indent=2, ensure_ascii=False) if arguments.json else "\n".join(report.report_lines())
-    )
+    if arguments.json:
+        print(json_text(report.json()))
+    else:
+        print_lines(report.report_lines())
     return 1 if report.count_rows("error") else 0

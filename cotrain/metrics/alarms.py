@@ -37,7 +37,7 @@ from cotrain.metrics.rules import (
     Rising,
     Rule,
 )
-from cotrain.metrics.starved import StarvationMonitor
+from cotrain.metrics.starved import ENOUGH_PROBLEMS, StarvationMonitor
 from cotrain.metrics.table import metric_with_key
 
 EXAMPLES = 3  # addresses with an alarm
@@ -56,6 +56,7 @@ class Band:
     advice: str = ""  # one sentence; by default that of the first metric
     early: str = ""  # the same where fewer rows than the window have spoken
     shown: str = "{:.2f}"  # how a reading is written
+    problems: int = 0  # that must have been trained on before it says anything
     wrong: Callable[[Trace, str], bool] | None = None  # whether a rollout, given the signal's name, is an example
 
     @property
@@ -141,6 +142,7 @@ BANDS = (
     ),
     Band(
         name="constant reward", keys=("{objective}/zero_spread_groups",), window=2, rule=AboveFromTheStart(0.999),
+        problems=ENOUGH_PROBLEMS,
         early="No group of the first step has two different rewards, so that step teaches nothing: if the next ones "
             "do not either, look at what is paid.",
         advice="No group has two different rewards, so nothing is learned: bring easier problems where no answer is "
@@ -189,13 +191,14 @@ BANDS = (
 class Monitor:
     """Reads rows one by one and keeps the alarms they raised."""
 
-    def __init__(self, bands: Sequence[Band] = BANDS) -> None:
-        self.bands = bands
+    def __init__(self, bands: Sequence[Band] = BANDS, *, problems: int = ENOUGH_PROBLEMS) -> None:
+        """``problems``: of a step."""
+        self.bands, self._problems = bands, problems
         self._patterns = [_key_pattern(band.keys[0]) for band in bands]
         self._places: dict[str, list[tuple[int, tuple[str, ...], str]]] = {}  # key → (band, all its keys, shown key)
         self._series: dict[tuple[int, str], MetricSeries] = {}
         self._alarms: dict[tuple[int, str], Alarm] = {}
-        self._starved = StarvationMonitor()
+        self._starved = StarvationMonitor(problems=problems)
         self._row: Mapping[str, Any] = {}
 
     @property
@@ -235,7 +238,7 @@ class Monitor:
 
     def _update_alarm(self, band: Band, place: tuple[int, str], series: MetricSeries) -> Alarm | None:
         value, step = band.rule(series), series.step
-        if value is None:
+        if value is None or series.rows * self._problems < band.problems:
             return None
         if place in self._alarms:
             alarm_before = self._alarms[place]
@@ -272,10 +275,14 @@ def _alarm_words(band: Band, series: MetricSeries, value: float) -> dict[str, An
 
 
 def check_rows(
-    rows: Iterable[Mapping[str, Any]], bands: Sequence[Band] = BANDS, *, finished: bool = False
+    rows: Iterable[Mapping[str, Any]],
+    bands: Sequence[Band] = BANDS,
+    *,
+    finished: bool = False,
+    problems: int = ENOUGH_PROBLEMS,
 ) -> list[Alarm]:
-    """The alarms of the rows of a metrics.jsonl, in the order in which they first fired."""
-    monitor = Monitor(bands)
+    """The alarms of the rows of a metrics.jsonl, in the order in which they first fired. ``problems``: of a step."""
+    monitor = Monitor(bands, problems=problems)
     for row in rows:
         monitor.add_row(row)
     if finished:

@@ -109,6 +109,7 @@ three problems a step lose 0.1 by chance. Alarms about rewards and verdicts name
 """
 STARVED_HEAD = """One cause raises one alarm (`cotrain/metrics/alarms.py`): what only follows from answers that are cut
 off, or that nobody can read, is not raised while they are; a constant reward is told after the first step, and once.
+That rewards do not differ is not said of fewer than 8 problems, as in a trial with `--smoke`.
 
 What learns nothing is told sooner, by `cotrain/metrics/starved.py`, and at the end of a run that is
 too short for it:

@@ -2,7 +2,8 @@
 
 Health bands wait for ten rows and more; a protocol that pays nothing or a prompt that no model understands shows at
 once. Counted are steps in a row (``KINDS``), of those at which the objective is due or the role spoke; a run with fewer
-is told at its end. What becomes of a run whose updates are not finite is decided in ``train/guard.py``.
+is told at its end. That rewards do not differ is not said of fewer than ``ENOUGH_PROBLEMS`` problems. What becomes of a
+run whose updates are not finite is decided in ``train/guard.py``.
 
 Pure: alarms depend on the rows alone. Left out: channels of algorithms that do not report them (PPO, Prime), whose
 objectives are watched as a whole.
@@ -35,9 +36,11 @@ KINDS = (  # name of the alarm, key of the table, when, steps in a row
         "a loss or gradient that is not finite; every one is told", 1,
     ),
 )  # fmt: skip
+ENOUGH_PROBLEMS = 8  # with fewer, equal rewards in every group are chance: a trial of two problems
 NEEDED = {name: steps for name, _, _, steps in KINDS}
 SAMPLES, DROPPED, COVERAGE, ADVANTAGE = "/credit/samples", "/dropped/", "/coverage/", "/advantage/"
 UNREAD = "/parse_failures"
+ZERO_SPREAD = "zero_spread"  # why a sample was left out: its group has one reward
 FAILURES = "failures/"  # episodes and turns that failed, by reason
 
 
@@ -54,6 +57,7 @@ class _Streak:
 class StarvationMonitor:
     """Reads rows one by one; ``add`` and ``end`` return the alarms that they are the first to raise."""
 
+    problems: int = ENOUGH_PROBLEMS  # of a step
     alarms: dict[tuple[str, str], Alarm] = field(default_factory=dict)  # (band, key)
     _times: dict[tuple[str, str], _Streak] = field(default_factory=dict)
     _dropped: dict[str, Counter[str]] = field(default_factory=dict)
@@ -128,12 +132,21 @@ class StarvationMonitor:
                 continue
             if band == "no spread" and not always:
                 continue
+            if times.seen * self.problems < ENOUGH_PROBLEMS and self._blames_equal_rewards(band, key):
+                continue
             alarm_before = self.alarms.get((band, key))
             alarm = self._make_alarm(band, key, times, alarm_before)
             self.alarms[band, key] = alarm
             if alarm_before is None:
                 new.append(alarm)
         return new
+
+    def _blames_equal_rewards(self, band: str, key: str) -> bool:
+        """Whether the alarm says that rewards do not differ within groups."""
+        if band != "no samples":
+            return band == "no spread"
+        dropped = self._dropped.get(key.partition("/")[0], Counter())
+        return max(dropped, key=lambda reason: dropped[reason], default="") == ZERO_SPREAD
 
     def _make_alarm(self, band: str, key: str, times: _Streak, held: Alarm | None) -> Alarm:
         reading, healthy, advice = self._alarm_text(band, key, times.count)
@@ -178,7 +191,7 @@ def _starved_advice(name: str, reasons: list[tuple[str, int]], failures: Counter
     if reason.startswith("no ") and reason not in ("no tokens", "no label"):
         signal = reason.removeprefix("no ")
         yield f"Objective {name!r} reads the signal {signal!r} and no trace has it: reward it in the protocol."
-    elif reason == "zero_spread":
+    elif reason == ZERO_SPREAD:
         yield (
             "All rewards within a group are equal: change the difficulty of the problems, use larger "
             "groups, or check the reward."

@@ -18,7 +18,7 @@ import numpy as np
 
 from cotrain.core.entropy import nats_of
 from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, STEP_OK, VERDICTS
-from cotrain.core.types import BROKEN_OFF, TOO_LONG, Episode, Trace
+from cotrain.core.types import BROKEN_OFF, TOO_LONG, Episode, Trace, kind_of_failure
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts, trajectories_in
 from cotrain.metrics.verdicts import (
@@ -62,7 +62,7 @@ def role_metrics(episodes: Sequence[Episode], roles: Sequence[str]) -> MetricsRo
             own_trajectories = [t for t in trajectories if t.role == role]
             figures = role_figures(sequences, own_trajectories)
             row |= {f"{role}/{name}": value for name, value in figures.items()}
-            failures.update(f"{role}: {t.failure}" for t in own_trajectories if t.failure)
+            failures.update(f"{role}: {kind_of_failure(t.failure)}" for t in own_trajectories if t.failure)
     for reason, count in sorted(failures.items()):
         row[f"failures/{reason}"] = count
     if broken := sum(e.failure not in (None, TOO_LONG) for e in episodes):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import escape_terminal
 from cotrain.pages.compare_overview import (
     TextTable,
     about_sentences,
@@ -36,7 +37,6 @@ from cotrain.pages.compare_table import (
 )
 from cotrain.pages.compare_words import AXES, budget_in_words
 from cotrain.pages.guide import parse_metric_name
-from cotrain.pages.page import escape_terminal
 
 NEEDED_LEAD = "Where the mean curve first passes the level; in brackets the smallest and largest crossing of one seed."
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import count_of
 from cotrain.metrics.table import labelled_metric
 from cotrain.pages.compare_reach import find_levels
 from cotrain.pages.compare_table import VERDICTS, Runs, verdict_table
@@ -165,7 +166,7 @@ def setting_cells(compare: Mapping[str, Any]) -> TextTable:
         values = recipe.get("settings")
         if values:
             batch = f"{values['problems']} × {values['group_size']}"
-            test_text = f"{values['test_problems']}, {values['evaluation_group_size']} answers each"
+            test_text = f"{values['test_problems']}, {count_of(values['evaluation_group_size'], 'answer')} each"
             texts = [_values_text(values[key]) for key in ("learning_rate", "lr_warmup", "temperature")]
             rows.append([name, *texts, batch, test_text])
     return head, rows
@@ -222,12 +223,16 @@ def about_sentences(compare: Mapping[str, Any]) -> list[str]:
     equal, budget = compare.get("equal"), compare.get("budget")
     sentences = []
     if equal == "updates":
-        sentences.append(f"Every run lasts until its generator has had {compare.get('batches')} batches to learn from.")
+        sentences.append(
+            f"Every run lasts until its generator has had {count_of(compare['batches'], 'batch')} to learn from."
+        )
     elif equal == "batches":
-        sentences.append(f"Every run lasts {compare.get('batches')} batches.")
+        sentences.append(f"Every run lasts {count_of(compare['batches'], 'batch')}.")
     elif equal in UNITS and isinstance(budget, int | float):
         whose = (
-            f", what {compare['dearest']} spends in {compare.get('batches')} batches" if compare.get("dearest") else ""
+            f", what {compare['dearest']} spends in {count_of(compare['batches'], 'batch')}"
+            if compare.get("dearest")
+            else ""
         )
         sentences.append(f"Every run ends when it has spent {amount_text(budget, equal)} {UNITS[equal]}{whose}.")
     sentences.append("Each seed is tested on problems of its own, the same ones in every recipe.")

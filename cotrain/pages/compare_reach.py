@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cotrain.core.statistics import LEAST, Estimate, paired_difference
+from cotrain.core.verbosity import count_of
 from cotrain.pages.compare_table import Runs, curves_of, in_reading_order, mean_band
 from cotrain.pages.compare_words import UNITS, amount_text
 from cotrain.pages.lines import Points, axis_ticks, value_at
@@ -41,7 +42,7 @@ class LevelCrossing:
             return f"not within {amount_text(self.end, self.axis)} ({count})"
         if len(self.seeds) == 1 or not crossings:
             return f"{amount_text(self.at, self.axis)} ({count})"
-        seeds_text = f"{len(crossings)} seeds" if len(crossings) == len(self.seeds) else count
+        seeds_text = f"{count_of(len(crossings), 'seed')}" if len(crossings) == len(self.seeds) else count
         at, least, most = (amount_text(value, self.axis) for value in (self.at, crossings[0], crossings[-1]))
         return f"{at} ({least} to {most} over {seeds_text})"
 

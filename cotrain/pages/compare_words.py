@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from cotrain.core.statistics import LEAST, Estimate, significance_level, smallest_significant
+from cotrain.core.verbosity import count_of
 from cotrain.metrics.table import labelled_metric
 from cotrain.pages.guide import difference_interval, number_text, points_text
 
@@ -61,16 +62,18 @@ def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) 
     size = points_text(change.value, share=metric_meaning.is_share) + unit
     if change.n >= LEAST and not verdict:
         interval = difference_interval(change, share=metric_meaning.is_share)
-        return f"{size} (95\u202f% interval {interval}, {change.n} seeds)"
+        return f"{size} (95\u202f% interval {interval}, {count_of(change.n, 'seed')})"
     if change.n == 1:
         return f"{size}; one seed: an anecdote"
     if change.n < LEAST:
-        return f"{size}; {change.n} seeds: no verdict"
+        return f"{size}; {count_of(change.n, 'seed')}: no verdict"
     smallest = smallest_significant(change)
     if smallest < 1e-9:
         return f"{size}; the same in every seed and problem, so no verdict"
     least_text = points_text(smallest, share=metric_meaning.is_share).lstrip("+") + unit
-    interval = f"95\u202f% interval {difference_interval(change, share=metric_meaning.is_share)}, {change.n} seeds"
+    interval = (
+        f"95\u202f% interval {difference_interval(change, share=metric_meaning.is_share)}, {count_of(change.n, 'seed')}"
+    )
     limit = f"p below {significance_level(change.n):.3f}"
     if change.includes(0.0):
         return f"no difference is shown ({size}; {interval}); {least_text} or more would be significant ({limit})"

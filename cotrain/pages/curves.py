@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.metrics.alarms import Alarm, Monitor
+from cotrain.metrics.starved import ENOUGH_PROBLEMS
 from cotrain.metrics.table import labelled_metric
 from cotrain.pages.follow import JsonlReader
 from cotrain.pages.guide import display_order, parse_metric_name, split_key
@@ -104,7 +105,9 @@ Values = dict[str, float]
 class Curves:
     """What has been read of a run's metrics so far."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, problems: int = ENOUGH_PROBLEMS) -> None:
+        """``problems``: of a step of the run."""
+        self._problems = problems
         self._metrics = JsonlReader(directory / "metrics.jsonl")
         self._timings = JsonlReader(directory / "timings.jsonl")
         self._summary = directory / "summary.json"  # there when the run has ended
@@ -115,7 +118,7 @@ class Curves:
         self.phases: list[str] = []
         self.held_out: list[Values] = []  # of evaluations, without "eval/"
         self.last: dict[str, Any] = {}  # the last row of training as it is in the file
-        self._monitor = Monitor()
+        self._monitor = Monitor(problems=self._problems)
         self._unwatched: deque[dict[str, Any]] = deque()  # rows that the monitor has not seen
         self._seconds: dict[int, float] = {}
         self.processes = ProcessMeans()  # of a step, where the run had several

@@ -26,11 +26,11 @@ from cotrain.core.notes import CORRECT, FINAL
 from cotrain.core.own_code import read_code
 from cotrain.core.redact import redact_text
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import escape_terminal
 from cotrain.disk.run_files import fault_in
 from cotrain.metrics.table import table_rank
 from cotrain.pages.follow import read_json_object
 from cotrain.pages.guide import parse_estimates
-from cotrain.pages.page import escape_terminal
 from cotrain.pages.runs import RunView, open_run, redact_texts
 from cotrain.pages.settings import flatten_settings
 from cotrain.runs.directory import CODE

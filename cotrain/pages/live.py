@@ -17,13 +17,12 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from cotrain.core.verbosity import clock_text, shows_notes, shows_progress
+from cotrain.core.verbosity import clock_text, escape_terminal, shows_notes, shows_progress
 from cotrain.metrics.metric import FIRST
 from cotrain.metrics.steps import budget_share, flops_of
 from cotrain.metrics.table import is_headline, labelled_metric, table_rank
 from cotrain.pages.curves import TITLES, process_cells, processes_of
 from cotrain.pages.guide import display_order, number_text
-from cotrain.pages.page import escape_terminal
 
 SPARKS = "▁▂▃▄▅▆▇█"
 REMEMBERED_STEPS = 24  # steps over which the time left is estimated
@@ -199,7 +198,7 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
     if _number_or_none(row.get("gap")) is not None:
         parts.append(f"gap {_plain_text(row['gap'])}")
     parts.append(f"{seconds:.1f} s")
-    if left is not None:
+    if left is not None and left > 0.0:  # behind the last step only the end is measured
         parts.append(f"{time_text(left)} left")
     return " | ".join(part for part in parts if part)
 

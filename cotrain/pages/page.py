@@ -12,41 +12,19 @@ import base64
 import hashlib
 import html
 import json
-import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 
+from cotrain.core.verbosity import escape_terminal
 from cotrain.disk.files import replace_file
 
-# -- Making text from models and files safe to show: in a page, and in a terminal.
-#
-# Everything a model wrote is hostile until shown otherwise. Characters that would move the cursor, turn the reading
-# direction or hide are replaced by something that can be seen: ``<U+202E>``. In a page the front-end does the same
-# (``pages/assets/words.js``); here markup is escaped only for the title.
-
-MAX_CHARS = 4000  # of one text in a page
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories that have no shape
-VARIATIONS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
-BLANKS = VARIATIONS | frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180c\u180d\u180f")  # shaped like nothing
-
-
-def is_hidden(char: str) -> bool:
-    """Is this a control, direction, zero-width, private or unassigned character, or a lone surrogate?"""
-    return char in BLANKS or unicodedata.category(char) in HIDDEN
+# Text of models and files is made safe to show in a page by the front-end (``pages/assets/words.js``), as
+# ``core/verbosity.py`` does for a terminal; here markup is escaped only for the title.
 
 
 def escape_attribute(text: object, limit: int = 300) -> str:
-    """The same for an attribute value in double quotes, or for a ``<title>``: no markup at all."""
+    """``escape_terminal`` for an attribute value in double quotes, or for a ``<title>``: no markup at all."""
     return html.escape(escape_terminal(text, limit), quote=True)
-
-
-def escape_terminal(text: object, limit: int = MAX_CHARS) -> str:
-    """Plain text without a single control character: ESC becomes ``<U+001B>``, newlines become ``⏎``."""
-    whole = str(text)
-    if len(whole) <= limit and whole.isprintable() and BLANKS.isdisjoint(whole):
-        return whole
-    shown = "".join("⏎" if c == "\n" else f"<U+{ord(c):04X}>" if is_hidden(c) else c for c in whole[:limit])
-    return shown if len(whole) <= limit else f"{shown}… ({len(whole) - limit} more characters)"
 
 
 ASSETS = Path(__file__).resolve().parent / "assets"

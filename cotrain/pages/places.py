@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import RunDirectoryError
+from cotrain.core.verbosity import count_of
 from cotrain.pages.compare_words import short_labels, slug_of
 from cotrain.pages.follow import RECIPE, read_json_object
 
@@ -113,7 +114,7 @@ def _seed_groups(runs: list[ViewPlace]) -> list[ViewPlace]:
         if len(seeds) > 1:
             paths = dict(sorted(seeds.items()))
             parent = next(iter(paths.values())).parent
-            title = f"{titles[key]}, {len(paths)} seeds"
+            title = f"{titles[key]}, {count_of(len(paths), 'seed')}"
             places.append(
                 ViewPlace(
                     kind="seeds", path=parent, name=f"{parent.name}: {title}", title=title, arms={titles[key]: paths}

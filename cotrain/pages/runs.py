@@ -13,6 +13,7 @@ from cotrain.core.statistics import Estimate, independent_difference
 from cotrain.disk.ledger import ODD
 from cotrain.disk.run_files import refuse_other_path
 from cotrain.metrics.alarms import BANDS, applicable_bands, with_examples
+from cotrain.metrics.starved import ENOUGH_PROBLEMS
 from cotrain.metrics.table import is_headline, limits_of, table_rank
 from cotrain.pages import guide
 from cotrain.pages.curves import Curves, describe_metrics
@@ -26,6 +27,13 @@ LATELY = 10  # points that "at the end" is the mean of
 OTHER_RESULTS = ("attack", "xplay", "reviewed")  # NAME.json, written by other commands
 
 
+def _problems_of(recipe: Mapping[str, Any]) -> int:
+    """How many problems a step of the run has, as ``recipe.json`` says."""
+    settings = recipe.get("settings")
+    problems = settings.get("tasks_per_step") if isinstance(settings, Mapping) else None
+    return problems if isinstance(problems, int) else ENOUGH_PROBLEMS
+
+
 class RunView:
     """A run directory, read as far as it goes."""
 
@@ -33,7 +41,7 @@ class RunView:
         self.directory = directory
         self.recipe, self._recipe_note = read_json_object(directory / RECIPE)
         self.models, self.weights = models_of(self.recipe), reward_weights(self.recipe)
-        self.curves = Curves(directory)
+        self.curves = Curves(directory, problems=_problems_of(self.recipe))
         self.rollouts = Rollouts(directory, self.weights)
         self._lock = threading.Lock()
         self.stopped = ""  # why nothing more of it is read in the background

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.verbosity import clock_text
+from cotrain.core.verbosity import MAX_CHARS, clock_text
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import try_read_object
 from cotrain.disk.run_files import RESULT
 from cotrain.metrics.table import is_headline
 from cotrain.pages.compare_markdown import escape_markdown, table_section
 from cotrain.pages.guide import number_text
-from cotrain.pages.page import MAX_CHARS
 
 Figure = Mapping[str, Any]  # value, low, high and n, as ``Estimate.to_json`` writes them
 NAME = "report.md"

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import MAX_CHARS
 from cotrain.pages.compare_markdown import escape_markdown, table_section
 from cotrain.pages.compare_overview import TextTable, estimate_text
 from cotrain.pages.compare_table import is_share
 from cotrain.pages.compare_words import UNITS, amount_text
 from cotrain.pages.guide import number_text
-from cotrain.pages.page import MAX_CHARS
 
 
 def study_markdown(study: Mapping[str, Any]) -> str:

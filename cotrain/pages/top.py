@@ -7,6 +7,7 @@ no file holds.
 from __future__ import annotations
 
 import json
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,12 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cotrain.core.flags import Parser
+from cotrain.core.verbosity import escape_terminal
 from cotrain.metrics.steps import budget_share
 from cotrain.pages.curves import finite_number as finite
 from cotrain.pages.follow import STOPPED
 from cotrain.pages.guide import number_text
 from cotrain.pages.live import spark_line, speaking_roles, time_text
-from cotrain.pages.page import escape_terminal
 from cotrain.pages.runs import RunView, open_run
 
 PAUSE = 1.0  # seconds between looks
@@ -103,8 +104,21 @@ def _role_row(
     }
 
 
+def _alarm_lines(alarms: Sequence[Mapping[str, Any]], width: int, room: int) -> list[Text]:
+    """The last alarms with their advice, as many as have room in so many lines: the latest always, and whole."""
+    lines: list[str] = []
+    for alarm in reversed(alarms[-ALARMS:]):
+        text = f"! {escape_terminal(alarm['band'])} since step {alarm['step'] + 1}: {escape_terminal(alarm['advice'])}"
+        wrapped = textwrap.wrap(text, width, subsequent_indent="  ")
+        if lines and len(lines) + len(wrapped) > room:
+            break
+        lines = [*wrapped, *lines]
+    return [Text(line, style="bold red") for line in lines]
+
+
 def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
-    """At most 24 lines of 80 columns; in fewer, down to 40, the figures alone, and lines that are wrapped."""
+    """24 lines of 80 columns, more where an alarm needs them; in fewer, down to 40, the figures alone, and lines that
+    are wrapped."""
     width, wide = min(width, COLUMNS), width >= COLUMNS
     state = (
         "ended"
@@ -135,14 +149,8 @@ def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
             beside = (length, speed, "")[place]
             cells = (role["role"] if not place else "", name, now, spark_line(tuple(values)), beside)
             table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells[: len(titles)]))
-    alarms = [
-        Text(f"! {escape_terminal(a['band'])} since step {a['step'] + 1}: {escape_terminal(a['advice'])}")
-        for a in shown["alarms"]
-    ]
-    for line in alarms:
-        line.truncate(width)
-        line.stylize("bold red")
-    alarm_lines = alarms[-ALARMS:] or [Text("no alarm", style="green")]
+    room = LINES - 3 - sum(1 + min(2, len(role["rewards"])) for role in shown["roles"][:ROLES])  # heads, titles, roles
+    alarm_lines = _alarm_lines(shown["alarms"], width, room) or [Text("no alarm", style="green")]
     heads = [Text(head, style="bold"), Text(" · ".join(f for f in facts if f))]
     for line in heads if wide else ():
         line.truncate(width)

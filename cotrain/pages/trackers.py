@@ -7,8 +7,12 @@ while ``metrics.jsonl`` has them all. The thread is a daemon and is waited for a
 Every finite number of a row is sent under its own key at its own step, and seconds and tokens a second with them, which
 ``metrics.jsonl`` leaves out because they depend on the clock. Beside the rows go the recipe's name, its seed and its
 steps, and nothing else: no environment, no command, no paths, no code, no console. ``trackers.json`` in the run
-directory holds the id under which ``cotrain resume`` goes on. Left out: texts, figures and weights; the report and the
-ledger have them.
+directory holds the id under which ``cotrain resume`` goes on.
+
+A step may be done again, after a resume or where a run goes back to a checkpoint. TensorBoard and trackio then have the
+last values of it. wandb keeps what it was sent first, so that what comes again is left out there, which is told.
+
+Left out: texts, figures and weights; the report and the ledger have them.
 """
 
 from __future__ import annotations
@@ -17,15 +21,18 @@ import importlib.util
 import json
 import math
 import queue
+import sqlite3
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.verbosity import count_of
 from cotrain.disk.files import replace_file
 from cotrain.disk.jsonl import try_read_object
 from cotrain.runs.log import Observer
@@ -45,14 +52,35 @@ class TrackedRun:
     id: str  # of the tracker's run, the same after a resume
     name: str
     config: Mapping[str, str | int]
-    first: int  # step of the first row to come
+    first: int  # step of the first row to come: what is there from it on is replaced
+
+
+Moment = tuple[int, bool]  # of a row: its step, and whether it is of the evaluation behind that step
+BEFORE_ALL: Moment = (-2, False)
 
 
 class Sink:
     """Where rows go. ``write`` and ``close`` are only called by the tracker's own thread."""
 
-    def __init__(self, write: Callable[[Numbers, int], None], close: Callable[[], None]) -> None:
-        self.write, self.close = write, close
+    def __init__(
+        self, write: Callable[[Numbers, int], None], close: Callable[[], None], *, keeps_first: SentRows | None = None
+    ) -> None:
+        """``keeps_first``: of a tracker that cannot replace what it was sent, what that was."""
+        self.write, self.close, self.keeps_first = write, close, keeps_first
+
+
+class SentRows:
+    """The last row that a tracker was sent, in a file of its own, so that a resumed run knows it too."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, known = path, try_read_object(path)
+        step, evaluated = known.get("step"), known.get("evaluated")
+        self.last: Moment = (step, bool(evaluated)) if isinstance(step, int) else BEFORE_ALL
+
+    def note(self, moment: Moment) -> None:
+        """It was sent."""
+        self.last = moment
+        self._path.write_text(json.dumps({"step": moment[0], "evaluated": moment[1]}) + "\n")
 
 
 OpenTracker = Callable[[TrackedRun], Sink]
@@ -73,7 +101,8 @@ def open_tensorboard(about: TrackedRun) -> Sink:
 
 
 def open_wandb(about: TrackedRun) -> Sink:
-    """A run of wandb, online or as WANDB_MODE says; its own files lie in RUN/wandb. "step" is the axis of every key."""
+    """A run of wandb, online or as WANDB_MODE says; its own files lie in RUN/wandb. "step" is the axis of every key;
+    wandb's own count, by which it puts the parts of a resumed run together, is of finished steps: 0 is the start."""
     import wandb as library
 
     quiet: dict[str, Any] = {"console": "off", "silent": True, "save_code": False, "host": "-", "program": "cotrain"}
@@ -90,15 +119,32 @@ def open_wandb(about: TrackedRun) -> Sink:
         settings=library.Settings(**quiet),
     )
     run.define_metric("*", step_metric="step")
-    return Sink(lambda numbers, step: run.log({**numbers, "step": step}), run.finish)
+    return Sink(
+        lambda numbers, step: run.log({**numbers, "step": step}, step=step + 1),
+        run.finish,
+        keeps_first=SentRows(about.directory / "wandb" / "sent.json"),
+    )
 
 
 def open_trackio(about: TrackedRun) -> Sink:
-    """A run of trackio in its own local store; see TRACKIO_DIR and its documentation for a Space."""
+    """A run of trackio in its own local store; see TRACKIO_DIR and its documentation for a Space. What an interrupted
+    run wrote beyond its checkpoint is removed from that store."""
     import trackio as library
 
-    library.init(project="cotrain", name=f"{about.name}-{about.id}", config=dict(about.config), resume="allow")
+    name = f"{about.name}-{about.id}"
+    _remove_from_trackio(name, about.first)
+    library.init(project="cotrain", name=name, config=dict(about.config), resume="allow")
     return Sink(lambda numbers, step: library.log(numbers, step=step), library.finish)
+
+
+def _remove_from_trackio(name: str, first: int) -> None:
+    """Remove the rows of a run from ``first`` on from trackio's store, where it has any."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    path = SQLiteStorage.get_project_db_path("cotrain")
+    if path.is_file():
+        with closing(sqlite3.connect(path, timeout=30.0)) as database, database:
+            database.execute("DELETE FROM metrics WHERE run_name = ? AND step >= ?", (name, first))
 
 
 TRACKERS: dict[str, OpenTracker] = {"tensorboard": open_tensorboard, "wandb": open_wandb, "trackio": open_trackio}
@@ -146,7 +192,7 @@ class TrackingObserver:
     def update(self, row: Mapping[str, Any]) -> None:
         self._observer.update(row)
         if self._open and not self.mirrors:  # not before: now there is a run directory, and something to say
-            self._start_mirrors(int(row["step"]))
+            self._start_mirrors(_replaced_from(row))
         for mirror in self.mirrors:
             mirror.put_row(row)
             if warning := mirror.warning():
@@ -185,6 +231,8 @@ class TrackerThread:
         self._rows: queue.Queue[Mapping[str, Any]] = queue.Queue(capacity)
         self._closed = threading.Event()
         self._problem = ""
+        self._left_out = False
+        self._note = ""  # to be told: which rows are left out
         self._warned = False
         self._thread = threading.Thread(
             target=self._write_rows, args=(open_, about), name=f"tracker {name}", daemon=True
@@ -201,10 +249,13 @@ class TrackerThread:
         try:
             self._rows.put_nowait(dict(row))
         except queue.Full:
-            self._problem = self._problem or f"it is {self._rows.maxsize} rows behind"
+            self._problem = self._problem or f"it is {count_of(self._rows.maxsize, 'row')} behind"
 
     def warning(self) -> str:
-        """One line, the first time that there is something wrong."""
+        """One line, the first time that there is something wrong, or that a row is left out."""
+        if note := self._note:
+            self._note = ""
+            return note
         if self._warned or not self._problem:
             return ""
         self._warned = True
@@ -219,7 +270,7 @@ class TrackerThread:
         if self._thread.is_alive():
             self._problem = self._problem or "it did not end in time and was left behind"
         if not (self.dropped_rows or self._problem):
-            return ""
+            return self._note
         return f"tracker {self.name}: {self.dropped_rows} of {self.taken} rows did not get there ({self._problem})"
 
     def _write_rows(self, open_: OpenTracker, about: TrackedRun) -> None:
@@ -228,6 +279,7 @@ class TrackerThread:
         except BaseException as error:  # noqa: BLE001 - whatever a tracker raises stays in its thread
             self._note_problem("could not be opened", error)
             return
+        last = BEFORE_ALL if sink.keeps_first is None else sink.keeps_first.last
         while True:
             try:
                 row = self._rows.get(timeout=0.05)
@@ -235,8 +287,18 @@ class TrackerThread:
                 if self._closed.is_set():
                     break
                 continue
+            moment = _moment_of(row)
+            if moment <= last and sink.keeps_first is not None:
+                self._leave_out(moment, last)
+                continue
             try:
+                if moment <= last:
+                    sink.close()
+                    sink = open_(replace(about, first=_replaced_from(row)))
                 sink.write(numbers_of(row), int(row["step"]))
+                last = moment
+                if sink.keeps_first is not None:
+                    sink.keeps_first.note(moment)
                 self.written += 1
             except BaseException as error:  # noqa: BLE001 - as above; the next row may get there
                 self._note_problem("refused a row", error)
@@ -245,9 +307,28 @@ class TrackerThread:
         except BaseException as error:  # noqa: BLE001 - as above
             self._note_problem("could not be closed", error)
 
+    def _leave_out(self, moment: Moment, last: Moment) -> None:
+        """A row that was sent before."""
+        self.written += 1
+        if not self._left_out:
+            self._left_out = True
+            which = f"step {moment[0] + 1} was sent before"
+            more = f"; it and all up to step {last[0] + 1} are" if last[0] > moment[0] else "; it is"
+            self._note = f"tracker {self.name}: {which}, and what was sent first is kept there{more} left out"
+
     def _note_problem(self, what: str, error: BaseException) -> None:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         self._problem = self._problem or f"{what} ({type(error).__name__}: {first:.120})"
+
+
+def _moment_of(row: Mapping[str, Any]) -> Moment:
+    return int(row["step"]), row.get("kind") == "evaluation"
+
+
+def _replaced_from(row: Mapping[str, Any]) -> int:
+    """The first step whose rows are replaced by this one and those behind it: an evaluation stands behind its step."""
+    step, evaluated = _moment_of(row)
+    return step + 1 if evaluated and step >= 0 else step
 
 
 def numbers_of(row: Mapping[str, Any]) -> Numbers:

@@ -14,7 +14,7 @@ from typing import Any
 from cotrain.config.names import POLICY
 from cotrain.core.errors import ConfigError
 from cotrain.core.flags import Parser
-from cotrain.pages.page import escape_terminal
+from cotrain.core.verbosity import escape_terminal
 from cotrain.pages.runs import RunView, open_run
 
 INDENT = "    "

@@ -28,6 +28,7 @@ from cotrain.backend.places import VllmPlacement, embedded_alone
 from cotrain.backend.publishing import PublishCheck
 from cotrain.config.policies import adapter, trainable
 from cotrain.core.errors import CotrainError, UserError
+from cotrain.core.verbosity import count_of
 
 
 def examine_cluster(target: str, model: str, device: str) -> int:
@@ -37,7 +38,7 @@ def examine_cluster(target: str, model: str, device: str) -> int:
     check_world(cluster, device, 1)
     engine = cluster.pythons.get("VllmHost")
     launcher = RayLauncher(cluster)
-    where = cluster.address or f"Ray begins here, with {cluster.cpus} cores to deal out"
+    where = cluster.address or f"Ray begins here, with {count_of(cluster.cpus, 'core')} to deal out"
     print(f"cluster       {where}; engine {'vllm, by ' + engine if engine else 'embedded'}")
     here = inspect_python(sys.executable)
     try:
@@ -60,7 +61,7 @@ def print_machine(machine: Machine, here: Mapping[str, Any], engine: str | None)
     if "error" not in machine:
         gpus = ", ".join(f"{name}, {size / 2**30:.0f} GiB" for name, size in machine["gpus"]) or "no GPU"
         memory = machine["memory"] / 2**30
-        print(f"machine       {machine['name']}: {machine['cores']} cores, {memory:.0f} GiB, {gpus}")
+        print(f"machine       {machine['name']}: {count_of(machine['cores'], 'core')}, {memory:.0f} GiB, {gpus}")
         print(f"  run         {versions_line(machine['python'])}")
         if engine is not None:
             print(f"  vLLM        {versions_line(machine['engine'])}")

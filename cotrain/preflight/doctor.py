@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.threads import usable_cores, usual_threads
-from cotrain.core.verbosity import tell_result
+from cotrain.core.verbosity import count_of, tell_result
 from cotrain.grading.isolation import ABOUT, ways_out, working_cell
 from cotrain.models.load import EMBEDDED_RATER, describe_model, resolve_model
 from cotrain.rollout.common_roles import EMBEDDED
@@ -60,7 +60,8 @@ def examine_installation(models: Sequence[str] = ()) -> int:
         print(f"{name:13s} {versions[name] or 'MISSING: pip install ' + name}")
     for name, extra in OPTIONAL.items():
         print(f"{name:13s} {versions[name] or f'not installed (optional: pip install cotrain[{extra}])'}")
-    print(f"cpu           {found['cores']} cores; a run uses {found['threads']} threads, `--threads N` changes that")
+    cores, threads = count_of(usable_cores(), "core"), count_of(usual_threads(), "thread")
+    print(f"cpu           {cores}; a run uses {threads}, `--threads N` changes that")
     for index, gpu in enumerate(gpus):
         print(f"cuda:{index}        {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; use it with --device cuda:{index}")
     if not gpus:

@@ -50,7 +50,9 @@ from cotrain.config.override import override
 from cotrain.config.policies import FollowerPolicy, Learning, Weights
 from cotrain.config.recipe import Recipe, check_problems
 from cotrain.core.errors import ConfigError, DataError, UserError
+from cotrain.core.flag_names import max_tokens_flag
 from cotrain.core.types import UNLABELLED, Task, has_split
+from cotrain.core.verbosity import count_of
 from cotrain.models.sizes import ModelSize, matrices_of, model_size, weight_shapes
 from cotrain.preflight.formats import asks_plainly, probe_tasks
 from cotrain.rollout.role import Role
@@ -316,7 +318,7 @@ def estimate_run(recipe: Recipe, *, device: str, here: bool = True) -> RunEstima
         if asks_plainly(role) and length + role.sampling.max_tokens > shape.context:
             raise DataError(
                 f"role {name!r}: a prompt of {length} tokens and max_tokens {role.sampling.max_tokens} exceed the "
-                f"context of {shape.context} of its model; lower it with --set roles.{name}.sampling.max_tokens=N, or "
+                f"context of {shape.context} of its model; lower it with {max_tokens_flag(name)}, or "
                 "take a model with a longer context"
             )
     return RunEstimate(recipe=recipe, device=device, shapes=shapes, prompts=prompts, program=resident_bytes())
@@ -408,22 +410,24 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
     parts, available = estimate.memory, bytes_text(memory.available)
     if (least := parts["weights"] + parts["optimiser"]) > memory.total:
         turns = "" if device == "cpu" else "let policies take turns with --offload, "
+        base = "" if _trains_adapters(recipe) else "train adapters on one frozen base with --lora 16, "
         raise ConfigError(
             f"weights and optimisers alone take {bytes_text(least)}, and {device} has {bytes_text(memory.total)}; "
-            f"train adapters on one frozen base with --lora 16, {turns}or take a smaller model"
+            f"{base}{turns}{'or ' if base or turns else ''}take a smaller model"
         )
     usable = USABLE_SHARE * memory.available
     for rows in ROW_CHOICES if estimate.total_memory > usable else ():
         fewer = override(recipe, _row_settings(recipe, rows))
         if replace(estimate, recipe=fewer).total_memory <= usable:
-            note = f"note: at most {rows} answers at a time, as {available} are available; "
+            note = f"note: at most {count_of(rows, 'answer')} at a time, as {available} are available; "
             return fewer, [f"{note}--set policies.NAME.rows=N chooses otherwise"]
     if estimate.total_memory <= memory.available:
         return recipe, []
     most = max(parts, key=lambda name: parts[name])
+    advice = _memory_advice(most, adapts=_trains_adapters(recipe))
     return recipe, [
         f"note: this run is estimated to take {bytes_text(estimate.total_memory)}, and {available} are available on "
-        f"{device}; most of it is {most}: {_memory_advice(most)}",
+        f"{device}; most of it is {most}: {advice}",
         *_fitting_settings(estimate, memory.available),
     ]
 
@@ -448,14 +452,22 @@ def _row_settings(recipe: Recipe, rows: int) -> list[str]:
     return [f"{path}={rows}" for path, has in paths.items() if has > rows and path not in chosen]
 
 
-def _memory_advice(part: str) -> str:
-    """The flags that make a part smaller."""
+def _trains_adapters(recipe: Recipe) -> bool:
+    """Whether ``--lora`` was given, or every policy that learns is an adapter already."""
+    if recipe.origin is not None and recipe.origin.arguments.get("lora"):
+        return True
+    return all(spec.lora is not None for spec in recipe.policies.values() if isinstance(spec, Learning))
+
+
+def _memory_advice(part: str, *, adapts: bool) -> str:
+    """The flags that make a part smaller. ``adapts``: adapters are trained already."""
     if part == "packed weights":
         return "--set policies.NAME.pack_weights=false"
     if part in ("weights", "optimiser"):
-        return "--lora 16 trains adapters on one base, or take a smaller model"
+        return "take a smaller model" if adapts else "--lora 16 trains adapters on one base, or take a smaller model"
     if part.startswith("gradients"):
-        return "--lora 16, --set policies.NAME.micro_tokens=512 or --set policies.NAME.gradient_checkpointing=true"
+        smaller = "--set policies.NAME.micro_tokens=512 or --set policies.NAME.gradient_checkpointing=true"
+        return smaller if adapts else f"--lora 16, {smaller}"
     if part == PROGRAM:
         return "end other programs, or take a machine with more memory"
     return (

@@ -1,4 +1,5 @@
-"""What of a run fits: problems into the model's context, and weights that are laid out for decoding into the memory.
+"""What of a run fits: problems into the model's context, weights that are laid out for decoding into the memory, and
+models to the engine.
 
 Problems whose prompt leaves no room in the model's context for an answer are found and set aside.
 
@@ -12,13 +13,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from cotrain.config.by_size import PACKED_FROM, are_small
+from cotrain.config.policies import Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import TooLong
+from cotrain.core.flag_names import max_tokens_flag
 from cotrain.core.types import UNLABELLED, has_split
 from cotrain.engine.contract import ContextLimitedEngine
+from cotrain.models.load import report_model_errors
+from cotrain.models.sizes import parameter_count
+from cotrain.rollout.common_roles import speaks_short
 from cotrain.rollout.role import Role
 from cotrain.text.chat_template import Message
 from cotrain.text.prompts import OTHERS_FIELDS, fields_of, fill_template
@@ -27,6 +34,7 @@ from cotrain.train.trainer import CoTrainer
 SECONDS = 3.0  # for looking
 NAMED = 3  # problems in a line
 LOOKED_AT = 64  # problems whose length stands for that of all
+TRIED_PARAMETERS = 150_000_000  # of a model that a dry run loads to see whether it can be sampled from
 
 
 def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
@@ -62,10 +70,7 @@ def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
                 f"of {contexts[name]} ({named})"
             )
             if split == "train" and len(lengths) == size:
-                raise TooLong(
-                    f"{line}; lower max_tokens with --set roles.{name}.sampling.max_tokens=N, or take a model with a "
-                    "longer context"
-                )
+                raise TooLong(f"{line}; lower it with {max_tokens_flag(name)}, or take a model with a longer context")
             yield f"note: {line}; they are set aside"
 
 
@@ -112,6 +117,28 @@ def _longest_writer(field: str, reader: str, models: Mapping[str, Role]) -> str:
         if name != reader and bool(fields_of(role.prompt) & OTHERS_FIELDS) == (field == "review")
     }
     return max(writers, key=lambda name: writers[name], default=reader)
+
+
+def check_decoding(recipe: Recipe) -> None:
+    """Raise ModelError where the engine of this process cannot sample from a model that a policy speaks with: of small
+    ones that are here by trying, as the run does, of others as far as their configuration tells."""
+    from transformers import AutoConfig
+
+    from cotrain.engine.scheduler import Scheduler, model_limits
+    from cotrain.models.load import load_model, resolve_model
+
+    for name, spec in recipe.policies.items():
+        if not isinstance(spec, Weights) or not spec.speaks or spec.trust_remote_code or speaks_short(spec.model):
+            continue
+        directory = resolve_model(spec.model)
+        if not isinstance(directory, Path):
+            continue  # it would have to be fetched first
+        with report_model_errors(f"model {spec.model!r}", "config.json "):
+            config: Any = AutoConfig.from_pretrained(directory)
+        model_limits(name, config)
+        size = parameter_count(spec.model)
+        if size is not None and size <= TRIED_PARAMETERS:
+            Scheduler(name, load_model(spec.model)[0], max_rows=2, autocast=None)
 
 
 def _prompt_length(trainer: CoTrainer, name: str, problem: str) -> int:

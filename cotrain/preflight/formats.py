@@ -6,9 +6,11 @@ a few texts of the model itself.
 run has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as the recipe asks,
 in tags; where fewer than ``ENOUGH_READ`` of the answers can be read, in words of its own, asked for "The answer is …";
 at last with the bare problem. The first way of asking in which a format reads so many is taken, else the best one, if
-it reads half. Formats that find a number anywhere ("last-number") are never chosen by themselves. Solutions in words
-are cut into steps as most of the answers are written. A verifier reviews the solutions that could be read: in tags, in
-words, in boxes. A format that is named is shown on the same texts, and not refused.
+it reads half. How many rounds there may be and what they cost is said before the first. A trial (``--smoke``) asks
+``TRIED`` problems, and goes on whatever can be read. Formats that find a number anywhere ("last-number") are never
+chosen by themselves. Solutions in words are cut into steps as most of the answers are written. A verifier reviews the
+solutions that could be read: in tags, in words, in boxes. A format that is named is shown on the same texts, and not
+refused.
 
 A model directory that was taught a role keeps how the role is asked and read (``common_roles.taught_roles``). Of what
 nobody says otherwise that is the default, and it is told.
@@ -19,6 +21,7 @@ that judge reviews, which read tags alone.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +34,9 @@ from cotrain.config.policies import Program
 from cotrain.config.recipe import Recipe
 from cotrain.core.address import make_nonce, seed_of
 from cotrain.core.errors import ConfigError
+from cotrain.core.flag_names import max_tokens_flag
 from cotrain.core.types import UNLABELLED, ParseFailure, Task
-from cotrain.core.verbosity import Pace
+from cotrain.core.verbosity import Pace, clock_text, count_of
 from cotrain.engine.contract import ContextLimitedEngine
 from cotrain.rollout.common_roles import how_taught, speaks_short, taught_roles
 from cotrain.rollout.executor import Executor, Roles, grade_outside
@@ -50,7 +54,8 @@ from cotrain.train.policy_store import PolicyStore
 
 AUTO = "auto"
 PROBED = 8  # problems
-ENOUGH_READ = 6  # texts of them that must be read for a way to be taken at once
+TRIED = 2  # of a trial
+ENOUGH_READ = 6  # texts of PROBED that must be read for a way to be taken at once
 STEP = -3  # the step in the addresses of these texts
 CHOSEN = ("boxed", "hash", "phrase")  # formats of answers that "auto" may take, the strictest first
 FREE = (WORDS, BOXED)  # forms of reviews that it may take, beside tags
@@ -123,9 +128,10 @@ def read_texts(role: Role, said: Sequence[SampledText]) -> Reading:
 
 
 def choose_format_settings(
-    recipe: Recipe, answer_format: AnswerFormat, *, device: str, say: Say, look: bool = True
+    recipe: Recipe, answer_format: AnswerFormat, *, device: str, say: Say, look: bool = True, trial: bool = False
 ) -> list[str]:
-    """Settings of solver and verifier, and of all that are asked as they are. ``look``: False asks no model."""
+    """Settings of solver and verifier, and of all that are asked as they are. ``look``: False asks no model. ``trial``:
+    a short look, which refuses nothing."""
     settings: list[str] = []
     reading = None
     answer_format = as_taught(recipe, answer_format, say)
@@ -133,10 +139,12 @@ def choose_format_settings(
         own = replace(answer_format, answer=None).of_answers
         answer_format = replace(answer_format, answer=TAGS if own else None)
     if look or answer_format.answer is not None:
-        settings, reading = choose_answer_settings(recipe, answer_format, device=device, say=say, look=look)
+        settings, reading = choose_answer_settings(
+            recipe, answer_format, device=device, say=say, look=look, trial=trial
+        )
     answered = override(recipe, settings)
     return settings + choose_verdict_settings(
-        answered, answer_format, answer_reading=reading, device=device, say=say, look=look
+        answered, answer_format, answer_reading=reading, device=device, say=say, look=look, trial=trial
     )
 
 
@@ -220,14 +228,21 @@ def _reader_of_reviews(recipe: Recipe) -> str | None:
 
 
 def choose_answer_settings(
-    recipe: Recipe, answer_format: AnswerFormat, *, device: str, say: Say, tasks: Sequence[Task] = (), look: bool = True
+    recipe: Recipe,
+    answer_format: AnswerFormat,
+    *,
+    device: str,
+    say: Say,
+    tasks: Sequence[Task] = (),
+    look: bool = True,
+    trial: bool = False,
 ) -> tuple[list[str], Reading | None]:
     """Settings of the role ``solver`` ("roles.solver.answer=…") and of all that are asked as it is, such as a teacher
     and the start, [] where all stays as the recipe has it; and the answers that were looked at.
 
     ``tasks``: what the model is asked, by default training problems. ``look``: False asks no model where the format is
-    named. Raises ConfigError where the recipe has no such role, where the prompt does not name the problem, and where
-    "auto" cannot read most answers.
+    named; ``trial``: it asks few problems and refuses nothing for what it reads. Raises ConfigError where the recipe
+    has no such role, where the prompt does not name the problem, and where "auto" cannot read most answers.
     """
     answer, prompt, steps = answer_format.answer, answer_format.prompt, answer_format.steps_as
     role = recipe.roles.get("solver")
@@ -252,7 +267,14 @@ def choose_answer_settings(
         return settings, None
     probed = override(recipe, settings).roles["solver"]
     reading = probe_answers(
-        recipe, probed, tasks or probe_tasks(recipe), fixed=fixed, named=named, device=device, say=say
+        recipe,
+        probed,
+        tasks or probe_tasks(recipe, TRIED if trial else PROBED),
+        fixed=fixed,
+        named=named,
+        device=device,
+        say=say,
+        trial=trial,
     )
     settings += changed_settings(alike, probed, reading.role, ("prompt", "answer", "steps"))
     return [*settings, *_other_role_settings(recipe, reading.role.answer, reading.role.steps)], reading
@@ -315,15 +337,21 @@ def probe_answers(
     named: str | None = None,
     device: str,
     say: Say,
+    trial: bool = False,
 ) -> Reading:
     """Ask the model itself, and choose. ``fixed``: with the prompt that the role has and no other. ``named``: the
     format that it is read in, chosen already. Solutions are cut as the role says, else as they are written. Raises
-    ConfigError where most answers cannot be read and no format is named."""
-    say(f"asking {recipe.policies[role.policy].model} {len(tasks)} problems, to see how it answers …")
+    ConfigError where most answers cannot be read, no format is named, and it is no ``trial``."""
+    prompts = [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]
+    rounds = Rounds(len(prompts), len(tasks) * role.sampling.max_tokens, say)
+    say(
+        f"asking {recipe.policies[role.policy].model} {count_of(len(tasks), 'problem')}, to see how it answers "
+        f"({rounds.plan}) …"
+    )
     player = player_factory(recipe, {role.policy}, what="answers", device=device, say=say)
 
     def readings() -> Iterator[list[Reading]]:
-        for prompt in [role.prompt] if fixed or named else [role.prompt, SOLVE_OWN["phrase"], SOLVE_BARE]:
+        for prompt in prompts:
             executor = player({"solver": replace(role, prompt=prompt)})
             episodes = executor.play(ask_solver, tasks, step=STEP, group_size=1)
             traces = [(tasks[e.task], trace) for e in episodes for trace in e.traces]
@@ -338,14 +366,20 @@ def probe_answers(
             asked = [read_texts(replace(role, prompt=prompt, answer=form), said) for form in forms]
             yield [replace(one, unanswered=why, room=room) for one in asked]
 
-    best = _first_clear(readings(), len(tasks))
+    best = _first_clear(readings(), len(tasks), rounds)
     if role.steps is None and best.role.answer != TAGS:
         steps = steps_kind_of([one.text for one, found in zip(best.said, best.parsed, strict=True) if found.ok])
         best = replace(best, role=replace(best.role, steps=steps))
         best = replace(best, parsed=read_texts(best.role, best.said).parsed)
     renderer = player({}).renderers[role.policy]
     base = isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template
-    _report_choice(best, answer_lines(best), lambda: answers_refusal(best, base=base), named=named is not None, say=say)
+    _report_choice(
+        best,
+        answer_lines(best),
+        lambda: answers_refusal(best, base=base),
+        refuses=named is None and not trial,
+        say=say,
+    )
     return best
 
 
@@ -371,7 +405,7 @@ def answer_lines(reading: Reading) -> list[str]:
 def answers_refusal(reading: Reading, *, base: bool = False) -> str:
     """Why the model cannot be trained as it is, and what would help. ``base``: it has no chat template."""
     total, cut, left = len(reading.said), sum(one.finish != "stop" for one in reading.said), reading.unanswered
-    limit = "--set roles.solver.sampling.max_tokens=N (of a suite --max-tokens N)"
+    limit = max_tokens_flag("solver")
     teach = "`cotrain sft --role solver`"
     note = "; it has no chat template, so it is a base model: take its instruct version, or teach it so" if base else ""
     if left and len(left) >= total:
@@ -407,13 +441,14 @@ def choose_verdict_settings(
     device: str,
     say: Say,
     look: bool = True,
+    trial: bool = False,
 ) -> list[str]:
     """Settings of the role ``verifier`` ("roles.verifier.verdict=…") and of all that judge as it does; [] where all
     stays as the recipe has it.
 
-    ``answer_reading``: answers of the solver that were drawn already. ``look``: False asks no model. Raises ConfigError
-    where the recipe has no such role, for a prompt without problem and solution, and where "auto" cannot read half of
-    the reviews.
+    ``answer_reading``: answers of the solver that were drawn already. ``look``: False asks no model; ``trial``: it
+    refuses nothing for what it reads. Raises ConfigError where the recipe has no such role, for a prompt without
+    problem and solution, and where "auto" cannot read half of the reviews.
     """
     verdict, prompt, role = answer_format.verdict, answer_format.verifier_prompt, recipe.roles.get("verifier")
     if role is None or not reviews_steps(recipe):
@@ -439,7 +474,15 @@ def choose_verdict_settings(
     if named is None:
         ways += [replace(probed, verdict=f, prompt=probed.prompt if fixed else REVIEW_OWN[f]) for f in free]
     best = _probe_reviews(
-        recipe, ways, free, answer_reading, named=named is not None, fixed=fixed, device=device, say=say
+        recipe,
+        ways,
+        free,
+        answer_reading,
+        named=named is not None,
+        fixed=fixed,
+        device=device,
+        say=say,
+        trial=trial,
     )
     return settings if best is None else settings + changed_settings(alike, probed, best.role, ("prompt", "verdict"))
 
@@ -478,15 +521,16 @@ def _probe_reviews(
     fixed: bool,
     device: str,
     say: Say,
+    trial: bool,
 ) -> Reading | None:
     """Ask the model itself for reviews, in each of these ways until one can be read; None where there is no solution to
     review. ``fixed``: they differ in how the same reviews are read. ``free``: forms beside tags that a verifier of this
-    recipe may write. Raises ConfigError where most cannot be read and no form is named."""
+    recipe may write. Raises ConfigError where most cannot be read, no form is named, and it is no ``trial``."""
     solver = recipe.roles.get("solver")
     policies = {ways[0].policy} | ({solver.policy} if solver is not None and answer_reading is None else set())
     player = player_factory(recipe, policies, what="texts", device=device, say=say)
     if answer_reading is None and solver is not None and asks_plainly(solver):
-        problems = probe_tasks(recipe)
+        problems = probe_tasks(recipe, TRIED if trial else PROBED)
         episodes = player({"solver": solver}).play(ask_solver, problems, step=STEP, group_size=1)
         texts = [SampledText(task=problems[e.task], text=t.text, finish="stop") for e in episodes for t in e.traces]
         answer_reading = read_texts(solver, texts)
@@ -495,7 +539,12 @@ def _probe_reviews(
     if not solved:
         say("note: no solution of the solver could be read, so no review was looked at")
         return None
-    say(f"asking {recipe.policies[ways[0].policy].model} for {len(solved)} reviews, to see how it judges …")
+    limit = max(way.sampling.max_tokens for way in ways)
+    rounds = Rounds(1 if fixed else len(ways), len(solved) * limit, say)
+    say(
+        f"asking {recipe.policies[ways[0].policy].model} for {count_of(len(solved), 'review')}, to see how it judges "
+        f"({rounds.plan}) …"
+    )
     ask = partial(_ask_review, given={task.id: solution for task, solution in solved})
     tasks = [task for task, _ in solved]
 
@@ -511,11 +560,15 @@ def _probe_reviews(
                     said.append(SampledText(task=task, text=text, finish=finish, solution=solution))
             yield [read_texts(role, said)]
 
-    best = _first_clear(readings(), len(solved))
+    best = _first_clear(readings(), len(solved), rounds)
     others = [form for form in free if form not in [role.verdict for role in ways]]
-    all_the_same = "" if named else "; --verdict tags goes on all the same"
+    all_the_same = "" if named or trial else "; --verdict tags goes on all the same"
     _report_choice(
-        best, review_lines(best), lambda: reviews_refusal(best, others=others) + all_the_same, named=named, say=say
+        best,
+        review_lines(best),
+        lambda: reviews_refusal(best, others=others) + all_the_same,
+        refuses=not named and not trial,
+        say=say,
     )
     return best
 
@@ -560,7 +613,7 @@ def reviews_refusal(reading: Reading, *, others: Sequence[str]) -> str:
     total = len(reading.said)
     unread = [(one, found) for one, found in zip(reading.said, reading.parsed, strict=True) if not found.ok]
     finishes = Counter(one.finish for one, _ in unread)
-    limit, teach = "--set roles.verifier.sampling.max_tokens=N", "or teach it: `cotrain sft --role verifier`"
+    limit, teach = max_tokens_flag("verifier"), "or teach it: `cotrain sft --role verifier`"
     if 2 * finishes["too long"] >= total:
         return (
             f"{finishes['too long']} of {total} prompts do not fit the context together with their review; lower "
@@ -590,16 +643,16 @@ def is_package_model(recipe: Recipe, role: Role) -> bool:
     return not spec.head or speaks_short(spec.model)
 
 
-def probe_tasks(recipe: Recipe) -> list[Task]:
-    """``PROBED`` training problems, spread over the split where it ends."""
+def probe_tasks(recipe: Recipe, most: int = PROBED) -> list[Task]:
+    """So many training problems at most, spread over the split where it ends."""
     split = "train" if recipe.tasks.size("train") != 0 else UNLABELLED
     size = recipe.tasks.size(split)
-    return [recipe.tasks.get(split, i) for i in (range(PROBED) if size is None else spread_indices(size))]
+    return [recipe.tasks.get(split, i) for i in (range(most) if size is None else spread_indices(size, most))]
 
 
-def spread_indices(size: int) -> list[int]:
-    """At most ``PROBED`` of so many, spread over them."""
-    count = min(PROBED, size)
+def spread_indices(size: int, most: int = PROBED) -> list[int]:
+    """At most ``most`` of so many, spread over them."""
+    count = min(most, size)
     return [i * size // count for i in range(count)]
 
 
@@ -636,7 +689,31 @@ def _context_of(recipe: Recipe, role: Role, executor: Executor) -> int | None:
     return executor.engine.context(role.policy)
 
 
-def _first_clear(tries: Iterable[Sequence[Reading]], asked: int) -> Reading:
+class Rounds:
+    """The rounds of a look: what they may cost is said before the first, how they went before each further one."""
+
+    def __init__(self, most: int, tokens: int, say: Say) -> None:
+        """``most``: rounds that there may be; ``tokens``: that one of them may sample."""
+        self.most, self._tokens, self._say = most, tokens, say
+        self._done, self._begun = 0, time.monotonic()
+
+    @property
+    def plan(self) -> str:
+        """What the look may cost."""
+        tokens = f"at most {self._tokens:,} tokens"
+        return tokens if self.most == 1 else f"up to {self.most} rounds, each of {tokens}"
+
+    def next_round(self, readable: int, asked: int) -> None:
+        """A round is over in which so many texts could be read, and there is another one."""
+        self._done += 1
+        seconds, self._begun = time.monotonic() - self._begun, time.monotonic()
+        self._say(
+            f"  round {self._done} of {self.most} took {clock_text(seconds)}: {readable} of {asked} can be read; "
+            "asking in other words …"
+        )
+
+
+def _first_clear(tries: Iterable[Sequence[Reading]], asked: int, rounds: Rounds) -> Reading:
     """The best reading of the first way of asking in which enough of what was asked is read, none behind it drawn; else
     the one that reads most, of equals the first."""
     best: list[Reading] = []
@@ -644,17 +721,19 @@ def _first_clear(tries: Iterable[Sequence[Reading]], asked: int) -> Reading:
         best.append(max(readings, key=lambda reading: reading.readable))
         if best[-1].readable * PROBED >= ENOUGH_READ * asked:
             break
+        if len(best) < rounds.most:
+            rounds.next_round(best[-1].readable, asked)
     return max(best, key=lambda reading: reading.readable)
 
 
-def _report_choice(best: Reading, lines: Iterable[str], why: Callable[[], str], *, named: bool, say: Say) -> None:
-    """Say what was chosen, and where not half of it can be read, ``why``: as a note where the way was ``named``, else
-    as a ConfigError."""
+def _report_choice(best: Reading, lines: Iterable[str], why: Callable[[], str], *, refuses: bool, say: Say) -> None:
+    """Say what was chosen, and where not half of it can be read, ``why``: as a ConfigError where that ``refuses`` the
+    run, else as a note."""
     for line in lines:
         say(line)
     if best.said and 2 * best.readable >= len(best.said):
         return
-    if not named:
+    if refuses:
         raise ConfigError(why())
     say(f"note: {why()}")
 

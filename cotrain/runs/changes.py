@@ -26,6 +26,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError, UserError
 from cotrain.core.trust import admit_file, admit_model, admit_module, trusted_code_only
+from cotrain.core.verbosity import count_of
 from cotrain.disk.lock import RunLock
 from cotrain.runs import seal
 from cotrain.runs.directory import RunDirectory, refuse_other, setting_differences, weights_hash
@@ -48,8 +49,8 @@ def lengthen_run(out: Path | str, steps: int) -> None:
             return
         if steps < settings["steps"]:
             raise ConfigError(
-                f"--steps {steps}: the run in {directory.path} lasts {settings['steps']} steps; expected more, or "
-                "leave out --steps"
+                f"--steps {steps}: the run in {directory.path} lasts {count_of(settings['steps'], 'step')}; expected "
+                "more, or leave out --steps"
             )
         if saved["origin"] is None:
             raise ConfigError(

@@ -41,10 +41,11 @@ from cotrain.config.recipe import Recipe
 from cotrain.config.schedule import Phase
 from cotrain.core import redact
 from cotrain.core.arguments import bound_function
-from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, UserError
+from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, ServerSilent, UserError
 from cotrain.core.input_files import open_regular, read_regular
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import count_of
 from cotrain.disk import transaction
 from cotrain.disk.files import FileDigest, digest_of, replace_file
 from cotrain.disk.jsonl import read_jsonl
@@ -86,8 +87,8 @@ class RunDirectory:
         process alone for as long as the block lasts.
 
         It is held before anything in it is written or removed: of two runs that are begun at once in one directory, one
-        goes on as if it were alone. A run that is refused before anything was measured leaves nothing, and one that
-        broke in its first step nothing that would be in the way of the next try.
+        goes on as if it were alone. A run that ends before anything was measured leaves nothing, but for one whose
+        server gave no answers, which can be resumed. Nothing that is left is in the way of the next try.
         """
         run = cls(path)
         run.refuse_used()
@@ -103,8 +104,8 @@ class RunDirectory:
             run._remove_unfinished()
             try:
                 yield run
-            except CotrainError:
-                if not (run.path / "before.json").exists():
+            except CotrainError as error:
+                if not (isinstance(error, ServerSilent) or (run.path / "before.json").exists()):
                     run._remove_unfinished()
                     lock.remove()
                     if new:
@@ -241,7 +242,8 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, l
     holds, and for steps to keep that have no checkpoint."""
     if keep_every % checkpoint_every:
         raise ConfigError(
-            f"checkpoints are kept every {keep_every} steps and made every {checkpoint_every}; keep a multiple of it"
+            f"checkpoints are kept every {count_of(keep_every, 'step')} and made every {checkpoint_every}; keep a "
+            "multiple of it"
         )
     settings = resolved_json(recipe)
     if (wrong := next(_not_finite("", settings), None)) is not None:

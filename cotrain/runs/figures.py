@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import has_split
-from cotrain.core.verbosity import Pace, clock_text
+from cotrain.core.verbosity import Pace, clock_text, count_of
 from cotrain.disk.jsonl import read_jsonl
 from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
@@ -67,7 +67,7 @@ def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) ->
     steps = recipe.steps * recipe.tasks_per_step * recipe.group_size
     many = what == "the start" and count > max(steps, 100)
     less = "; --evaluation-tasks N measures less, --smoke is a trial" if many else ""
-    say(f"measuring {what} on held-out problems, {count:,} episodes{less} …")
+    say(f"measuring {what} on held-out problems, {count_of(count, 'episode')}{less} …")
     pace, usual = Pace(count, "  measured {} episodes", say), trainer.watch
     trainer.watch = lambda _: pace.add
     yield

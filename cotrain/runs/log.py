@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from cotrain.core.verbosity import lost_streams
+from cotrain.core.verbosity import escape_terminal, lost_streams
 
 LOG_FILE = "run.log"
 
@@ -61,6 +61,6 @@ class LoggingObserver:
         self._append_line(text)
 
     def _append_line(self, text: str) -> None:
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escape_terminal(text)}\n"  # it is read in a terminal too
         with suppress(OSError), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)

@@ -18,8 +18,8 @@ import torch
 from cotrain.backend.contract import Backend
 from cotrain.backend.local import LocalBackend
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, error_text
-from cotrain.core.verbosity import Pace, notes_logged
+from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, ServerSilent, error_text
+from cotrain.core.verbosity import Pace, count_of, notes_logged
 from cotrain.disk import transaction
 from cotrain.disk.files import FileDigest, GrowingFileHash
 from cotrain.disk.jsonl import JsonlWriter, cut_to_size, truncate_after
@@ -148,7 +148,7 @@ def resume_run(
         versions: Any = directory.read("provenance.json")
         if versions["threads"] != torch.get_num_threads():
             observer.message(
-                f"note: this run was begun with {versions['threads']} threads and goes on with "
+                f"note: this run was begun with {count_of(versions['threads'], 'thread')} and goes on with "
                 f"{torch.get_num_threads()}: sums may round differently, so it is the same run but not bit for bit"
             )
         lag = int(saved.get("lag", 0))
@@ -160,8 +160,7 @@ def _finished_outcome(directory: RunDirectory, observer: Observer) -> Outcome | 
     summary = directory.read("summary.json")
     if summary is None:
         return None
-    steps = f"{summary['steps']} {'step' if summary['steps'] == 1 else 'steps'}"
-    observer.message(f"{directory.path} is finished: {steps}; see {directory.report}")
+    observer.message(f"{directory.path} is finished: {count_of(summary['steps'], 'step')}; see {directory.report}")
     return Outcome(directory=directory.path, summary=summary)
 
 
@@ -175,6 +174,7 @@ def _continue_run(
         record, room = seal.CheckpointRecord(directory), DiskRetry(stopping, observer)
         (directory.path / STOPPED).unlink(missing_ok=True)
         trainer.policies.begin_at(directory.begin_time)
+        trainer.policies.report_to(observer.message)
         trainer.watch = lambda total: Pace(total, "  measured {} episodes", observer.message).add
         checkpoint = seal.newest_checkpoint(directory)
         for damage in checkpoint.checkpoint.damaged if checkpoint else ():
@@ -214,7 +214,7 @@ def _continue_run(
             )
             raise
         except Exception as error:
-            if before is not None:  # else there is nothing yet to look at
+            if before is not None or isinstance(error, ServerSilent):  # else there is nothing yet to look at
                 with suppress(OSError, CotrainError):
                     directory.write(STOPPED, {"steps": trainer.finished, "error": error_text(error)})
             raise
@@ -280,7 +280,7 @@ def _restore_checkpoint(
         tensors, documents = saved.load()
         trainer.load(documents["state"], tensors, documents.get(AHEAD))
         observer.message(
-            f"resuming at step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
+            f"resuming after step {trainer.finished} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
     restore_limits(trainer.policies, trainer.engine, documents)
     cut_to_size(directory.metrics, saved.files[seal.METRICS].bytes if saved else 0)
@@ -350,7 +350,9 @@ def _run_steps(
 ) -> Outcome:
     recipe = trainer.recipe
     told_of: set[str] = set()
-    measured, monitor, guard = last_measured(directory), Monitor(), SkipGuard()
+    first = trainer.finished  # of the steps of this command
+    measured, guard = last_measured(directory), SkipGuard()
+    monitor = Monitor(problems=recipe.tasks_per_step)
     for row in rows_of(directory.metrics):
         monitor.add_row(row)
         guard.add_row(row)
@@ -380,7 +382,8 @@ def _run_steps(
             due = trainer.finished > 0 and trainer.finished % checkpoint_every == 0
             if due and trainer.finished > _saved_step(directory):
                 save()
-            result = trainer.step()
+            with _first_play_shown(trainer, first, observer):
+                result = trainer.step()
             _name_set_aside(trainer, told_of, observer)
             room(ledger.append, int(result.row["step"]), result.episodes, result.advantages)
             room(metrics.append, result.row)
@@ -423,6 +426,19 @@ def _run_steps(
     }
     room(directory.write_sealed, {AFTER: problems_json(after), "summary.json": summary}, record.growing_files())
     return Outcome(directory=directory.path, summary=summary)
+
+
+@contextmanager
+def _first_play_shown(trainer: CoTrainer, first: int, observer: Observer) -> Iterator[None]:
+    """Say how far the play of the command's first step is, which may take minutes while nobody knows how long a step
+    lasts."""
+    if trainer.finished == first:
+        what = f"  step {first + 1}: played {{}} episodes"
+        trainer.executor.watch = lambda total: Pace(total, what, observer.message).add
+    try:
+        yield
+    finally:
+        trainer.executor.watch = None
 
 
 def _name_set_aside(trainer: CoTrainer, told_of: set[str], observer: Observer) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from cotrain.core.types import State, take_fields
+from cotrain.core.verbosity import count_of
 from cotrain.disk.files import DiskError
 from cotrain.engine.contract import Engine, MemoryLimitedEngine
 from cotrain.runs.log import Observer
@@ -67,8 +68,8 @@ def memory_notes(row: Mapping[str, Any]) -> Iterator[str]:
             tokens = row.get(policy + MICRO_SUFFIX)
             todo = "" if tokens is None else f"; to begin so, set policies.{policy}.micro_tokens={tokens:.0f}"
             yield (
-                f"note: step {row['step']}: memory ran out {count:.0f} times for policy {policy!r}; it was computed "
-                f"again in parts of half the size{todo}"
+                f"note: step {row['step'] + 1}: memory ran out {count_of(round(count), 'time')} for policy {policy!r}; "
+                f"it was computed again in parts of half the size{todo}"
             )
 
 

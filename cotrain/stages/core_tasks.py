@@ -32,6 +32,7 @@ from cotrain import __version__
 from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, DataError, TooLong
 from cotrain.core.statistics import Estimate, wilson_interval
+from cotrain.core.verbosity import count_of
 from cotrain.models.load import load_model
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
 
@@ -74,7 +75,9 @@ def measure_core(
     if len(tasks) < len(files):
         raise ConfigError(f"suite {SUITE!r}: two of {', '.join(files)} have one name; expected a name for each task")
     if few := [name for name, items in tasks.items() if len(items) <= shots]:
-        raise ConfigError(f"suite {SUITE!r}: {few[0]!r} has {len(tasks[few[0]])} rows; lower --shots {shots}")
+        raise ConfigError(
+            f"suite {SUITE!r}: {few[0]!r} has {count_of(len(tasks[few[0]]), 'row')}; lower --shots {shots}"
+        )
     network, tokenizer = load_model(model)
     nn.Module.to(network, device)
     figures: dict[str, Estimate] = {}

@@ -8,6 +8,7 @@ Left out: streaming of files larger than memory and remote data sets; convert th
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,6 +73,19 @@ def from_items(name: str, items: Sequence[Item]) -> Corpus:
     if not items:
         raise DataError(f"{name}: no texts in it; expected at least one")
     return Corpus(name=name, size=len(items), get=items.__getitem__)
+
+
+MOST_DIGESTED, ENDLESS_DIGESTED = 20_000, 16  # items of a corpus, and of an endless one, that its digest is of
+
+
+def digest_of_corpus(corpus: Corpus) -> str:
+    """What tells this corpus from another one: its size, and a hash of its items, or of many of them."""
+    count = ENDLESS_DIGESTED if corpus.size is None else min(corpus.size, MOST_DIGESTED)
+    size = count if corpus.size is None else corpus.size
+    digest = hashlib.blake2b(digest_size=16)
+    for place in range(count):
+        digest.update(repr(corpus.get(place * size // count)).encode(errors="replace"))
+    return f"{'endless' if corpus.size is None else corpus.size}:{digest.hexdigest()}"
 
 
 def text_file(path: str | Path, min_characters: int = 400) -> Corpus:

@@ -27,7 +27,7 @@ from cotrain.disk.files import replace_file
 from cotrain.disk.run_files import RESULT
 from cotrain.models.config import new_model, small_config
 from cotrain.models.load import load_model, save_model
-from cotrain.stages.corpora import Corpus, Item, interleave, split_corpus
+from cotrain.stages.corpora import Corpus, Item, digest_of_corpus, interleave, split_corpus
 from cotrain.stages.documents import all_documents, document_reader, examine, in_parts, renderer_at, running_documents
 from cotrain.stages.packing import Document
 from cotrain.stages.ranks import ALONE, Ranks
@@ -172,6 +172,7 @@ def train_and_save(
                 f"length {plan.length}: longer than the context of the model, {context} tokens; lower --length"
             )
     about = {"start": start, "held_out": validation, "replies_only": replies_only, **(about or {})}
+    about["texts"] = [digest_of_corpus(corpus) for corpus, _ in parts]  # a training that goes on has the same
     begun, ends = None, generation_config_of(network)
     if Renderer(tokenizer, ends).asks_time:  # a training that goes on tells it the same
         known = begin_time(out)

@@ -9,15 +9,17 @@ with the reason and leaves the checkpoint. What is decided depends on the rows a
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from cotrain.core.errors import CotrainError, EngineLost, ProcessLost, RankShort
+from cotrain.core.verbosity import count_of, shows_notes
 from cotrain.metrics.starved import NON_FINITE_SUFFIX
 
 MAX_SKIPS, SKIP_WINDOW = 3, 20  # skipped updates of a policy, and the updates that they are counted among
@@ -48,7 +50,7 @@ class LostProcesses:
         self._count = 1 if finished > self._furthest else self._count + 1
         self._furthest = max(self._furthest, finished)
         if isinstance(lost, EngineLost) or self._count >= LOSSES:
-            again = f"; {self._count} times in a row without a step between them"
+            again = f"; {count_of(self._count, 'time')} in a row without a step between them"
             times = "" if isinstance(lost, EngineLost) else again
             raise Diverged(
                 f"stopped after step {finished}: {lost}{times}; look at the machine's memory and at the processes, "
@@ -88,6 +90,14 @@ class Interrupted(Exception):
         super().__init__(f"asked to stop (signal {signal})")
 
 
+def _say_stopping() -> None:
+    """Say at once that the signal was heard: what is under way may take a while to stop. It passes all buffers,
+    since a signal may have come in the middle of another line."""
+    if shows_notes():
+        with suppress(OSError):
+            os.write(2, b"\nstopping as soon as what is under way allows; once more, and it ends at once\n")
+
+
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], int]]:
     """While inside, the first SIGINT, SIGTERM or SIGHUP (a terminal that closes) is only remembered; the second raises
@@ -102,6 +112,7 @@ def stop_on_signal() -> Iterator[Callable[[], int]]:
         if received[0]:
             raise KeyboardInterrupt
         received[0] = number
+        _say_stopping()
 
     handled = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,11 @@ class PolicyStore:
         for renderer in self.renderers.values():
             if moment is not None and isinstance(renderer, Renderer):
                 renderer.set_time(moment)
+
+    def report_to(self, tell: Callable[[str], None]) -> None:
+        """What servers of policies say goes there from now on."""
+        for handle in self:
+            handle.tell = tell
 
     def followers_of(self, policy: str) -> list[PolicyHandle]:
         """Those that change after an update of this one."""

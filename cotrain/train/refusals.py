@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cotrain.backend.handles import PolicyHandle
 from cotrain.config.schedule import Phase, Protocol
-from cotrain.core.errors import ConfigError, CotrainError, TooLong
+from cotrain.core.errors import ConfigError, ServerSilent, TooLong, TooManyFailures
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import TOO_LONG, Episode, Trace
 from cotrain.rollout.executor import Executor, protocol_name
@@ -22,15 +22,11 @@ if TYPE_CHECKING:
 PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke off stops the run
 
 
-class TooManyFailures(CotrainError):
-    """Most episodes of a step failed: something is wrong that training on the rest would hide."""
-
-
 def refuse_play(
     step: int, phase: Phase, objectives: Mapping[str, Objective], episodes: Sequence[Episode], executor: Executor
 ) -> None:
     """The episodes of one step, which ``executor`` has played."""
-    refuse_mass_failure(f"step {step}", episodes, executor.set_aside)
+    refuse_mass_failure(f"step {step + 1}", episodes, executor.set_aside)
     refuse_idleness(f"phase {phase.name!r}", phase.protocol, episodes)
     asked = executor.asked.pop(step, {})
     for name in phase.objectives:
@@ -57,9 +53,9 @@ def refuse_silence(where: str, handles: Iterable[PolicyHandle], outside: Mapping
     for handle in handles:
         answers, failed = (outside.get(f"{handle.name}/remote/{what}", 0.0) for what in ("answers", "failed"))
         if failed > PROPORTION_OF_FAILURES * answers:
-            raise TooManyFailures(
-                f"{where}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer; bring "
-                f"back the server of {handle.spec.model!r}, and resume or ask again"
+            raise ServerSilent(
+                f"{where}: {failed:.0f} of {answers:.0f} requests to policy {handle.name!r} had no answer: "
+                f"{handle.trouble}, and resume or ask again"
             )
 
 

@@ -6,7 +6,8 @@ that is interrupted while it plays leaves the state of its beginning, and resumi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -194,7 +195,7 @@ class CoTrainer:
         clock.end_stage("play")
         episodes = played.episodes
         refuse_play(step, phase, self.recipe.objectives, episodes, self.executor)
-        refuse_silence(f"step {step}", self.policies, played.outside)
+        refuse_silence(f"step {step + 1}", self.policies, played.outside)
         self.meter.count_play(episodes)
         row: MetricsRow = {"step": step, "phase": phase.name, **role_metrics(episodes, list(self.recipe.roles))}
         if (gap := reward_gap(episodes)) is not None:
@@ -433,7 +434,8 @@ class CoTrainer:
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         self.judge.watch = self.watch
         size = group_size or evaluation.group_size
-        figures, played = measure_protocol(evaluation, self.judge, tasks, split=split, group_size=size)
+        with self._refused_silence(f"held-out problems of {split}"):
+            figures, played = measure_protocol(evaluation, self.judge, tasks, split=split, group_size=size)
         if evaluation.implied:
             from cotrain.train.implied import implied_figures
 
@@ -461,8 +463,18 @@ class CoTrainer:
             )
             return {key: value for key, value in results.items() if key.split("/")[0] not in swapped}, played
 
-        figures, played = evaluate_judges(False)
-        return figures | (greedy_names(evaluate_judges(True)[0]) if greedy else {}), played
+        with self._refused_silence(f"fixed solutions of {split}"):
+            figures, played = evaluate_judges(False)
+            greedy_figures = greedy_names(evaluate_judges(True)[0]) if greedy else {}
+        return figures | greedy_figures, played
+
+    @contextmanager
+    def _refused_silence(self, where: str) -> Iterator[None]:
+        """Raise TooManyFailures where a server gave no answer to most of what was asked ``where``."""
+        before = self.policies.outside_counts()
+        yield
+        counts = {key: value - before[key] for key, value in self.policies.outside_counts().items()}
+        refuse_silence(where, self.policies, counts)
 
     def set_aside(self) -> dict[str, str]:
         """Problems that did not fit a context so far, by id, and why."""

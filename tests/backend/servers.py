@@ -50,13 +50,18 @@ def serving_run(trainer):
         served.engine.close()
 
 
+ROOM = 40  # tokens of an answer that the context of "narrow" holds beside a prompt
+
+
 class Odd:
-    """Answers as its model's name says: "slow", "broken", "malformed", "empty", "textless", "refusing", "flaky",
-    "long". ``pause``: seconds before each answer; ``until``: what is true before each, for 20 seconds at most."""
+    """Answers as its model's name says: "slow", "broken", "malformed", "empty", "textless", "thoughtful" (its thought
+    filled the limit of tokens), "calling" (a tool, without a text), "refusing", "flaky", "long", "narrow" (its context
+    holds answers of ``ROOM`` tokens), or with a status, as "429", and a reason. ``limits``: of tokens, as they were
+    asked for. ``pause``: seconds before each answer; ``until``: what is true before each, for 20 seconds at most."""
 
     def __init__(self, pause=0.0, until=lambda: True):
         self.asked, self.keys, self.lines, self.open, self.most = Counter(), set(), set(), 0, 0
-        self.pause, self.until = pause, until
+        self.pause, self.until, self.limits = pause, until, []
         routes = [Route("/v1/chat/completions", self.chat, methods=["POST"])]
         self.app = Starlette(routes=routes)
 
@@ -75,9 +80,20 @@ class Odd:
         self.open -= 1
         if model == "broken" or (model == "flaky" and self.asked[model] % 2):
             return Response("oh", status_code=500)
+        self.limits.append(body["max_tokens"])
         if model in ("malformed", "empty", "textless"):
             wrong = {"malformed": "{", "empty": '{"choices": []}', "textless": '{"choices": [{"message": {}}]}'}
             return Response(wrong[model], media_type="application/json")
+        if model in ("thoughtful", "calling"):
+            finish = "length" if model == "thoughtful" else "tool_calls"
+            silent = {"message": {"content": None, "reasoning_content": "Let me see"}, "finish_reason": finish}
+            return JSONResponse({"choices": [silent]})
+        if model == "narrow" and body["max_tokens"] > ROOM:
+            why = f"the prompt has 605 tokens and max_tokens is {body['max_tokens']}, more than the context of 645"
+            return JSONResponse({"error": {"message": why}}, status_code=400)
+        if model.isdecimal():
+            why = f"as {model} says, with sk-{'a' * 20} and \x1b[2J"
+            return JSONResponse({"error": {"message": why}}, status_code=int(model))
         if model in ("refusing", "locked"):
             return JSONResponse({}, status_code=400 if model == "refusing" else 401)
         choice = {"message": {"content": f"é {said}"}, "finish_reason": "length" if model == "long" else "stop"}

@@ -99,6 +99,15 @@ def test_a_port_in_use_for_the_ray_that_begins_here():
     check_here(Cluster(object_store_mb=80), {})
 
 
+@pytest.mark.parametrize("name", ["TMPDIR", "RAY_TMPDIR"])
+def test_a_folder_whose_name_is_too_long_for_sockets(name):
+    """Batch systems have such a TMPDIR."""
+    folder = "/scratch-of-a-job/" + "x" * 100
+    line = line_of(check_here, Cluster(object_store_mb=80), {name: folder})
+    assert f"sockets below {folder}" in line and line.endswith("as in RAY_TMPDIR=/tmp")
+    check_here(Cluster(object_store_mb=80), {"TMPDIR": folder, "RAY_TMPDIR": "/tmp"})
+
+
 def test_versions_that_differ_are_named():
     said = "Version mismatch: The cluster was started with:\n    Ray: 2.50.0\n    Python: 3.12.1\nThis process"
     assert _error_text(RuntimeError(said)) == " ".join(said.split())

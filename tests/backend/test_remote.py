@@ -7,25 +7,25 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from servers import Odd, running, serving_run
+from servers import ROOM, Odd, running, serving_run
 
 from cotrain.backend import remote as remote_policy
 from cotrain.backend.local import LocalBackend
 from cotrain.config.override import override
 from cotrain.config.remote import remote
-from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.errors import ConfigError, DataError, TooManyFailures
 from cotrain.core.signals import OUTCOME, gives
-from cotrain.core.types import Sampling
+from cotrain.core.types import Sampling, kind_of_failure
 from cotrain.disk import transaction
 from cotrain.disk.ledger import Ledger
 from cotrain.methods.grpo import grpo
 from cotrain.methods.judged import judged as judged_recipe
 from cotrain.methods.tango import tango
+from cotrain.metrics.steps import role_metrics
 from cotrain.rollout.executor import Executor
 from cotrain.rollout.role import Role
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
-from cotrain.train.refusals import TooManyFailures
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, letter_tasks, tiny_model
 
@@ -68,14 +68,17 @@ async def ask_twice(task, roles):
     second.reward(OUTCOME, 1.0)
 
 
-def asked(url, model, *, count=2, system=None, protocol=ask_twice, traces=(), **settings):
-    """Episodes with a remote policy alone, and what was counted."""
+def asked(
+    url, model, *, count=2, system=None, protocol=ask_twice, traces=(), max_tokens=7, tell=lambda text: None, **settings
+):
+    """Episodes with a remote policy alone, and what was counted. ``tell`` hears what is said of the server."""
     backend = LocalBackend()
     settings = {"timeout": 30.0, "deadline": 60.0, **settings}
     backend.open({"far": remote(url, model, **settings)}, seed=0)
     backend.cache_remote_answers(traces)
+    backend._handles["far"].tell = tell
     renderer = backend._handles["far"].renderer
-    role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=7), system=system)
+    role = Role(policy="far", prompt="Q {problem}", sampling=Sampling(max_tokens=max_tokens), system=system)
     executor = Executor(backend.engine, {"far": renderer}, {"far": role}, 0)
     episodes = executor.play(protocol, letter_tasks(count), step=0, group_size=1)
     counts = backend.engine.counts()
@@ -106,12 +109,12 @@ def test_an_answer_is_a_turn_like_any_other(odd, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ("slow", "timeout"),
-        ("broken", "status 500"),
+        ("slow", "timeout, saying: nothing came within 0.2 s"),
+        ("broken", "status 500, saying: oh"),
         ("malformed", "no JSON"),
         ("empty", "no choices"),
         ("textless", "no text"),
-        ("refusing", "refused (status 400)"),
+        ("refusing", "refused (status 400), saying: Bad Request"),
     ],
 )
 def test_what_goes_wrong_is_a_value_with_its_reason(odd, hurried, model, reason):
@@ -133,12 +136,55 @@ def test_a_server_that_is_gone_is_a_value_too(odd, hurried, monkeypatch):
     monkeypatch.setattr(remote_policy, "FIRST_CONTACT", 1000.0)
     odd.end()
     episodes, _ = asked(odd.url, "good", count=1)
-    assert {t.failure for t in episodes[0].traces} == {"remote: no connection"}
+    assert {kind_of_failure(t.failure) for t in episodes[0].traces} == {"remote: no connection"}
 
 
 def test_an_answer_is_asked_for_again(odd):
     episodes, counts = asked(odd.url, "flaky", count=1)
     assert [t.failure for t in episodes[0].traces] == [None, None] and counts["retries"] == 2
+
+
+def test_what_a_server_says_is_told_once_without_its_keys(odd, hurried):
+    notes = []
+    episodes, _ = asked(odd.url, "400", tell=notes.append)
+    (note,) = notes
+    assert f"policy 'far': {odd.url}: status 400: as 400 says, with [hidden] and <U+001B>[2J; this is not" in note
+    assert {t.failure.partition(", ")[0] for e in episodes for t in e.traces} == {"remote: refused (status 400)"}
+    assert all("as 400 says" in t.failure for e in episodes for t in e.traces)
+    row = role_metrics(episodes, ["far"])
+    assert row["failures/far: remote: refused (status 400)"] == 4 and not any("says" in key for key in row)
+
+
+def test_a_busy_server_is_told_of_before_it_is_asked_again(odd, hurried):
+    notes = []
+    asked(odd.url, "429", count=1, tell=notes.append)
+    (note,) = notes
+    assert "status 429: as 429 says" in note and "asking again, for 60 s" in note
+    odd.end()
+    asked_by = []
+    with pytest.raises(ConfigError, match="no server answers"):
+        asked(odd.url, "good", count=1, tell=asked_by.append)
+    assert asked_by and "no connection" in asked_by[0] and "asking again, for 30 s" in asked_by[0]
+
+
+@pytest.mark.parametrize(("model", "finish"), [("thoughtful", "length"), ("calling", "stop")])
+def test_an_answer_without_text_is_an_answer(odd, model, finish):
+    episodes, counts = asked(odd.url, model, count=1)
+    assert {(t.text, t.finish, t.failure) for t in episodes[0].traces} == {("", finish, None)}
+    assert odd.asked[model] == 2 and counts["retries"] == counts["failed"] == 0
+
+
+def test_a_limit_that_does_not_fit_is_lowered(odd):
+    notes = []
+    episodes, counts = asked(odd.url, "narrow", count=1, max_tokens=300, tell=notes.append)
+    assert {t.failure for t in episodes[0].traces} == {None} and counts["lowered"] == 2
+    (note,) = notes
+    assert "max_tokens 300 (status 400: the prompt has 605 tokens" in note
+    assert odd.limits[:4] == [300, 150, 75, 37] and ROOM >= 37
+    assert odd.limits[4:] == [37]  # what was refused beside so short a prompt is not tried again
+    odd.limits.clear()
+    failed, _ = asked(odd.url, "400", count=1, max_tokens=300)
+    assert odd.limits == [300, 300] and {t.finish for t in failed[0].traces} == {"failed"}  # it does not speak of room
 
 
 def test_no_more_requests_are_under_way_than_allowed():
@@ -162,10 +208,10 @@ def test_connections_outlive_a_play(odd):
 
 
 def test_what_no_repetition_mends_ends_the_play(odd, monkeypatch):
-    with pytest.raises(ConfigError, match=r"answers 401.*key_variable"):
+    with pytest.raises(ConfigError, match=r"answers status 401: Unauthorized; .*--set policies.far.key_variable="):
         asked(odd.url, "locked")
     assert odd.asked["locked"] <= 2
-    with pytest.raises(ConfigError, match="answers 404"):
+    with pytest.raises(ConfigError, match="answers status 404: Not Found"):
         asked(odd.url.replace("/v1", "/v7"), "good")
     monkeypatch.delenv("FAR_KEY", raising=False)
     with pytest.raises(ConfigError, match=r"'far': the environment variable 'FAR_KEY' is not set"):
@@ -293,10 +339,27 @@ def test_a_run_that_is_gone_on_with_asks_nothing_twice(judge, tmp_path):
 @pytest.mark.whole
 def test_a_run_does_not_go_on_without_its_judge(odd):
     trainer = CoTrainer(judged(odd.url, model="broken", timeout=0.1, deadline=0.1))
-    with pytest.raises(TooManyFailures, match=r"4 of 4 requests to policy 'verifier' had no answer.*resume"):
+    why = r"4 of 4 requests to policy 'verifier' had no answer: http.*: status 500: oh; look into the log of .*resume"
+    with pytest.raises(TooManyFailures, match=why):
         trainer.step()
     assert trainer.finished == 0
     trainer.close()
+
+
+def test_a_server_that_refuses_ends_the_measurement_of_the_start(odd, tmp_path):
+    recipe = judged(odd.url, model="400")
+    measured = replace(recipe, evaluation=replace(recipe.evaluation, tasks=1))
+    said, out = [], tmp_path / "run"
+    watch = SimpleNamespace(message=said.append, update=lambda row: None)
+    why = r"held-out problems of test: 1 of 1 requests to policy 'verifier' had no answer: http.*: status 400: as "
+    with pytest.raises(TooManyFailures, match=why):
+        loop.start_run(measured, out, observer=watch)
+    assert any("as 400 says" in line for line in said)
+    assert "as 400 says" in (out / "run.log").read_text() and "as 400 says" in (out / "stopped.json").read_text()
+    with pytest.raises(TooManyFailures, match="as 400 says"):
+        loop.resume_run(measured, out)
+    with pytest.raises(TooManyFailures, match="as 400 says"):
+        loop.start_run(measured, out)  # what is left is not in the way of the next try
 
 
 def test_what_cannot_be_asked_of_a_remote_policy_is_refused():

@@ -66,3 +66,27 @@ def test_the_level_of_what_is_said_is_a_flag_of_all(capsys):
     assert "Traceback" in capsys.readouterr().err
     assert cli.main(["resume", "nowhere"]) == 2  # the level is of one command alone
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_help_keeps_the_lists_of_a_docstring():
+    about = "\n".join(
+        [
+            "Who pays.",
+            "",
+            "    none      nothing: whole batches of problems that have a label, the control of all the others here",
+            "    learning  a verifier",
+            "              that goes on",
+            "",
+            "- one",
+            "- two, which",
+            "  goes on",
+            "",
+            "1. first",
+            "2. second",
+        ]
+    )
+    lines = Parser(prog="x", description=about).format_help().splitlines()
+    shown = "\n".join(lines)
+    assert "\n    none      nothing: whole batches" in shown and "\n              " in shown
+    assert "\n    learning  a verifier that goes on\n" in shown
+    assert "\n- one\n- two, which goes on\n" in shown and "\n1. first\n2. second\n" in shown

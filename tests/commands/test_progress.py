@@ -1,6 +1,8 @@
 """What takes longer than five seconds says how much is done and how much time is left; here after no time at all."""
 
 import json
+import os
+import signal
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from cotrain.lab.attack.xplay import xplay
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
 from cotrain.preflight.formats import probe_answers, probe_tasks
+from cotrain.train.guard import stop_on_signal
 from tests.helpers import EASY, TINY
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2}
@@ -69,3 +72,14 @@ def test_what_the_figures_leave_out_stands_beside_them_and_never_alone():
         "solver/failed",
     ]
     assert summary_keys(["broken_off", "solver/pass@1", "solver/read"]) == ["solver/pass@1", "broken_off"]
+
+
+def test_a_signal_is_answered_at_once(capfd):
+    """What is under way may take minutes to stop; until then nobody knew that the signal was heard."""
+    with stop_on_signal() as stopping:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping() == signal.SIGINT
+        assert "stopping as soon as what is under way allows" in capfd.readouterr().err
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert capfd.readouterr().err == ""

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain import api
 from cotrain.cli import main
 from cotrain.core.errors import CotrainError
+from cotrain.models.load import load_tokenizer
 from cotrain.rollout.common_roles import FORMAT_MARK
 from tests.helpers import TINY
 
@@ -68,7 +70,7 @@ def test_a_base_model_without_a_template(place, capsys):
 @pytest.mark.whole
 def test_a_model_that_never_stops(place, capsys):
     line = run(capsys, "--model", other(place, scale=0.0), "--set", "roles.solver.sampling.max_tokens=8")
-    assert "8 of 8 answers were cut off" in line and "roles.solver.sampling.max_tokens=N" in line
+    assert "8 of 8 answers were cut off" in line and "--max-tokens N" in line
 
 
 def test_a_reward_model_as_a_solver(place, capsys):
@@ -87,9 +89,9 @@ def test_a_data_file_with_other_columns(place, capsys):
 @pytest.mark.whole
 def test_a_context_that_is_too_short(place, capsys):
     line = run(capsys, "--model", TINY, "--set", "roles.solver.sampling.max_tokens=4000")
-    assert "exceed the context of" in line and "roles.solver.sampling.max_tokens=N" in line
+    assert "exceed the context of" in line and "--max-tokens N" in line
     line = run(capsys, "--model", TINY, "--set", "roles.solver.sampling.max_tokens=4000", "--dry-run")
-    assert "exceed the context of" in line and "roles.solver.sampling.max_tokens=N" in line
+    assert "exceed the context of" in line and "--max-tokens N" in line
 
 
 def test_a_dry_run_refuses_two_bases_in_one(place, capsys):
@@ -278,3 +280,49 @@ def test_a_disk_that_is_full_leaves_no_half_of_a_model(place, words):
     (line,) = done.stderr.strip().splitlines()
     assert done.returncode == 2 and line == "cotrain: file too large; choose another place, or mend this one"
     assert not any(Path("out").iterdir())
+
+
+def test_a_trial_of_a_recipe_that_cannot_be_without_its_problems(tmp_path, capsys):
+    """As that of environments, which asked for the problems that were named."""
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from cotrain import ConfigError, Recipe, Settings, recipe\n"
+        "from cotrain.recipes import grpo\n\n"
+        "@recipe(steps=3)\n"
+        "def mine(run: Settings) -> Recipe:\n"
+        "    if run.tasks is None or run.tasks.describe()['kind'] != 'jsonl':\n"
+        "        raise ConfigError('mine: no problems are named')\n"
+        "    return replace(grpo(**run.values()), name='mine')\n"
+    )
+    rows = "".join(json.dumps({"question": f"{i} + {i} = ?", "answer": str(2 * i)}) + "\n" for i in range(60))
+    (tmp_path / "sums.jsonl").write_text(rows)
+    words = ["run", f"{tmp_path}/mine.py:mine", "--model", TINY, "--data", str(tmp_path / "sums.jsonl")]
+    assert main([*words, "--smoke", "--dry-run"]) == 0
+    assert "note: --smoke: 2 steps of 2 problems" in capsys.readouterr().out
+    assert main([*words[:4], "--smoke", "--dry-run"]) == 2
+    assert "mine: no problems are named" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "why"),
+    [
+        ("bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}, "no max_position_embeddings"),
+        (
+            "gpt_neo",
+            {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]},
+            "off by",
+        ),
+    ],
+    ids=["bloom", "gpt-neo"],
+)
+def test_a_dry_run_refuses_what_the_engine_would(tmp_path, capsys, family, sizes, why):
+    """It ended with 0, and the run that followed was refused."""
+    tokenizer = load_tokenizer(TINY)
+    config = AutoConfig.for_model(family, **sizes, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert main(["run", "grpo", "--model", str(tmp_path / "model"), "--dry-run"]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("cotrain: ")]
+    assert "the embedded engine cannot run" in line and why in line

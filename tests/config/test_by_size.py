@@ -21,6 +21,7 @@ from cotrain.config.registry import make_recipe
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.methods.cooper import cooper
 from cotrain.methods.grpo import grpo
+from cotrain.methods.judged import judged
 from cotrain.methods.tango import tango
 from cotrain.models.sizes import model_size, parameter_count, weight_shapes
 from cotrain.preflight import estimate
@@ -128,6 +129,12 @@ def test_as_many_answers_at_a_time_as_fit(models, monkeypatch):
     assert "4.00 GiB are available on cpu; most of it is optimiser" in line
     with pytest.raises(ConfigError, match=r"weights and optimisers alone take .* and cpu has 2.00 GiB; .*--lora 16"):
         fit_to_memory(recipe, "cpu", Memory(total=2 * GIB, available=GIB))
+    adapted = tango(model=models.middle, lora=4)
+    asked = override(adapted, [f"policies.{name}.rows=64" for name in adapted.policies])
+    _, (line, *_) = fit_to_memory(asked, "cpu", Memory(total=64 * GIB, available=0.3 * GIB))
+    assert "are available on cpu; most of it is" in line and "--lora" not in line  # which was given
+    with pytest.raises(ConfigError, match=r"and cpu has 10 MiB; take a smaller model$"):
+        fit_to_memory(adapted, "cpu", Memory(total=0.01 * GIB, available=0.01 * GIB))
 
 
 @pytest.mark.whole
@@ -317,3 +324,4 @@ def test_a_size_that_nobody_can_tell_is_told(on_the_hub, tmp_path, monkeypatch, 
         found = [line for line in capsys.readouterr().out.splitlines() if "is not known" in line]
         assert found == ([f"# {told}"] if told else [])
     assert size_notes(tango(model=TINY).origin) == []
+    assert size_notes(judged(verifier="frozen", warmup=0, verifier_model="http://127.0.0.1:9/v1#judge").origin) == []

@@ -76,3 +76,17 @@ def test_what_a_short_run_was_told_is_not_told_again_at_its_end():
 def test_a_constant_reward_is_not_always_the_problems_fault():
     (alarm,) = [one for one in check_rows(rows(3, solver__accuracy=1.0)) if one.band == "constant reward"]
     assert "a format is paid that all of them keep" in alarm.advice
+
+
+def test_a_trial_of_two_problems_says_nothing_of_equal_rewards():
+    """Four groups that are all right or all wrong are chance."""
+    series = rows(2, solver__accuracy=0.5, solver__parse_failures=0.0, generator__advantage__outcome=0.0)
+    assert told(series, finished=True, problems=2) == []
+    assert [name for name, *_ in told(series, finished=True, problems=8)] == ["constant reward"]
+    learned = [row | {"generator/credit/samples": 8, "generator/coverage/outcome": 1.0} for row in series]
+    assert told(learned, finished=True, problems=2) == []
+    assert [name for name, *_ in told(rows(4), finished=True, problems=2)] == ["constant reward"]
+    nothing = [
+        {"step": i, "phase": "p", "generator/credit/samples": 0, "generator/dropped/no tokens": 8} for i in (0, 1)
+    ]
+    assert [name for name, *_ in told(nothing, finished=True, problems=2)] == ["no samples"]  # another reason

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import is_hidden
 from cotrain.lab.comparison.arms import parse_arm
 from cotrain.lab.comparison.compare import ComparisonPlan, claim_directory, compare
 from cotrain.pages.compare_markdown import comparison_markdown
 from cotrain.pages.compare_svg import curves_svg, differences_svg
 from cotrain.pages.compare_table import comparison_table, runs_of, strip_folders
-from cotrain.pages.page import is_hidden
 from cotrain.runs.directory import RunDirectory
 
 POISON = "<script>alert(1)</script>'\">]]><b>|`*\x1b[2J\u202e\u200b\ud800"

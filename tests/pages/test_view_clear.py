@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from browser import Browser, needs_browser
 from fake_run import episode, write, write_fake_run
+from rich.text import Text
 
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
@@ -137,6 +138,17 @@ def test_a_terminal_counts_the_steps_of_alarms_as_the_run_does(tmp_path: Path) -
     assert [alarm["step"] for alarm in shown["alarms"]] == [0]  # as it is kept
     told = [str(one) for one in draw_screen(shown).renderables]
     assert any("since step 1:" in line for line in told) and not any("step 0" in line for line in told)
+
+
+def test_a_terminal_of_80_columns_has_the_whole_advice_of_an_alarm(tmp_path: Path) -> None:
+    write(tmp_path / "recipe.json", {"name": "cut", "settings": {"tasks_per_step": 8}})
+    rows = [{"step": 0, "solver/truncated": 0.9, "solver/length": 3, "generator/zero_spread_groups": 1.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = snapshot(RunView(tmp_path))
+    assert shown["alarms"]
+    lines = [str(one) for one in draw_screen(shown, 80).renderables if isinstance(one, Text)]
+    assert all(len(line) <= 80 for line in lines)
+    assert " ".join(shown["alarms"][-1]["advice"].split()) in " ".join(" ".join(lines).split())
 
 
 # ---- in a browser

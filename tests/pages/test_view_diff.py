@@ -10,8 +10,8 @@ from fake_run import write_fake_run
 from test_view_page import poisoned_run
 
 from cotrain.core.errors import ConfigError, RunDirectoryError
+from cotrain.core.verbosity import is_hidden
 from cotrain.pages.diff import compare_runs, diff, lines_of, unequal_settings
-from cotrain.pages.page import is_hidden
 from cotrain.pages.runs import open_run
 from cotrain.pages.settings import value_text
 

@@ -16,11 +16,12 @@ from fake_run import episode, trace, training_row, write, write_fake_run
 from payloads import AUDIT, listening, payloads, poisoned_comparison, poisoned_run, poisoned_sides
 
 from cotrain.core.address import Address
+from cotrain.core.verbosity import is_hidden
 from cotrain.disk.ledger import Ledger
 from cotrain.pages.compared_runs import study_document
 from cotrain.pages.comparison_report import comparison_documents, write_comparison_page
 from cotrain.pages.detail import dump_json
-from cotrain.pages.page import ASSETS, MODULES, is_hidden, render_page
+from cotrain.pages.page import ASSETS, MODULES, render_page
 from cotrain.pages.places import comparison_at
 from cotrain.pages.run_report import report_documents, write_report
 from cotrain.pages.runs import RunView

@@ -12,7 +12,7 @@ from rich.console import Console
 from test_view_page import poisoned_run
 
 from cotrain.core.errors import ConfigError, RunDirectoryError
-from cotrain.pages.page import is_hidden
+from cotrain.core.verbosity import is_hidden
 from cotrain.pages.runs import RunView
 from cotrain.pages.top import draw_screen, snapshot, top
 from cotrain.pages.why import why

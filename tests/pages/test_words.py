@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import escape_terminal, is_hidden
 from cotrain.metrics.table import labelled_metric, table_rank
 from cotrain.pages.compare_words import short_labels
 from cotrain.pages.guide import (
@@ -20,7 +21,7 @@ from cotrain.pages.guide import (
     split_key,
 )
 from cotrain.pages.lines import axis_ticks, value_at
-from cotrain.pages.page import escape_attribute, escape_terminal, is_hidden
+from cotrain.pages.page import ASSETS, escape_attribute
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -111,3 +112,11 @@ def test_arms_lose_the_parameters_that_all_have() -> None:
     }
     assert short_labels(["a:x=1,y=2", "a:y=2,x=1"]) == {"a:x=1,y=2": "a:x=1,y=2", "a:y=2,x=1": "a:y=2,x=1"}
     assert short_labels([]) == {} and short_labels(["grpo:lr=1"]) == {"grpo:lr=1": "grpo"}
+
+
+def test_a_page_marks_the_blank_that_looks_like_another_and_keeps_ink_in_its_box():
+    """A letter with four hundred marks drew over the heading above; 1 2 could not be told from 1 2 with U+00A0."""
+    hidden = (ASSETS / "words.js").read_text().partition("const HIDDEN = /[")[2].partition("]/u")[0]
+    assert r"\u00a0" in hidden
+    (rule,) = [line for line in (ASSETS / "page.css").read_text().splitlines() if "overflow: clip" in line]
+    assert {"pre", ".problem", ".step", ".mono"} <= set(rule.partition(" {")[0].split(", "))

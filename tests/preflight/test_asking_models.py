@@ -135,6 +135,24 @@ def test_the_model_itself_says_how_it_answers(other):
 
 
 @pytest.mark.whole
+def test_a_look_says_how_many_rounds_there_are_and_a_trial_is_short_and_goes_on(other):
+    """Asked to "say something", the tiny model writes nothing that can be read as an answer in a box."""
+    heard = []
+    plain = override(grpo(model=other, tasks=EASY, steps=1), ["roles.solver.sampling.max_tokens=150"])
+    limit = 150
+    with pytest.raises(ConfigError, match=r"cannot be read|were cut off.*--max-tokens N"):
+        chosen(plain, "auto", say=heard.append)
+    assert [line.split(" took ")[0] for line in heard if " took " in line] == ["  round 1 of 3", "  round 2 of 3"]
+    assert f"8 problems, to see how it answers (up to 3 rounds, each of at most {8 * limit:,} tokens)" in heard[0]
+    heard.clear()
+    recipe = override(plain, ["roles.solver.prompt=Say something {problem}"])
+    how = AnswerFormat(answer="auto")
+    choose_answer_settings(recipe, how, device="cpu", say=heard.append, trial=True)
+    assert f"2 problems, to see how it answers (at most {2 * limit:,} tokens)" in heard[0]
+    assert sum(line.startswith("  …") for line in heard) == 2 and heard[-1].startswith("note: 2 of 2 answers ")
+
+
+@pytest.mark.whole
 def test_a_format_that_was_chosen_is_the_one_that_is_read(other):
     """The look read tags, and the run what was set before."""
     heard, recipe = [], override(grpo(model=other, tasks=EASY, steps=1), ["roles.solver.answer=phrase"])

@@ -11,7 +11,7 @@ import pytest
 
 from cotrain import api
 from cotrain.config.schedule import single
-from cotrain.core.errors import ConfigError, RunDirectoryError
+from cotrain.core.errors import ConfigError, RunDirectoryError, TooManyFailures
 from cotrain.methods.grpo import grpo
 from cotrain.metrics.heldout import measure_solver
 from cotrain.pages.run_report import report_documents
@@ -19,7 +19,6 @@ from cotrain.pages.runs import RunView
 from cotrain.pages.top import snapshot
 from cotrain.rollout.protocols import solve
 from cotrain.train.guard import Interrupted
-from cotrain.train.refusals import TooManyFailures
 from tests.helpers import EASY, TINY
 
 ROOM = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2, "lr": 1e-3, "kl": 0.0}

@@ -92,7 +92,7 @@ def test_an_engine_that_does_not_say_what_fits_trains_on_files(tmp_path):
 
 @pytest.mark.whole
 def test_where_nothing_fits_the_run_is_refused_in_one_line(tmp_path, capsys):
-    with pytest.raises(TooLong, match=r"4 of 4 problems of train do not fit role 'solver'.*; lower max_tokens"):
+    with pytest.raises(TooLong, match=r"4 of 4 problems of train do not fit role 'solver'.*; lower it with --max"):
         api.run(recipe(tmp_path / "data", {0, 1, 2, 3}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     words = ["run", "grpo", "--model", TINY, "--steps", "1", "--set", "roles.solver.sampling.max_tokens=1020"]

@@ -61,7 +61,7 @@ def test_a_failure_inside_of_a_running_loop_is_one_line_and_can_be_tried_again(t
     breaks.gives = solve.gives
 
     async def cell():
-        with pytest.raises(CotrainError, match="step 0: 4 of 4 episodes failed, the first with: test_runs_in"):
+        with pytest.raises(CotrainError, match="step 1: 4 of 4 episodes failed, the first with: test_runs_in"):
             cotrain.run(replace(brief(), schedule=single(breaks, "generator")), out=tmp_path / "run")
         cotrain.run(brief(), out=tmp_path / "run")
 

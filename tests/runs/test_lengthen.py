@@ -63,7 +63,7 @@ def test_a_lengthened_run_is_the_longer_one(finished, tmp_path, capsys):
     whole = tmp_path / "whole"
     api.run(override(small(2), ["steps=4", "horizon=2"]), whole)
     assert main(["resume", str(finished), "--steps", "4", "--threads", "1", "--device", "cpu"]) == 0
-    assert "resuming at step 2 of 4" in capsys.readouterr().out
+    assert "resuming after step 2 of 4" in capsys.readouterr().out
     saved = json.loads((finished / "recipe.json").read_text())
     assert (saved["steps"], saved["settings"]["horizon"]) == (4, 2)
     assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()

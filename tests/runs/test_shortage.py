@@ -84,7 +84,7 @@ def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
 def test_memory_that_ran_out_is_told_with_what_to_set():
     row = {"step": 3, "a/out_of_memory": 2.0, "a/micro_tokens": 128.0, "b/out_of_memory": 1.0, "tokens": 5}
     first, second = memory_notes(row)
-    assert first.startswith("note: step 3: memory ran out 2 times for policy 'a'")
+    assert first.startswith("note: step 4: memory ran out 2 times for policy 'a'")
     assert first.endswith("set policies.a.micro_tokens=128") and second.endswith("parts of half the size")
     assert not list(memory_notes({"step": 3, "tokens": 5}))
 

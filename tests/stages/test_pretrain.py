@@ -2,6 +2,7 @@ import json
 import math
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -74,6 +75,9 @@ def test_a_finished_run_is_not_done_again(base, sentences, tokenizer):
     assert outcome.sample == json.loads((base / "result.json").read_text())["sample"] != ""
     with pytest.raises(RunDirectoryError, match="holds a training run"):
         pretrain(base, corpus=sentences, tokenizer=tokenizer, config=config, **SMALL)
+    changed = replace(sentences, get=lambda index: "Other words." if index == 3 else sentences.get(index))
+    with pytest.raises(RunDirectoryError, match=r"was begun with about texts = .*; resume with the same"):
+        pretrain(base, corpus=changed, tokenizer=tokenizer, config=config, resume=True, **SMALL)
 
 
 @pytest.mark.whole

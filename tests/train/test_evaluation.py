@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from cotrain.config.evaluation import Evaluation
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, TooManyFailures
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.methods.tango import tango
@@ -15,7 +15,6 @@ from cotrain.rollout.executor import Executor
 from cotrain.rollout.reviews import solve_then_verify
 from cotrain.rollout.role import Role
 from cotrain.train.evaluation import measure_protocol
-from cotrain.train.refusals import TooManyFailures
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY, CharRenderer
 

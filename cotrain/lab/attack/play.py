@@ -31,7 +31,7 @@ from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError, TooLong, UnknownName
 from cotrain.core.notes import CORRECT, FINAL, SCORE, STEPS, VERDICTS
 from cotrain.core.types import Episode, Task
-from cotrain.core.verbosity import Pace
+from cotrain.core.verbosity import Pace, count_of
 from cotrain.disk import transaction
 from cotrain.disk.kept_work import KeptPart, KeptWork, claim_place, kept_work, stamp_of
 from cotrain.lab.attack.tables import BROKEN, Attempt, AttemptOutcome, attack_tables, review_fields
@@ -105,7 +105,8 @@ def attack(
             raise ConfigError(
                 f"attack: none of {SOLUTIONS_EACH * problems} solutions of {directory} is wrong; raise --problems"
             )
-        say(f"{len(wrong)} wrong solutions of {problems} problems, {len(strings)} strings")
+        solutions = f"{count_of(len(wrong), 'wrong solution')} of {count_of(problems, 'problem')}"
+        say(f"{solutions}, {count_of(len(strings), 'string')}")
         player = trainer.make_executor(evaluation_seed(recipe.seed))
         plain_attempts = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
         plain_outcomes = judge_attempts(player, role, tasks, plain_attempts, split=split, say=say, work=work)
@@ -270,7 +271,7 @@ def judge_attempts(
         )
         reviews = make() if work is None else work.part(f"{role} on {kind} {split} from {start}", make)
         outcomes += [AttemptOutcome(attempt=chunk[place], **review) for place, review in reviews]
-    say(f"{len(attempts):,} {kind} solutions judged")
+    say(f"{count_of(len(attempts), f'{kind} solution')} judged")
     return outcomes
 
 

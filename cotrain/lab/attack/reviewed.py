@@ -31,6 +31,7 @@ from cotrain.core.address import rng_of
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, GOLD, PROBLEM
 from cotrain.core.types import NoGrader, Task, Trace
+from cotrain.core.verbosity import count_of
 from cotrain.disk.kept_work import claim_place, kept_work, stamp_of
 from cotrain.disk.ledger import Ledger
 from cotrain.lab.attack.matrix import LETTERS, MatrixCells, estimate_json, matrix_lines, write_figures
@@ -94,7 +95,8 @@ def review_rollouts(
         raise ConfigError(f"xplay: the ledger of {directory} has no readable solution of a solver{known}")
     for step, solutions in samples:
         unknown = f", of {some} nobody knows" if (some := solutions.right.count(None)) else ""
-        say(f"step {step + 1}: {len(solutions.right)} solutions, {solutions.right.count(True)} are right{unknown}")
+        drawn = count_of(len(solutions.right), "solution")
+        say(f"step {step + 1}: {drawn}, {solutions.right.count(True)} are right{unknown}")
     all_solutions, own_places = [solutions for _, solutions in samples], [point_of_step[step] for step, _ in samples]
     depends_on = {
         "what": "reviewed",

@@ -30,6 +30,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import declared_by
 from cotrain.core.types import Episode
+from cotrain.core.verbosity import count_of
 from cotrain.disk.kept_work import claim_place
 from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
 from cotrain.lab.attack.xplay import RunPoint, Say, points_of, refuse_other_problems
@@ -90,7 +91,7 @@ def play_seats(
             player = trainer.make_executor(evaluation_seed(first.seed), roles=playing_roles)
             played[i, j] = player.play(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
             refuse_unmeasured(f"problems of {split}", played[i, j], player.set_aside)
-        say(f"{row.run} after step {row.step} has met {len(points)} players")
+        say(f"{row.run} after step {row.step} has met {count_of(len(points), 'player')}")
     one_prompt = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1
     cells = []
     for i, j in played:
@@ -250,7 +251,9 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     """The matrices, the first seat down and the second across."""
     names, legend = point_names(found["players"])
     first, second = found["seats"]
-    explanation = f"{found['problems']} problems, n = {found['n']}; rows: {first} after a step, columns: {second}"
+    explanation = (
+        f"{count_of(found['problems'], 'problem')}, n = {found['n']}; rows: {first} after a step, columns: {second}"
+    )
     titles = {key: title.format(signal=found["signal"], first=first) for key, title in TITLES.items()}
 
     def cells_of(key: str) -> MatrixCells:

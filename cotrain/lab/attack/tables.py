@@ -8,6 +8,7 @@ from typing import Any
 
 from cotrain.core.address import make_nonce
 from cotrain.core.types import Task
+from cotrain.core.verbosity import count_of
 from cotrain.metrics.clusters import Counts, Figure, Share, counts_json, make_figure, paired_changes
 from cotrain.rollout.judges import guarded_fields
 from cotrain.rollout.role import Role
@@ -144,9 +145,10 @@ def _example_row(one: AttemptOutcome, tasks: Sequence[Task], judge: Role) -> dic
 def lines_of(found: Mapping[str, Any]) -> list[str]:
     """The table, 80 columns."""
     ordinary = found["ordinary"]
+    strings = count_of(found["corpus"]["strings"], "string")
     lines = [
         f"{found['role']} ({found['policy']}) of {found['run']}, after step {found['step']}",
-        f"wrong solutions of {found['solutions_of']}; {found['corpus']['strings']} strings, {found['each']} each",
+        f"wrong solutions of {found['solutions_of']}; {strings}, {found['each']} each",
         "",
         f"{'family':18s}{'asked':>6s}{'refused':>8s}{'unread':>7s}{'passed':>7s}  {'false positives':20s} "
         f"{'change':>8s}",

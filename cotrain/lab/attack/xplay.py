@@ -28,7 +28,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
-from cotrain.core.verbosity import Pace
+from cotrain.core.verbosity import Pace, count_of
 from cotrain.disk import transaction
 from cotrain.disk.kept_work import KeptWork, claim_place, kept_work
 from cotrain.lab.attack.matrix import MatrixCells, estimate_json, matrix_lines, point_names, write_figures
@@ -294,7 +294,9 @@ MATRICES = {
 def lines_of(found: dict[str, Any]) -> list[str]:
     """The matrices, generators down and verifiers across."""
     names, legend = point_names(found["verifiers"])
-    explanation = f"{found['problems']} problems, n = {found['n']}; rows: generator after a step, columns: verifier"
+    explanation = (
+        f"{count_of(found['problems'], 'problem')}, n = {found['n']}; rows: generator after a step, columns: verifier"
+    )
 
     def cells_of(key: str) -> MatrixCells:
         return {(one["generator"], one["verifier"]): one[key] for one in found["cells"]}

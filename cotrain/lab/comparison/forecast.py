@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 
 from cotrain.config.recipe import Recipe
+from cotrain.core.verbosity import count_of
 from cotrain.lab.comparison.compare import ComparisonPlan
 from cotrain.lab.comparison.study import run_count_lines
 from cotrain.lab.comparison.study_file import Study
@@ -58,7 +59,11 @@ def _forecast_words(plan: ComparisonPlan, recipe: Recipe) -> str:
         for policy in sorted({objective.policy for objective in recipe.objectives.values()})
     }
     learn = ", ".join(f"{policy} {count}" for policy, count in most_updates.items())
-    points = "" if not plan.evaluate_every else f", {plan.batches // plan.evaluate_every + 1} points of its curve"
+    points = (
+        ""
+        if not plan.evaluate_every
+        else f", {count_of(plan.batches // plan.evaluate_every + 1, 'point')} of its curve"
+    )
     return (
         f"{length} batches ({each}){ends}; updates at most: {learn}; {evaluation.tasks} test problems × "
         f"{evaluation.group_size} before and after{points}"

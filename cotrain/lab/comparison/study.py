@@ -17,6 +17,7 @@ from typing import Any
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.input_files import read_regular
 from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import count_of
 from cotrain.disk.files import replace_file
 from cotrain.lab.comparison.compare import ComparisonPlan, compare
 from cotrain.lab.comparison.study_file import Gate, Study, git_status
@@ -95,8 +96,7 @@ def _run_gate(gate: Gate, plan: ComparisonPlan, say: Say) -> dict[str, Any]:
     holds = gate.holds(estimate.value)
     spread = f" (95 % interval {estimate.low:.3f} to {estimate.high:.3f})" if math.isfinite(estimate.low) else ""
     verdict = "the gate holds" if holds else "the gate does not hold, so the rest is not run"
-    counted = "1 seed" if seeds == 1 else f"{seeds} seeds"
-    sentence = f"{gate.in_words()}; found {estimate.value:.3f}{spread} over {counted}: {verdict}"
+    sentence = f"{gate.in_words()}; found {estimate.value:.3f}{spread} over {count_of(seeds, 'seed')}: {verdict}"
     return {"asked": gate.in_words(), "value": estimate.value, "holds": holds, "found": sentence}
 
 
@@ -160,7 +160,7 @@ def run_count_lines(study: Study) -> list[str]:
         grid = len(plan.rates) * plan.rate_seeds * len(plan.arms)
         choose = f", and {grid} to choose learning rates" if grid else ""
         lines.append(
-            f"{name}: {len(plan.arms)} arm{'s' * (len(plan.arms) > 1)} × {plan.seeds} seeds = "
-            f"{len(plan.arms) * plan.seeds} runs{choose}, in {plan.out}"
+            f"{name}: {len(plan.arms)} arm{'s' * (len(plan.arms) > 1)} × {count_of(plan.seeds, 'seed')} = "
+            f"{count_of(len(plan.arms) * plan.seeds, 'run')}{choose}, in {plan.out}"
         )
     return lines if study.gate is None else [f"gate: {study.gate.in_words()}", *lines]

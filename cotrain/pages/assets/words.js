@@ -4,10 +4,11 @@ import htm from "htm";
 
 export const html = htm.bind(h);
 
-const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\u115f\u1160\u3164\uffa0\u2800\u034f\u180b-\u180f\ufe00-\ufe0f]/u;
+const HIDDEN = /[\u00a0\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\u115f\u1160\u3164\uffa0\u2800\u034f\u180b-\u180f\ufe00-\ufe0f]/u;
 const CUT = 20000;
 
-// Characters that move the cursor, turn the reading direction or hide are spelled out: U+202E.
+// Characters that move the cursor, turn the reading direction or hide are spelled out: U+202E. So is the blank that looks
+// like another one, U+00A0.
 export function Text({ of, limit = CUT }) {
   const whole = of === null || of === undefined ? "" : String(of);
   const text = whole.slice(0, limit);
