@@ -66,7 +66,7 @@ def formula_of(objective: Objective) -> str | None:
     if not spans:
         return None
     alphas = [_alpha_name(number, len(spans)) for number in range(1, len(spans) + 1)]
-    process = "mean" if objective.by.step_scale == "1/K" else "sum"
+    process = "mean" if getattr(objective.by, "step_scale", "1/K") == "1/K" else "sum"
     if blend == "reward":
         paid = " + ".join(_times(weight, name) for name, weight in answers.items())
         steps = " + ".join(f"{alpha} · {process}({name})" for alpha, name in zip(alphas, spans, strict=True))

@@ -101,7 +101,8 @@ _LEAD = (  # what may stand between "Step 1" and its verdict
     rf"{_OPEN}{{0,4}}{_BOX}{_NOT}"
 )
 _HEAD = re.compile(rf"{_LEAD}(?P<word>{_ALL}){_ONE}{_ENDS}", re.IGNORECASE)
-_TO_THE_END = rf"{_CLOSE}{{0,8}}[.!;,|]{{0,2}}{_CLOSE}{{0,4}}\s{{0,8}}\Z"
+_YES_MARKS, _NO_MARKS = "✓✔✅☑", "✗✘❌❎"
+_TO_THE_END = rf"{_CLOSE}{{0,8}}[.!;,|]{{0,2}}{_CLOSE}{{0,4}}(?:[{_YES_MARKS}{_NO_MARKS}]\ufe0f?)?\s{{0,8}}\Z"
 _TAIL = re.compile(
     rf"(?:\A|{_ARROW}|[.!?:：;,\n–—=>-]|\bis|\bwas)[ \t]{{0,3}}{_OPEN}{{0,4}}{_BOX}{_NOT}(?P<word>incorrect|correct)"
     rf"{_TO_THE_END}",
@@ -255,7 +256,11 @@ def _steps_of(text: str, ends: Sequence[re.Match[str]]) -> list[_StepLine]:
     count, so that a step without a verdict is seen as such.
     """
     stop = ends[-1].start() if ends else len(text)
-    marks = [match for match in _STEP.finditer(text) if match.start() < max(stop, 1) and _heads_a_step(match)]
+    marks = list[re.Match[str]]()
+    for match in _STEP.finditer(text, 0, stop):
+        goes_on = int(match["k"]) == (int(marks[-1]["k"]) if marks else 0) + 1
+        if goes_on or _heads_a_step(match):
+            marks.append(match)
     edges = [*(mark.start() for mark in marks[1:]), stop]
     steps = list[_StepLine]()
     for mark, end in zip(marks, edges, strict=False):
@@ -376,6 +381,9 @@ def _word_meaning(match: re.Match[str]) -> bool | None:
         return None
     meaning = _SAYS.get(word)
     meaning = meaning if not match["neg"] else (False if meaning else None)
+    opposite = _NO_MARKS if meaning else _YES_MARKS
+    if any(mark in match.string[behind : behind + 8].partition("\n")[0] for mark in opposite):
+        return None  # Correct ✗
     return None if meaning and _TAKEN_BACK.match(match.string, behind) else meaning
 
 

@@ -55,6 +55,7 @@ def test_reviews_in_words(text, steps, final):
         ("Step 1: 3+4=7 → Correct. Step 2: 14 → Incorrect. Overall: Incorrect", *MIXED),
         ("### Step 1\n3+4=7\n→ Correct\n### Step 2\n14\n→ Incorrect\n### Overall\nIncorrect", *MIXED),
         ("Step 1: → Correct\nStep 2: → Correct\nOverall: → Correct", *ALL),
+        ("Step 1 3+4=7 → Correct ✓\nStep 2 14 → **Incorrect** ❌\nOverall: Incorrect ❌", *MIXED),
         # words that are quoted or said on the way are no verdict
         ('Step 1: they say "Step 1: 8 → Incorrect" → Correct\nStep 2: it is correct to add → Correct\n'
          "Overall: Correct", *ALL),
@@ -80,6 +81,8 @@ def test_the_arrow_form(text, steps, final):
         ("Step 1: → Correct\nStep 2: 7*2\nOverall: Correct", "bad step verdict"),
         ("Step 1: → Correct\nStep 2: → Correct → Incorrect\nOverall: Correct", "bad step verdict"),
         ("Step 1: → Correct\nStep 2: → Correct/Incorrect\nOverall: Correct", "bad step verdict"),
+        ("Step 1: → Correct\nStep 2: → Correct ❌\nOverall: Correct", "bad step verdict"),
+        ("Step 1: → Correct\nStep 2: → Correct\nOverall: Correct ❌", "bad final verdict"),
         ("Step 1: → Correct\nStep 2: → Correct\nOverall: Correct → Incorrect", "bad final verdict"),
         ("Step 1: → Correct\nStep 2: → Correct\nOverall: Correct/Incorrect", "no final verdict"),
         ("Step 1: → Correct\nStep 2: → Correct\nOverall: Correct\nConclusion: Incorrect", "several verdicts"),
