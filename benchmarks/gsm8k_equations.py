@@ -1,6 +1,7 @@
 """A program that works out each equation of a solution: labels of steps for GSM8K, without a human or a model.
 
     cotrain run grpo --tasks benchmarks/gsm8k_equations.py:CheckedProblems --steps-judged-by oracle …
+    cotrain run benchmarks/gsm8k_equations.py:with_calculator …
 
 A step is a line. It is wrong where one of its equations is: "She has 4*3 = 15 left". The last line, "#### 15", is right
 where the answer is. A line without an equation, or with one that cannot be read ("half of 20 = 10"), is right as far as
@@ -10,25 +11,46 @@ lines of GSM8K's own training solutions it finds an equation in nine of ten and 
 ``CheckedProblems`` are the problems of a folder (``gsm8k_lessons.py``), graded by their answers as in ``--data``, with
 these labels of steps. So ``--steps-judged-by oracle`` pays by the program, and a verifier's verdicts on steps are
 measured against it.
+
+``with_calculator`` is GRPO whose solver need not compute: where it writes an expression and "=", the program writes the
+value, which is not learned, and the solver goes on. It takes away the very errors that the labels find.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from operator import add, mul, sub, truediv
 from typing import Any
 
+from cotrain import (
+    FORMAT,
+    OUTCOME,
+    Objective,
+    Recipe,
+    Roles,
+    Settings,
+    common_roles,
+    examine,
+    gives,
+    grpo,
+    recipe,
+    single,
+)
 from cotrain.core.types import StepVerdicts, Task
 from cotrain.grading.pool import AnswerGrader, quick_grade
+from cotrain.rollout.calls import CallFormat, Tool, ToolCall, ToolError, use_tools
+from cotrain.rollout.conversation import Conversation
 from cotrain.tasks.jsonl import JsonlTasks
 
 PROBLEMS = "runs/gsm8k/problems"
 ANSWER_LINE = re.compile(r"####\s*(.+)")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+MOST_CALLS = 12  # of an answer
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)%?"
 _EXPRESSION = re.compile(rf"\(*-?\s*{_NUMBER}\)*(?:\s*[-+*/]\s*\(*\s*{_NUMBER}\)*)+\s*$")  # the end of a text
 _VALUE = re.compile(rf"\s*(-?\s*{_NUMBER})(?![A-Z]|\s*[-+*/.]?\s*[\d(])")  # its beginning; none where it goes on
@@ -63,19 +85,31 @@ class Equation:
 def equations_in(line: str) -> Iterator[Equation]:
     """The equations of a line in order. "3*4 = 12-2 = 10" has two: each sign is asked whether what stands before it
     comes to the number behind it."""
-    plain = _TIMES.sub("*", line.replace("$", "").replace("€", "").replace("£", ""))
-    plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", plain).replace("÷", "/").replace("−", "-").replace("–", "-")
-    sides = plain.split("=")
-    for left, right in pairwise(sides):
-        near = _UNIT.sub(" ", left[-_NEAR:])[-_DIGITS:]
-        expression = _EXPRESSION.search(near)
+    for left, right in pairwise(plain_signs(line).split("=")):
+        expression = last_expression(left)
         claimed = _VALUE.match(right)
-        if expression is None or claimed is None or _GOES_ON.search(near[: expression.start()]):
+        if expression is None or claimed is None:
             continue
-        text = expression[0].strip()
-        value = value_of(text)
+        value = value_of(expression)
         if value is not None:
-            yield Equation(expression=text, claimed=claimed[1].replace(" ", ""), value=value)
+            yield Equation(expression=expression, claimed=claimed[1].replace(" ", ""), value=value)
+
+
+def plain_signs(line: str) -> str:
+    """A line without currencies and thousands separators, and with one sign for each operation."""
+    plain = _TIMES.sub("*", line.replace("$", "").replace("€", "").replace("£", ""))
+    plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", plain)
+    return plain.replace("÷", "/").replace("−", "-").replace("–", "-")
+
+
+def last_expression(text: str) -> str | None:
+    """The expression of numbers on which a text with plain signs ends, without its units; None where there is none, or
+    it is the end of a longer one that cannot be read."""
+    near = _UNIT.sub(" ", text[-_NEAR:])[-_DIGITS:]
+    found = _EXPRESSION.search(near)
+    if found is None or _GOES_ON.search(near[: found.start()]):
+        return None
+    return found[0].strip()
 
 
 def value_of(expression: str) -> Fraction | None:
@@ -145,3 +179,55 @@ class CheckedProblems(JsonlTasks):
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "checked-gsm8k", "settings": {"path": self.path}}
+
+
+# -- a calculator instead
+
+
+async def calculator(expression: str) -> str:
+    """The value of an expression, to two places. Raises ToolError for one without a value, such as 8/0."""
+    value = value_of(expression)
+    if value is None:
+        raise ToolError("no value")
+    return f"{round(float(value), 2):.12g}"
+
+
+def read_call(said: str, tools: Mapping[str, Tool]) -> ToolCall | None:
+    """The expression before the sign on which the solver's text ends; None where no expression stands there."""
+    line = said.rpartition("\n")[2]
+    expression = last_expression(plain_signs(line.removesuffix("=")))
+    return None if expression is None else ToolCall(tool="calculator", said=(expression,))
+
+
+def show_value(chat: Conversation, output: str, mark: str) -> None:
+    """The value behind the sign. What the tool says when it fails is left out: the solver goes on by itself."""
+    if NUMBER.fullmatch(output):
+        chat.assistant(f" {output}")
+
+
+AT_EQUALS = CallFormat(stop=("=",), read=read_call, show=show_value)
+
+
+@gives(OUTCOME.to("solver"), FORMAT.to("solver"), once=("solver",))
+async def solve_with_calculator(task: Task, roles: Roles) -> None:
+    """The solver answers with the calculator; its reward ``outcome`` is 1 when the answer is right, else 0."""
+    chat = roles.solver.begin(problem=task.prompt)
+    solution = await use_tools(chat, {"calculator": calculator}, form=AT_EQUALS, most=MOST_CALLS)
+    solution.parsed = chat.role.parse_reply(chat.messages[-1].content, {})  # with the calculator's values
+    correct = await examine(task, roles, solution)
+    if correct is not None:
+        chat.reward(OUTCOME, float(correct))
+        chat.reward(FORMAT, solution.parsed.format_score)
+
+
+@recipe
+def with_calculator(run: Settings) -> Recipe:
+    learn = grpo(rewards={OUTCOME: 1.0}, kl=run.pull())
+    return run.recipe(
+        "with-calculator",
+        policies={"generator": run.learner(), **run.start()},
+        roles={"solver": common_roles.solver("generator", run.model)},
+        objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
+        schedule=single(solve_with_calculator, "generator", name="generator"),
+        evaluate=solve_with_calculator,
+    )

@@ -3,6 +3,7 @@ that is taught in two sittings, and parts that travel."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import sys
@@ -18,6 +19,7 @@ from cotrain import api
 from cotrain.config.override import override
 from cotrain.core.errors import DataError
 from cotrain.core.types import ParseFailure
+from cotrain.disk.ledger import Ledger
 from cotrain.lab.comparison.study_file import read_study
 from cotrain.methods.grpo import grpo
 from cotrain.models.load import load_model
@@ -32,7 +34,7 @@ import gsm8k_lessons
 import gsm8k_reviews
 import teach_adapter
 import verifier_order
-from gsm8k_equations import CheckedProblems, equations_in
+from gsm8k_equations import CheckedProblems, calculator, equations_in, read_call, with_calculator
 
 GOLD = "Ann has 4*3 = <<4*3=12>>12 eggs.\nShe sells 12-2 = <<12-2=10>>10.\n#### 10"
 
@@ -58,6 +60,33 @@ GOLD = "Ann has 4*3 = <<4*3=12>>12 eggs.\nShe sells 12-2 = <<12-2=10>>10.\n#### 
 )
 def test_equations_of_a_line(line, found):
     assert [equation.is_right for equation in equations_in(line)] == found
+
+
+@pytest.mark.parametrize(
+    ("said", "expression", "value"),
+    [
+        ("They cost 3*4 =", "3*4", "12"),
+        ("It is 7 eggs + 2 eggs=", "7 + 2", "9"),
+        ("First 2+2 = 4.\nThen 10/3 =", "10/3", "3.33"),
+        ("So x =", None, None),
+        ("The number of apples is 5 =", None, None),
+    ],
+)
+def test_what_the_calculator_is_asked(said, expression, value):
+    call = read_call(said, {})
+    assert (call and call.said[0]) == expression
+    assert expression is None or asyncio.run(calculator(expression)) == value
+
+
+@pytest.mark.whole
+def test_a_solver_with_a_calculator_is_trained(tmp_path):
+    """The tiny model writes equations, of which the calculator says the values: they are no tokens of its own."""
+    sizes = {"tasks_per_step": 2, "group_size": 2, "lora": 2, "kl": 0.0, "evaluation_tasks": 1}
+    recipe = with_calculator(model=TINY, tasks=EASY, steps=1, **sizes)
+    api.run(override(recipe, ["evaluation.splits=[]", "evaluation.group_size=1"]), tmp_path / "run")
+    traces = [t for e in Ledger(tmp_path / "run" / "episodes").read(0) for t in e.traces]
+    computed = [t for t in traces if t.mask is not None and not all(t.mask)]
+    assert computed and all("=" in t.text for t in computed)
 
 
 def rows_file(file, rows):
