@@ -31,6 +31,7 @@ QUICK = {  # words → in the folder of the test; MODEL is a model of random wei
     "memory": f"--model MODEL --roles 2 --lora 4 {WORK}",
     "remote_judge": "--tasks 2 --group 2 --rounds 1 --pause 0.01",
     "lag": "--quick",
+    "two_learners": "--rounds 1",
     "ray_step": "--problems 2 --answers 2 --steps 1",
     "ranks_step": "--problems 2 --steps 1 --worlds 1 2",
     "viewer": "make long --steps 20 --rollouts 2",
@@ -41,6 +42,10 @@ QUICK = {  # words → in the folder of the test; MODEL is a model of random wei
 OTHERWISE = {  # script → who runs it, or why nobody can in seconds
     **dict.fromkeys(("decode", "first_token", "grpo_step", "recipe_step", "update"), "a part of run.py --quick"),
     **dict.fromkeys(("base_table", "harness"), "test_benchmarks.py"),
+    **dict.fromkeys(
+        ("gsm8k_equations", "gsm8k_lessons", "gsm8k_reviews", "teach_adapter", "verifier_order"), "test_gsm8k.py"
+    ),
+    **dict.fromkeys(("gsm8k_card", "gsm8k_tiny"), "test_gsm8k.py runs their parts; a rehearsal takes minutes"),
     **dict.fromkeys(("batch_figures", "crossed", "reward_order", "what_changed"), "test_tables_over_seeds.py"),
     **dict.fromkeys(("domains", "short_form", "study_curve"), "tests of their names"),
     **dict.fromkeys(("gpu", "gpu_checks"), "test_gpu_script.py runs its parts; --tiny as a whole takes minutes"),

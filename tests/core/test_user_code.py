@@ -30,7 +30,7 @@ def method(run: Settings):
         ("Objective", "Objective(polcy='a')", "did you mean 'policy'?"),
         ("alternate", "alternate(ratios=(1, 1))", "did you mean 'ratio'?"),
         ("Sft", "common_roles.verifer('a', run.model)", "did you mean 'verifier'?"),
-        ("Sft", "run.learnr()", "did you mean 'learner'? (there are: "),
+        ("Sft", "run.learnr()", "did you mean 'learner'?"),
         ("Sft", "Sampling(max_token=3)", "did you mean 'max_tokens'?"),
     ],
 )

@@ -120,7 +120,7 @@ def test_the_command_says_it_line_by_line(models, capsys):
     words += ["--device", "cuda", "--memory", "24GiB", "--memory", "80GiB"]
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "# plan for 2 devices that need not be here:" in said and "# it fits as asked" in said
+    assert "# plan for 2 devices that need not be here:" in said and "# it fits with --set policies." in said
     assert "# cuda:0, 24.00 GiB: " in said and "# cuda:1, 80.00 GiB: " in said and "memory = [" not in said
     assert main([*words, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
