@@ -7,12 +7,13 @@ worked texts with ``<<48/2=24>>`` behind each equation and ``#### 72`` at the en
 
     lessons.jsonl         128 short training problems with their own solutions, without ``<<…>>``: conversations
     reviewed/train.jsonl  1,024 other training problems, on which a verifier is taught
-    problems/train.jsonl  all other training problems whose solution has at most 3 equations, for RL: the easier
-                          two thirds, of which a small model solves some
+    problems/train.jsonl  all others, for RL
     problems/test.jsonl   the test set
     ask.txt               how the solver is asked
 
-The order is that of a hash of the question, so it depends on no version of Python.
+Training problems have at most 3 equations, lessons apart: the easier two thirds, of which a small model solves some.
+The order is that of a hash of the question, so it depends on no version of Python. As lessons are the first short ones,
+the reviewed problems are taken from the end: among the first all short ones are gone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from cotrain.core.errors import CotrainError, DataError
 Row = dict[str, Any]
 LESSONS, REVIEWED = 128, 1024
 SHORT = 300  # characters of a lesson's question, and of its solution
-EQUATIONS = 3  # at most, of the solution of a problem for RL
+EQUATIONS = 3  # at most, of the solution of a problem that is reviewed or for RL
 CALCULATOR = re.compile(r"<<[^<>]*>>")
 ASK = (
     'Solve the problem in short steps, one line each, with one equation a line. End with a line "#### " and the '
@@ -74,12 +75,12 @@ def split_problems(train: list[Row], test: list[Row]) -> dict[str, list[Row]]:
     if len(taught) < LESSONS or len(train) < 2 * (LESSONS + REVIEWED):
         raise DataError(f"{len(train)} training problems, {len(taught)} of them short; expected all of GSM8K")
     questions = {row["question"] for row in taught}
-    others = [row for row in train if row["question"] not in questions]
+    others = [row for row in train if row["question"] not in questions and is_easy(row)]
     lessons = [conversation(ASK.replace("{problem}", row["question"]), short_solution(row["answer"])) for row in taught]
     return {
         "lessons": lessons,
-        "reviewed/train": others[:REVIEWED],
-        "problems/train": [row for row in others[REVIEWED:] if is_easy(row)],
+        "reviewed/train": others[-REVIEWED:],
+        "problems/train": others[:-REVIEWED],
         "problems/test": test,
     }
 
