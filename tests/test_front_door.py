@@ -29,7 +29,8 @@ SMALL = ["--model", TINY, "--threads", "1", "--kl", "0"]
 def test_a_trial_of_every_recipe_has_every_phase_in_a_few_steps():
     for name in NAMES:
         parser, names = parser_of(name, build := find_recipe(name))
-        words = [*smoke_words(build, parser, names, out := ["--out", "none"]), *out]
+        out = ["--out", "none"]
+        words = [*smoke_words(build, parser, names, out, lambda parsed, arguments: build(**arguments)), *out]
         parsed, typed = parser.parse_strictly(words), typed_flags(words, parser)
         plain = build(**{k: v for k, v in parsed_values(parsed, names).items() if k in typed})
         recipe, steps = override(plain, parsed.set), plain.steps
@@ -357,7 +358,7 @@ def test_columns_of_any_name_are_named_by_flags(tmp_path, capsys):
         ({"problem": "1 + 1?", "solution": "one and " * 20}, "name the column that has the answer alone"),
         ({"prompt": [{"role": "user"}], "answer": "2"}, "messages of {role, content}"),
         ({"prompt": [*asked("1?"), *asked("2?")], "answer": "2"}, "2 messages of a user"),
-        ({"prompt": [*asked("1?"), {"role": "assistant", "content": "1"}], "answer": "2"}, "the last"),
+        ({"prompt": [*asked("1?"), {"role": "assistant", "content": "1"}], "answer": "2"}, "a message of 'assistant'"),
         ({"prompt": "1 + 1?", "completion": "2", "label": True}, "the layout is prompt and completion"),
     ],
 )

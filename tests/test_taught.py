@@ -121,7 +121,7 @@ def test_roles_that_are_taught_one_after_the_other_are_all_kept(model, tmp_path)
     row = {"problem": "2+2?", "steps": ["2+2=5"], "label": 0, "final_answer_correct": False}
     (tmp_path / "reviews.jsonl").write_text((json.dumps(row) + "\n") * 8)
     words = ["sft", "--model", str(model), "--data", str(tmp_path / "reviews.jsonl"), "--role", "verifier"]
-    words += ["--verdict", "words", "--tokens", "1024", "--batch-tokens", "512", "--length", "512", "--threads", "1"]
+    words += ["--verdict", "words", "--tokens", "1536", "--batch-tokens", "768", "--length", "768", "--threads", "1"]
     assert main([*words, "--out", str(tmp_path / "both")]) == 0
     found = taught_roles(tmp_path / "both")
     assert (

@@ -200,7 +200,8 @@ class Branches:
 
     pieces: tuple[Piece, ...]  # each prompt, followed by its answers
     positions: torch.Tensor  # [1, N] int64, of each token within its own sequence
-    before: torch.Tensor  # [N] int64, the place of the token before each in its sequence; any where there is none
+    before: torch.Tensor  # [N] int64, the place of the token before each in its sequence; any where there is none. It
+    # stays on the CPU: few models ask for it (``nanochat_gpt.py``)
     rectangles: Rectangles | None = None  # the same in tensors; None: piece by piece
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Branches:
@@ -212,8 +213,7 @@ class Branches:
             f.name: getattr(rectangles, f.name).to(device, non_blocking=non_blocking) for f in fields(rectangles)
         }
         positions = self.positions.to(device, non_blocking=non_blocking)
-        before = self.before.to(device, non_blocking=non_blocking)
-        return replace(self, positions=positions, before=before, rectangles=Rectangles(**tensors))
+        return replace(self, positions=positions, rectangles=Rectangles(**tensors))
 
 
 def branches_of(prompts: Sequence[int], answers: Sequence[tuple[int, int]]) -> Branches:
