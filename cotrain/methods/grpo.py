@@ -14,7 +14,7 @@ truth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -84,37 +84,52 @@ def grpo(
     false_negatives: float = 0.0,  # and for right answers alone
 ) -> Recipe:
     chances = {"outcome_noise": outcome_noise, "false_positives": false_positives, "false_negatives": false_negatives}
-    for name, chance in chances.items():
-        if not 0.0 <= chance <= 1.0:
-            raise ConfigError(f"grpo: {name} is {chance}; expected a chance in [0, 1]")
-    if outcome_noise and (false_positives or false_negatives):
-        raise ConfigError(
-            f"grpo: outcome_noise is {outcome_noise}, which is both chances at once; leave it out, or leave out "
-            "false_positives and false_negatives"
-        )
-    oracle = steps_judged_by == "oracle"
-    if oracle and estimator == "maxrl":
+    _check_chances(chances)
+    is_told_wrongly = max(chances.values()) > 0.0
+    if callable(reward) and is_told_wrongly:
+        raise ConfigError("grpo: noise is about the truth, and reward pays in its place; leave out one")
+    has_oracle = steps_judged_by == "oracle"
+    if has_oracle and estimator == "maxrl":
         raise ConfigError("grpo: estimator='maxrl' divides by a rate of success, which the oracle's ±1 has not")
-    step_rewards: StepRewards = "oracle" if oracle else "none"
+    step_rewards: StepRewards = "oracle" if has_oracle else "none"
     check_step_rewards(step_rewards, oracle_noise)
-    noise = outcome_noise or (false_positives, false_negatives)
-    told_wrongly = max(chances.values()) > 0.0
-    play: Protocol = partial(solve, step_rewards=step_rewards, oracle_noise=oracle_noise)
-    if told_wrongly:
-        play = partial(solve_and_be_told, noise=noise, step_rewards=step_rewards, oracle_noise=oracle_noise)
+
+    # Who pays for an answer: the truth, the truth with errors, or a function of the user's.
+    steps: dict[str, Any] = {"step_rewards": step_rewards, "oracle_noise": oracle_noise}
     if callable(reward):
-        if told_wrongly:
-            raise ConfigError("grpo: noise is about the truth, and reward pays in its place; leave out one")
-        play = partial(solve_and_be_paid, reward=reward, step_rewards=step_rewards, oracle_noise=oracle_noise)
-    paid = PAID if callable(reward) else WORD if told_wrongly else OUTCOME
-    rewards: dict[Signal, Any] = {paid: 1.0} | ({FORMAT: format_reward} if format_reward else {})
-    rewards |= {STEP: decay(alpha, alpha_end)} if oracle else {}
-    learn = BY_NAME[estimator](rewards=rewards, kl=run.pull())
+        paid_signal = PAID
+        play: Protocol = partial(solve_and_be_paid, reward=reward, **steps)
+    elif is_told_wrongly:
+        paid_signal = WORD
+        noise = outcome_noise or (false_positives, false_negatives)
+        play = partial(solve_and_be_told, noise=noise, **steps)
+    else:
+        paid_signal = OUTCOME
+        play = partial(solve, **steps)
+
+    rewards: dict[Signal, Any] = {paid_signal: 1.0}
+    if format_reward:
+        rewards[FORMAT] = format_reward
+    if has_oracle:
+        rewards[STEP] = decay(alpha, alpha_end)
+    algorithm = BY_NAME[estimator](rewards=rewards, kl=run.pull())
     return run.recipe(
-        estimator + ("-oracle" if oracle else ""),
+        estimator + ("-oracle" if has_oracle else ""),
         policies={"generator": run.learner(), **run.start()},
         roles={"solver": common_roles.solver("generator", run.model)},
-        objectives={"generator": Objective(policy="generator", on="solver", by=learn)},
+        objectives={"generator": Objective(policy="generator", on="solver", by=algorithm)},
         schedule=single(play, "generator", name="generator"),
         evaluate=solve,
     )
+
+
+def _check_chances(chances: Mapping[str, float]) -> None:
+    """Raise ConfigError for a chance that is none, and where one error is named twice."""
+    for name, chance in chances.items():
+        if not 0.0 <= chance <= 1.0:
+            raise ConfigError(f"grpo: {name} is {chance}; expected a chance in [0, 1]")
+    if chances["outcome_noise"] and (chances["false_positives"] or chances["false_negatives"]):
+        raise ConfigError(
+            f"grpo: outcome_noise is {chances['outcome_noise']}, which is both chances at once; leave it out, or leave "
+            "out false_positives and false_negatives"
+        )

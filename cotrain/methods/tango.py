@@ -19,9 +19,9 @@ solution that can be read.
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from cotrain import AGREEMENT, BY_NAME, FORMAT, OUTCOME, STEP
+from cotrain import AGREEMENT, BY_NAME, FORMAT, OUTCOME, STEP, Signal
 from cotrain import ClassBalance, Clipped, ConfigError, Objective, Phase, Recipe, Settings, Weight
 from cotrain import alternate, common_roles, decay, frozen, judges
 from cotrain import measure_solver_and_judge, pull_to, recipe, single, solve_then_verify
@@ -59,36 +59,51 @@ def tango(
 ) -> Recipe:
     if min(reviews, votes) < 1:
         raise ConfigError(f"tango: reviews is {reviews} and votes {votes}; expected at least 1 review of each solution")
-    critic, trained = verifier_model or run.model, verifier == "trained"
-    if simultaneous and (not trained or votes > 1):
+    verifier_start = verifier_model or run.model
+    is_trained = verifier == "trained"
+    if simultaneous and (not is_trained or votes > 1):
         raise ConfigError(
             f"tango: simultaneous with verifier={verifier} and votes={votes}; both learn from the same reviews, so "
             "leave verifier at trained and votes at 1"
         )
     step_rewards: StepRewards = "none" if steps_judged_by == "nobody" else steps_judged_by
     check_step_rewards(step_rewards, oracle_noise)
-    play = partial(solve_then_verify, step_rewards=step_rewards, oracle_noise=oracle_noise)
-    learn, objective_options = BY_NAME[estimator], {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
-    readable = {FORMAT: format_reward} if format_reward else {}
-    learn_to_solve = learn(
-        rewards={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)} | readable,
-        kl=run.pull(),
-        blend=blend,
-        **objective_options,
-    )
-    learn_to_judge = learn(
-        rewards={AGREEMENT: 1.0} | ({FORMAT: verifier_format} if verifier_format else {}),
-        merge=True,
-        balance=ClassBalance() if balance else None,
-        kl=pull_to("verifier_start", verifier_kl) if trained else None,
-        **objective_options,
-    )
+
+    # How the generator learns: from its outcome, and from a verdict on each of its steps.
+    algorithm = BY_NAME[estimator]
+    shared_options = {"step_scale": step_scale, "loss": Clipped(0.2, clip_high)}
+    generator_rewards: dict[Signal, Any] = {OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}
+    if format_reward:
+        generator_rewards[FORMAT] = format_reward
+    learn_to_solve = algorithm(rewards=generator_rewards, kl=run.pull(), blend=blend, **shared_options)
     objectives = {"generator": Objective(policy="generator", on="solver", by=learn_to_solve)}
-    if trained:
+
+    # How the verifier learns: its rewards are added up before the reviews of a solution are compared.
+    if is_trained:
+        verifier_rewards: dict[Signal, Any] = {AGREEMENT: 1.0}
+        if verifier_format:
+            verifier_rewards[FORMAT] = verifier_format
+        learn_to_judge = algorithm(
+            rewards=verifier_rewards,
+            merge=True,
+            balance=ClassBalance() if balance else None,
+            kl=pull_to("verifier_start", verifier_kl),
+            **shared_options,
+        )
         objectives["verifier"] = Objective(policy="verifier", on="verifier", by=learn_to_judge)
+
+    policies = {"generator": run.learner()}
+    policies["verifier"] = run.learner(verifier_start, lr=verifier_lr) if is_trained else frozen(verifier_start)
+    policies |= run.start()
+    if is_trained and verifier_kl:
+        policies["verifier_start"] = frozen(verifier_start)
+
+    # What is played, and who learns from it.
+    solve_and_review = partial(solve_then_verify, step_rewards=step_rewards, oracle_noise=oracle_noise)
+    paying_reviews = votes if steps_judged_by == "verifier" else 0
     solving = Phase(
         name="generator",
-        protocol=partial(play, reviews=votes if steps_judged_by == "verifier" else 0, combine=combine),
+        protocol=partial(solve_and_review, reviews=paying_reviews, combine=combine),
         objectives=("generator",),
     )
     judging = Phase(
@@ -97,23 +112,20 @@ def tango(
         objectives=("verifier",),
         group_size=1,
     )
-    if not trained:
+    if not is_trained:
         schedule = alternate(solving, ratio=(1,))
     elif simultaneous:
-        schedule = single(partial(play, reviews=max(2, reviews // 4), combine=combine), *objectives, name="both")
+        shared_reviews = max(2, reviews // 4)
+        schedule = single(partial(solve_and_review, reviews=shared_reviews, combine=combine), *objectives, name="both")
     else:
         schedule = alternate(solving, judging, ratio=ratio, warmup={"verifier": warmup})
+
     return run.recipe(
         "tango",
-        policies={
-            "generator": run.learner(),
-            "verifier": run.learner(critic, lr=verifier_lr) if trained else frozen(critic),
-            **run.start(),
-            **({"verifier_start": frozen(critic)} if trained and verifier_kl else {}),
-        },
+        policies=policies,
         roles={
             "solver": common_roles.solver("generator", run.model),
-            "verifier": judges.judge("verifier", critic, judge),
+            "verifier": judges.judge("verifier", verifier_start, judge),
         },
         objectives=objectives,
         schedule=schedule,

@@ -44,28 +44,50 @@ def prime(
             "prime: prm=frozen with a warm-up of 0 steps never trains the reward model, whose rewards would all be 0; "
             "give it some, as in warmup=20, or set prm=none"
         )
-    implicit, online = prm != "none", prm == "online"
-    weight = process_weight if implicit else 0.0
-    by = Prime(process_weight=weight, keep=keep, max_return_norm=max_return_norm, estimator=estimator, lam=lam)
-    objectives = {"generator": Objective(policy="generator", on="solver", by=by)}
+    has_prm = prm != "none"
+    learns_online = prm == "online"
+    has_critic = estimator == "ppo"
+
+    # The generator is paid by its outcome and, where there is one, by the reward model.
+    pays = Prime(
+        process_weight=process_weight if has_prm else 0.0,
+        keep=keep,
+        max_return_norm=max_return_norm,
+        estimator=estimator,
+        lam=lam,
+    )
     policies = {"generator": run.learner()}
-    if implicit:
-        objectives["prm"] = Objective(policy="prm", on="solver", by=ImplicitPrm(beta=beta))
+    objectives = {"generator": Objective(policy="generator", on="solver", by=pays)}
+    if has_prm:
         policies |= {"prm": run.learner(lr=prm_lr), "start": frozen(run.model)}
-    values = ("values",) if estimator == "ppo" else ()
-    if values:
-        objectives["values"] = Objective(policy="critic", on="solver", by=PrimeValues(paid_by=by))
+        objectives["prm"] = Objective(policy="prm", on="solver", by=ImplicitPrm(beta=beta))
+    if has_critic:
         policies["critic"] = critic(run.model, lr=critic_lr)
-    both = ("generator", "prm")
-    order = both[::-1] + values if online and update == "before" else ()
-    phases = [Phase(name="generator", protocol=solve, objectives=both[: 1 + online] + values, in_turn=order)]
-    phases += [Phase(name="prm", protocol=solve, objectives=("prm",))] if implicit and warmup else []
+        objectives["values"] = Objective(policy="critic", on="solver", by=PrimeValues(paid_by=pays))
+
+    # Who learns from a batch, and in which order: the reward model first, as in the authors' code, if so asked.
+    learners = ["generator"]
+    if learns_online:
+        learners.append("prm")
+    if has_critic:
+        learners.append("values")
+    in_turn: tuple[str, ...] = ()
+    if learns_online and update == "before":
+        in_turn = ("prm", "generator", *learners[2:])
+
+    training = Phase(name="generator", protocol=solve, objectives=tuple(learners), in_turn=in_turn)
+    if has_prm and warmup:
+        alone = Phase(name="prm", protocol=solve, objectives=("prm",))
+        schedule = alternate(training, alone, ratio=(1, 0), warmup={"prm": warmup})
+    else:
+        schedule = alternate(training, ratio=(1,))
+
     return run.recipe(
-        "prime" if online else f"prime-{prm}",
+        "prime" if learns_online else f"prime-{prm}",
         policies=policies,
         roles={"solver": common_roles.solver("generator", run.model)},
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"prm": warmup} if implicit and warmup else {}),
+        schedule=schedule,
         evaluate=solve,
-        implied=(Implied(policy="prm", reference="start"),) if implicit else (),
+        implied=(Implied(policy="prm", reference="start"),) if has_prm else (),
     )
