@@ -136,6 +136,8 @@ class Renderer:
         if len(self.call_ids) != len(CALL_TOKENS) or not stops.isdisjoint(self.call_ids):
             self.call_ids = ()
         self._decoder = Decoder(tokenizer, self._control - set(self.call_ids))
+        names = {self.token_text(i) for i in self._control}
+        self._control_names = tuple(sorted(name for name in names if name.strip()))
         self.vocabulary = max(tokenizer.get_vocab().values(), default=-1) + 1  # ids are below
 
     # -- messages → ids
@@ -237,8 +239,11 @@ class Renderer:
     def control_text_at_start(self, text: str) -> str:
         """The control token that a text begins to name; "" where there is none."""
         begun = text.lstrip()
-        texts = {self.token_text(i) for i in self._control}
-        return max((one for one in texts if one.strip() and begun.startswith(one)), key=len, default="")
+        return max((name for name in self._control_names if begun.startswith(name)), key=len, default="")
+
+    def names_control(self, text: str) -> bool:
+        """Whether a text names a control token anywhere."""
+        return any(name in text for name in self._control_names)
 
     def set_time(self, moment: datetime) -> None:
         """Templates that ask for the time are told this one from now on; it is the one of this call until then."""
