@@ -329,6 +329,11 @@ class Renderer:
                 f"prompts of this model end with {thought.opens!r}, and {reply[:40]!r} opens a thought again inside of "
                 "that one; leave such rows out, or mend their thoughts"
             )
+        if thought.closes in reply and thought.closes in self._control_names:
+            raise ModelError(
+                f"{thought.closes!r} is a control token of the model, which no reply that is given may hold, so "
+                "that its thoughts cannot be learned; take a model whose tags of thoughts are ordinary tokens"
+            )
         if thought.closes in reply:
             return [(reply, "reply")]
         if thought.closes in lead and not begun.startswith(thought.opens):

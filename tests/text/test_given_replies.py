@@ -192,3 +192,12 @@ def test_a_thought_in_other_tags_is_opened_once():
     assert rendered(OTHER_TAGS, "A", "◁think▷hm◁/think▷yes")[1] == "hm◁/think▷yes<|im_end|>"
     with pytest.raises(ModelError, match="never closes that thought"):
         rendered(OTHER_TAGS, "A", "yes")
+
+
+def test_a_thought_that_ends_with_a_control_token_is_refused():
+    template = TURN + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n[THINK]' }}{%- endif %}"
+    reply = "[THINK]hm[/THINK]yes"
+    assert rendered(template, "A", reply)[1] == "hm[/THINK]yes<|im_end|>"
+    renderer = renderer_of("none", template, ["[THINK]", "[/THINK]"])
+    with pytest.raises(ModelError, match="is a control token of the model"):
+        rendered(template, "A", reply, renderer=renderer)
