@@ -83,7 +83,7 @@ class Weights(Policy):
         if is_address(self.model):
             raise ConfigError(
                 f"{self.error_name}: a server runs it, so that it cannot be trained; expected a directory, a name of "
-                "the Hub, or a judge that is frozen (verifier=frozen)"
+                "the Hub, or a judge that is frozen from the start (verifier=frozen, and warmup=0 where there is one)"
             )
         if self.dtype not in DTYPES:
             raise ConfigError(f"{self.error_name}: dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}")

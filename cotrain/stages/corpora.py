@@ -237,6 +237,7 @@ def _parse_item(fields: dict[str, Any], place: str) -> Item:
     if text and conversation:
         raise DataError(f"{place}: both 'text' and 'messages'; leave out the column that is not to be learned")
     refuse_lost_parts(fields, ["text", "messages"], place, whole=True)
+    refuse_marked_row(fields, place)
     if "text" in fields and not conversation:
         if not isinstance(fields["text"], str) or not fields["text"]:
             raise DataError(f"{place}, column 'text': expected a non-empty string, found {fields['text']!r:.40}")
@@ -246,7 +247,6 @@ def _parse_item(fields: dict[str, Any], place: str) -> Item:
             f"{place}: no column 'text' or 'messages'; there are: {', '.join(sorted(fields)) or 'none'}; for questions "
             "with answers, prompt and completion, or ShareGPT add --role solver"
         )
-    refuse_marked_row(fields, place)
     messages = fields["messages"]
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{place}, column 'messages': expected a non-empty list, found {messages!r:.40}")

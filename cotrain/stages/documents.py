@@ -88,6 +88,7 @@ class Examined:
     texts_left_out: int = 0  # of an endless corpus, those that are longer than a batch
     in_parts: int = 0  # texts that are longer than a batch
     longest: int = 0  # tokens of the longest conversation
+    control_texts: int = 0  # texts that name control tokens of the model behind their beginning
     thoughts: int = 0  # conversations with a thought, where prompts of the model switch thoughts off
 
     def notes(self, most: int, batch: int) -> list[str]:
@@ -107,6 +108,11 @@ class Examined:
             found.append(
                 f"note: {self.name}: {self.in_parts} of {self.texts} texts are longer than a batch of {batch} tokens, "
                 "and are read in parts"
+            )
+        if self.control_texts:
+            found.append(
+                f"note: {self.name}: {self.control_texts} of {self.texts} texts name control tokens of the model, "
+                "which are learned letter by letter; conversations belong in a column 'messages'"
             )
         if self.thoughts:
             found.append(
@@ -134,6 +140,7 @@ def examine(corpus: Corpus, renderer: Renderer, length: int, batch: int, replies
             if isinstance(item, str):
                 if replies_only:
                     _refuse_rendered(item, renderer, place)
+                    seen.control_texts += renderer.names_control(item)
             else:
                 _examine_conversation(item, renderer, most, seen, place)
         texts = [item for item in items if isinstance(item, str)]

@@ -91,7 +91,21 @@ class JsonlTasks:
             notes.append(f"{len(unanswered)} problems have no answer, {self.size('train')} for training have one")
         if (question, answer) not in (("question", "answer"), ("question", ""), self._columns):
             notes.append(f"the question is read from {question!r}, the answer from {answer or 'none'!r}")
-        return [f"note: {self.path}: {note}" for note in [*notes, *self._column_notes()]]
+        return [f"note: {self.path}: {note}" for note in [*notes, *self._file_notes(), *self._column_notes()]]
+
+    def _file_notes(self) -> list[str]:
+        """How many rows are left out, and the files of a directory that belong to no split and are not read."""
+        rows = f"{self.left_out} of {sum(map(len, self._rows.values())) + self.left_out} rows"
+        said = f"left out, as they ask a question of another split: {rows}"
+        return [*([said] if self.left_out else []), *self._unread_files()]
+
+    def _unread_files(self) -> list[str]:
+        folder = Path(self.path)
+        if is_hub_name(self.path) or not folder.is_dir():
+            return []
+        read = {file for files in _files_of_splits(folder).values() for file in files}
+        others = [file.name for file in files_in(folder) if file not in read]
+        return [f"files not read: {', '.join(others)}"] if others else []
 
     def _column_notes(self) -> list[str]:
         """What was made of the other columns: system texts that are asked, and what is not read."""

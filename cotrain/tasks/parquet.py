@@ -40,6 +40,8 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     number += 1
                     row |= {name: _shortest_decimal(row[name]) for name in narrow if row[name] is not None}
                     yield number, {name: value for name, value in row.items() if value is not None}
+    except DataError:  # which is a ValueError too
+        raise
     except (ArrowException, OSError, ValueError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         where = f"{path}, after row {number}" if number else str(path)

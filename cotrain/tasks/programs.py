@@ -28,7 +28,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
@@ -174,7 +174,8 @@ class ProgramTasks:
         self._settings = {"kind": kind, "workers": workers, "deadline_s": deadline_s, "sandbox": sandbox}
         self.quarantine = Quarantine()
         self._settings |= {"lenient": True} if lenient else {}
-        self._splits, self._is_published = read_problems(kind, self.path, self.quarantine if lenient else None)
+        aside = self.quarantine if lenient else None
+        self._splits, self._is_published, self.left_out = read_problems(kind, self.path, aside)
         named = {f"{kind}/{split}/{i}": p for split, mine in self._splits.items() for i, p in enumerate(mine)}
         self.grader = ProgramGrader(named, workers, deadline_s, None if sandbox is None else sandbox_of(sandbox))
         texts = [[split, p.question, p.tests] for split, mine in self._splits.items() for p in mine]
@@ -204,6 +205,9 @@ class ProgramTasks:
             notes.append("task_id is not MBPP's own, so these tasks are split as those of other files are")
         if unread := columns_note(count_columns(problem.unread for problem in problems)):
             notes.append(unread)
+        if self.left_out:
+            rows = f"{self.left_out} of {len(problems) + self.left_out} rows"
+            notes.append(f"left out, as they ask a held-out question or lie in no split: {rows}")
         return [f"note: {self.path}: {note}" for note in notes]
 
     def describe(self) -> dict[str, Any]:
@@ -225,14 +229,17 @@ def suite_tasks(
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Task]:
     """The problems that results are published on: of MBPP those numbered 11 to 510, all of HumanEval; of a file of
-    one's own all. The tasks share a grader, whose ``close`` ends its processes. Malformed rows go ``aside``; else
-    raises DataError."""
-    lines = [line for path in paths for part in _located_rows(path).values() for line in part]
-    found = parse_rows(lines, ROW_READERS[kind], aside)
+    one's own all, of a directory of one's own its test split where it has one. The tasks share a grader, whose
+    ``close`` ends its processes. Malformed rows go ``aside``; else raises DataError."""
+    parts_by_path = [_problems_by_part(kind, path, aside) for path in paths]
     if aside is not None:
         aside.check_share(", ".join(paths))
+    found = [problem for parts in parts_by_path for part in parts.values() for problem in part]
     if kind == "mbpp" and is_mbpp(found, paths):
         found = [problem for problem in found if _published_split(problem.number) == "test"]
+    else:
+        tested = [[parts["test"]] if "test" in parts else parts.values() for parts in parts_by_path]
+        found = [problem for parts in tested for part in parts for problem in part]
     if note := columns_note(count_columns(problem.unread for problem in found)):
         say(f"note: suite {kind}: {note}")
     problems = {f"{kind}/{i}": problem for i, problem in enumerate(found)}
@@ -264,10 +271,10 @@ def _problem_paper(problem: ProgramProblem) -> str:
 
 def read_problems(
     kind: str, path: str, aside: Quarantine | None = None
-) -> tuple[dict[str, tuple[ProgramProblem, ...]], bool]:
-    """The problems at a path in three splits, and whether these are MBPP's published ones. Raises DataError; also
-    where there is no problem to train on."""
-    parts = {name: parse_rows(lines, ROW_READERS[kind], aside) for name, lines in _located_rows(path).items()}
+) -> tuple[dict[str, tuple[ProgramProblem, ...]], bool, int]:
+    """The problems at a path in three splits, whether these are MBPP's published ones, and how many rows of one's own
+    are in none. Raises DataError; also where there is no problem to train on."""
+    parts = _problems_by_part(kind, path, aside)
     if aside is not None:
         aside.check_share(path)
     problems = [problem for part in parts.values() for problem in part]
@@ -276,12 +283,31 @@ def read_problems(
         by_number = [(_published_split(problem.number) or split_of(problem.asked), problem) for problem in problems]
         splits = {split: tuple(problem for place, problem in by_number if place == split) for split in SPLITS}
     else:
-        has_splits = {"train", "test"} <= parts.keys()
-        kept = {split: parts[split] for split in SPLITS if split in parts} if has_splits else {"all": problems}
-        splits = arrange_splits(kept, _asked_in)
+        splits = arrange_splits(_own_parts(path, parts, problems), _asked_in)
     if not splits["train"]:
         raise DataError(f"{path}: no row falls into the training split; expected all rows of {kind}, or at least 20")
-    return splits, is_published
+    left_out = 0 if is_published else len(problems) - sum(map(len, splits.values()))
+    return splits, is_published, left_out
+
+
+def _problems_by_part(kind: str, path: str, aside: Quarantine | None) -> dict[str, list[ProgramProblem]]:
+    """The problems at a path, by the parts of ``_located_rows``. Raises DataError."""
+    return {name: list(parse_rows(lines, ROW_READERS[kind], aside)) for name, lines in _located_rows(path).items()}
+
+
+def _own_parts(
+    path: str, parts: Mapping[str, list[ProgramProblem]], problems: list[ProgramProblem]
+) -> Mapping[str, list[ProgramProblem]]:
+    """What is split: the splits that a directory has, or all in one part where no file is named after a split. Raises
+    DataError for some of these names without the others, since a held-out file is not to be trained on."""
+    named = {split: parts[split] for split in SPLITS if split in parts}
+    if {"train", "test"} <= named.keys():
+        return named
+    if named and len(parts) > 1:
+        raise DataError(
+            f"{path}: it has {', '.join(parts)}; expected train and test, and perhaps validation; else name one file"
+        )
+    return {"all": problems}
 
 
 def is_mbpp(problems: Sequence[ProgramProblem], paths: Sequence[str]) -> bool:

@@ -179,6 +179,9 @@ def lines_of(path: Path) -> Iterator[tuple[int, Line]]:
         near = get_close_matches(path.name, os.listdir(folder), n=1) if os.path.isdir(folder) else []
         raise DataError(f"{path}: no such file or directory" + (f"; did you mean {near[0]!r}?" if near else ""))
     if not os.path.isfile(path):
+        inside = files_in(path) if os.path.isdir(path) else []
+        if inside:
+            raise DataError(f"{path}: a directory; name one of its files, such as {inside[0]}")
         kind = "a directory" if os.path.isdir(path) else "not a regular file, or no file there"
         raise DataError(f"{path}: {kind}; expected a file of {format_of(path)}")
     ending = _file_ending(path)

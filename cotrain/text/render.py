@@ -21,7 +21,7 @@ of control tokens in contents hidden from it, or as it is where that makes no co
 
 A reply that is given, and learned, goes on where the prompt ends, as a sampled one does. So what a prompt has begun is
 taken off the reply: a thought, where the prompt ends with ``<think>``. What the template writes between the two, such
-as a blank, belongs to the reply. A reply that would leave the thought open is refused.
+as a blank, belongs to the reply. A reply that would leave the thought open, open it twice or close it twice is refused.
 
 Left out: images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such
 marks cannot be told from contents that imitate them.
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cotrain.core.errors import ConfigError, ModelError
 from cotrain.text.chat_template import ChatTemplate, Message, plainer_versions
 from cotrain.text.decoding import Decoder, TokenSequence
-from cotrain.text.thoughts import begins_with_thought, empty_thought_at_end, open_thought_of
+from cotrain.text.thoughts import begins_with_thought, broken_thought_in, empty_thought_at_end, open_thought_of
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -136,6 +136,8 @@ class Renderer:
         if len(self.call_ids) != len(CALL_TOKENS) or not stops.isdisjoint(self.call_ids):
             self.call_ids = ()
         self._decoder = Decoder(tokenizer, self._control - set(self.call_ids))
+        names = {self.token_text(i) for i in self._control}
+        self._control_names = tuple(sorted(name for name in names if name.strip()))
         self.vocabulary = max(tokenizer.get_vocab().values(), default=-1) + 1  # ids are below
 
     # -- messages → ids
@@ -210,6 +212,7 @@ class Renderer:
         say it. Raises ModelError for a reply that cannot follow this prompt."""
         before = self._decoder.raw_text(list(prompt[-_BEFORE:]))
         reply = self._reply_slot.trim_content(text)
+        _refuse_broken_thought(reply, before)
         if empty_thought_at_end(before) and begins_with_thought(reply):
             raise ModelError(
                 "the prompt switches thoughts off with an empty one, and the reply begins with another; take the "
@@ -236,8 +239,11 @@ class Renderer:
     def control_text_at_start(self, text: str) -> str:
         """The control token that a text begins to name; "" where there is none."""
         begun = text.lstrip()
-        texts = {self.token_text(i) for i in self._control}
-        return max((one for one in texts if one.strip() and begun.startswith(one)), key=len, default="")
+        return max((name for name in self._control_names if begun.startswith(name)), key=len, default="")
+
+    def names_control(self, text: str) -> bool:
+        """Whether a text names a control token anywhere."""
+        return any(name in text for name in self._control_names)
 
     def set_time(self, moment: datetime) -> None:
         """Templates that ask for the time are told this one from now on; it is the one of this call until then."""
@@ -298,6 +304,7 @@ class Renderer:
         reply = self._reply_slot.trim_content(messages[-1].content)
         before = _join_pieces(prompt)
         empty = empty_thought_at_end(before)
+        _refuse_broken_thought(reply, before)
         if empty and begins_with_thought(reply):
             before = before[: len(before) - len(empty)]
             prompt = _cut_pieces(prompt, 0, len(before))
@@ -317,6 +324,16 @@ class Renderer:
         begun = reply.lstrip()
         if begun.startswith(thought.opens):
             reply = begun.removeprefix(thought.opens).removeprefix(thought.blank)
+        if thought.opens in reply.partition(thought.closes)[0]:
+            raise ModelError(
+                f"prompts of this model end with {thought.opens!r}, and {reply[:40]!r} opens a thought again inside of "
+                "that one; leave such rows out, or mend their thoughts"
+            )
+        if thought.closes in reply and thought.closes in self._control_names:
+            raise ModelError(
+                f"{thought.closes!r} is a control token of the model, which no reply that is given may hold, so "
+                "that its thoughts cannot be learned; take a model whose tags of thoughts are ordinary tokens"
+            )
         if thought.closes in reply:
             return [(reply, "reply")]
         if thought.closes in lead and not begun.startswith(thought.opens):
@@ -520,6 +537,17 @@ class Renderer:
 
 def _join_pieces(pieces: Sequence[Piece]) -> str:
     return "".join(text for text, _ in pieces)
+
+
+def _refuse_broken_thought(reply: str, before: str) -> None:
+    """Raise ModelError for a reply behind a prompt that has ended its thought, where the reply never ends its own, or
+    ends one again."""
+    broken = broken_thought_in(reply) if empty_thought_at_end(before) else ""
+    if broken:
+        raise ModelError(
+            f"prompts of this model switch thoughts off, and the reply {reply[:40]!r} {broken}; bring replies with "
+            "whole thoughts, or without any"
+        )
 
 
 def _without_blanks(pieces: Sequence[Piece]) -> str:

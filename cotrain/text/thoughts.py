@@ -2,8 +2,8 @@
 
 Models that think are asked in one of three ways. Some prompts leave the thought to the model. Some end with its opening
 (``<think>``, DeepSeek-R1 and Qwen3-Thinking), so that the model begins inside of it. Some hold an empty thought
-(``<think></think>``, Qwen3 with thoughts switched off), so that it has none. Reading thoughts back is the work of
-``parsers.py``.
+(``<think></think>``, Qwen3 with thoughts switched off) or the end of one alone (``</think>``, DeepSeek-V3.1), so that
+it has none. Reading thoughts back is the work of ``parsers.py``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from dataclasses import dataclass
 TAGS = {  # what opens a thought, and what closes it
     "<think>": "</think>",
     "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
     "<reasoning>": "</reasoning>",
     "<seed:think>": "</seed:think>",
     "<|begin_of_thought|>": "<|end_of_thought|>",
+    "<|START_THINKING|>": "<|END_THINKING|>",
     "[THINK]": "[/THINK]",
+    "◁think▷": "◁/think▷",
 }
 _OPENINGS = "|".join(map(re.escape, TAGS))
 _OPENED_AT_END = re.compile(rf"({_OPENINGS})(\s*)\Z")
 _EMPTY_AT_END = re.compile(
-    "|".join(rf"{re.escape(opens)}\s*{re.escape(closes)}\s*\Z" for opens, closes in TAGS.items())
+    "|".join(rf"(?:{re.escape(opens)}\s*)?{re.escape(closes)}\s*\Z" for opens, closes in TAGS.items())
 )
+_TAG = re.compile("|".join(map(re.escape, (*TAGS, *TAGS.values()))))
 _BEGINS = re.compile(rf"\s*(?:{_OPENINGS})")
 
 
@@ -46,11 +50,29 @@ def open_thought_of(prompt: str) -> OpenThought | None:
 
 
 def empty_thought_at_end(prompt: str) -> str:
-    """The empty thought that a prompt ends with, blanks included; "" where it does not."""
+    """The empty thought that a prompt ends with, or the end of one alone, blanks included; "" where it does not, as
+    behind a thought with words in it."""
     found = _EMPTY_AT_END.search(prompt)
-    return "" if found is None else found.group()
+    if found is None:
+        return ""
+    tags = _TAG.findall(prompt, 0, found.start())
+    has_words = bool(tags) and TAGS.get(tags[-1]) == found.group().strip()
+    return "" if has_words else found.group()
 
 
 def begins_with_thought(reply: str) -> bool:
     """Whether a reply opens a thought before it says anything else."""
     return _BEGINS.match(reply) is not None
+
+
+def broken_thought_in(reply: str) -> str:
+    """What is wrong with the thought of a reply behind a prompt that is in no thought: it never ends, or it ends one
+    that has not begun. "" where nothing is."""
+    if begins_with_thought(reply):
+        opens = reply.split(maxsplit=1)[0]
+        tag = next(tag for tag in TAGS if opens.startswith(tag))
+        return "" if TAGS[tag] in reply else f"opens a thought with {tag!r} and never closes it"
+    first = _TAG.search(reply)
+    if first is None or first.group() in TAGS:
+        return ""
+    return f"closes with {first.group()!r} a thought that it has not opened"

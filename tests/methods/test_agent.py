@@ -436,6 +436,12 @@ def test_rewards_that_cannot_be_read_are_counted(executor, functions):
         }
 
 
+def test_a_role_that_the_reward_leaves_out_has_earned_nothing(executor, functions):
+    (episode,) = play(executor, functions.once, lambda task, answer: {})
+    (trace,) = episode.traces
+    assert trace.failure == "reward: no number for this role" and EARNINGS.of(trace) == 0.0
+
+
 @pytest.mark.whole
 def test_a_command_is_an_agent_and_ends_with_all_it_started(executor, own, tmp_path):
     (done,) = play(executor, [sys.executable, str(own)])

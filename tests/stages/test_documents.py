@@ -104,3 +104,10 @@ def test_a_conversation_that_cannot_be_learned_is_named(tokenizer):
 def test_an_endless_corpus_has_no_all(tokenizer):
     with pytest.raises(DataError, match="endless"):
         all_documents(procedural_corpus("a", str), tokenizer)
+
+
+def test_texts_that_name_control_tokens_inside_are_told(tokenizer):
+    corpus = from_items("rows", ["Chat: <|end|> 7", "ab 7"])
+    (note,) = examine(corpus, Renderer(tokenizer), 0, 512, True).notes(0, 512)
+    assert note.startswith("note: rows: 1 of 2 texts name control tokens of the model")
+    assert not examine(corpus, Renderer(tokenizer), 0, 512, False).notes(0, 512)

@@ -92,3 +92,11 @@ def test_what_is_no_mark_of_a_reply_is_none(tmp_path):
     assert read_chat({"messages": earlier}, "row 1").solution == "The answer is 4"  # which is read, and never learned
     with pytest.raises(DataError, match="'tool_calls'"):
         read_chat({"messages": [ASKED, answered(tool_calls=[{}]), ASKED, answered()]}, "row 1")
+
+
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"masked": True}], ids=["weight", "train", "mask"])
+def test_a_marked_text_is_refused_by_name(mark, tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text(json.dumps({"text": "not this one", **mark}) + "\n")
+    with pytest.raises(DataError, match=f"field '{next(iter(mark))}'.*not to be learned"):
+        jsonl_file(file)

@@ -12,7 +12,7 @@ from cotrain.core.user_code import function_target, load_file
 from cotrain.grading.pool import AnswerGrader
 from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.labelled import with_labels
-from cotrain.tasks.pairs import Pairs
+from cotrain.tasks.pairs import Chats, Pairs
 from cotrain.tasks.processbench import read_samples
 from cotrain.tasks.programs import ProgramTasks
 from cotrain.tasks.rows import part_of
@@ -154,7 +154,7 @@ def test_a_split_in_two_files_and_a_column_twice_are_refused(tmp_path):
     columns = [arrow.array(["Q"]), arrow.array(["1"]), arrow.array(["2"])]
     table = arrow.Table.from_arrays(columns, names=["question", "answer", "answer"])
     pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "twice.parquet")
-    with pytest.raises(DataError, match=r"twice\.parquet: two columns are called 'answer'; rename one"):
+    with pytest.raises(DataError, match=r"^\S*twice\.parquet: two columns are called 'answer'; rename one$"):
         JsonlTasks(tmp_path / "twice.parquet")
 
 
@@ -166,3 +166,48 @@ def test_parts_by_name(tmp_path):
         "a.b.csv": "a.b",
     }
     assert {name: part_of(tmp_path / name) for name in names} == names
+
+
+def test_files_of_no_split_and_rows_of_two_splits_are_told(tmp_path):
+    write(tmp_path / "train.jsonl", ROWS[:30])
+    write(tmp_path / "test.jsonl", ROWS[25:])
+    write(tmp_path / "train_more.jsonl", ROWS)
+    notes = JsonlTasks(tmp_path).notes
+    assert [note.partition(f"note: {tmp_path}: ")[2] for note in notes] == [
+        "left out, as they ask a question of another split: 5 of 45 rows",
+        "files not read: train_more.jsonl",
+    ]
+    for name in ("train", "test", "train_more"):
+        write(
+            tmp_path / "chats" / f"{name}.jsonl",
+            [{"prompt": f"{name} {n}", "completion": "yes"} for n in range(20)],
+        )
+    assert any("files not read: train_more.jsonl" in note for note in Chats(tmp_path / "chats").notes)
+
+
+def test_own_code_in_splits_is_measured_on_its_test_split_and_what_is_left_out_is_told(tmp_path):
+    write(tmp_path / "train.jsonl", CODE[:25])
+    write(tmp_path / "test.jsonl", CODE[20:])
+    write(tmp_path / "more.jsonl", CODE[:3])
+    source = ProgramTasks("mbpp", tmp_path)
+    assert source.size("test") == 10 and source.left_out == 8
+    assert any(
+        "left out, as they ask a held-out question or lie in no split: 8 of 38 rows" in note for note in source.notes
+    )
+    source.close()
+    tasks = load_suite("mbpp", [str(tmp_path)], None)
+    assert len(tasks) == 10
+    tasks[0].grader.close()
+
+
+def test_own_code_of_a_held_out_file_is_not_cut_anew(tmp_path):
+    write(tmp_path / "train.jsonl", CODE[:20])
+    write(tmp_path / "validation.jsonl", CODE[20:])
+    with pytest.raises(DataError, match="it has train, validation; expected train and test"):
+        ProgramTasks("mbpp", tmp_path)
+
+
+def test_a_directory_is_checked_file_by_file(tmp_path, capsys):
+    write(tmp_path / "data" / "train-00000-of-00001.jsonl", ROWS)
+    assert main(["check", "data", str(tmp_path)]) == 2
+    assert "a directory; name one of its files, such as" in capsys.readouterr().err

@@ -151,4 +151,53 @@ def test_tags_of_thoughts(opens, closes):
     assert open_thought_of(f"{opens} x") is None and open_thought_of(f"{opens}{closes}") is None
     assert empty_thought_at_end(f"Q{opens}\n\n{closes}\n\n") == f"{opens}\n\n{closes}\n\n"
     assert empty_thought_at_end(f"Q{opens}x{closes}") == ""
+    assert empty_thought_at_end(f"{opens}x{closes}Q{closes}\n") == f"{closes}\n"
     assert begins_with_thought(f"\n{opens}x") and not begins_with_thought(f"x{opens}")
+
+
+DEEPSEEK_3_1 = (  # thoughts are switched off by the end of one alone
+    "{{- bos_token }}{%- for m in messages %}{%- if m.role == 'user' %}{{- '[INST]' + m.content }}"
+    "{%- else %}{{- '[/INST]</think>' + m.content.split('</think>')[-1] + eos_token }}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '[/INST]</think>' }}{%- endif %}"
+)
+OTHER_TAGS = TURN + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n◁think▷' }}{%- endif %}"
+
+
+def test_a_thought_takes_the_place_of_the_end_of_one_alone():
+    assert rendered(DEEPSEEK_3_1, "A", "yes") == ("<s>[INST]A[/INST]</think>yes</s>", "yes</s>")
+    assert rendered(DEEPSEEK_3_1, "A", THOUGHT) == (f"<s>[INST]A[/INST]{THOUGHT}</s>", f"{THOUGHT}</s>")
+
+
+@pytest.mark.parametrize("template", [QWEN_3, PLAIN_SWITCH, DEEPSEEK_3_1], ids=["qwen", "plain", "end-alone"])
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [("<think>\nhm", "never closes it"), ("hm\n</think>\n\nyes", "that it has not opened")],
+    ids=["endless", "closed-twice"],
+)
+def test_a_broken_thought_behind_a_prompt_without_one_is_refused(template, reply, why):
+    renderer = renderer_of("none", template)
+    with pytest.raises(ModelError, match=why):
+        rendered(template, "A", reply)
+    with pytest.raises(ModelError, match=why):
+        renderer.encode_reply(reply, renderer.render([Message("user", "A")]))
+
+
+@pytest.mark.parametrize("reply", ["<think>\n<think>\nhm\n</think>yes", "So <think>hm</think> yes"], ids=["at", "late"])
+def test_a_thought_that_is_opened_again_inside_of_the_prompts_is_refused(reply):
+    with pytest.raises(ModelError, match="opens a thought again"):
+        rendered(PLAIN_OPEN, "A", reply)
+
+
+def test_a_thought_in_other_tags_is_opened_once():
+    assert rendered(OTHER_TAGS, "A", "◁think▷hm◁/think▷yes")[1] == "hm◁/think▷yes<|im_end|>"
+    with pytest.raises(ModelError, match="never closes that thought"):
+        rendered(OTHER_TAGS, "A", "yes")
+
+
+def test_a_thought_that_ends_with_a_control_token_is_refused():
+    template = TURN + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n[THINK]' }}{%- endif %}"
+    reply = "[THINK]hm[/THINK]yes"
+    assert rendered(template, "A", reply)[1] == "hm[/THINK]yes<|im_end|>"
+    renderer = renderer_of("none", template, ["[THINK]", "[/THINK]"])
+    with pytest.raises(ModelError, match="is a control token of the model"):
+        rendered(template, "A", reply, renderer=renderer)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cotrain import ConfigError, Note, Objective, Phase, Positive, Recipe, Role, Roles, Sampling, Settings, Signal, Task
@@ -32,6 +32,7 @@ from cotrain.text.parsers import write_solution
 Reward = Callable[[Task, Any], Any]  # (task, answer) → a number, or a number for each role
 EARNED = Signal("rollout_reward", meaning="what a role earned for the rollout of an agent")
 EARNINGS = Note[float]("rollout_reward", float, "what the role earned for the rollout; 0 where that failed")
+UNPAID = "reward: no number for this role"
 SEQUENCES = Note[int]("sequences", int, "training sequences of the role in the rollout: 1 where each prompt extends")
 
 
@@ -44,8 +45,11 @@ def make_agent_protocol(
     seconds: float,
     max_tokens: int,
     at_once: int,
+    learners: Collection[str] | None = None,
 ) -> Protocol:
-    """The protocol that runs the agent, to learn from and to measure."""
+    """The protocol that runs the agent, to learn from and to measure. ``learners``: the roles that a reward has to
+    pay, by default all."""
+    to_be_paid = set(models if learners is None else learners)
     folder = os.getcwd()  # relative names in a command mean what they mean now
     slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 
@@ -65,10 +69,11 @@ def make_agent_protocol(
             raise AgentFailed(failure or "agent: no request")
         for name, chats in rollout.chats.items():
             turns = [turn for chat in chats for turn in chat.turns]
+            unpaid = UNPAID if name in to_be_paid and name not in earned else None
             for turn in turns:
                 turn.note(SEQUENCES, sum(one.first is one for one in turns))
-                if failure is not None:
-                    turn.fail(failure)
+                if (reason := failure or unpaid) is not None:
+                    turn.fail(reason)
                     turn.note(EARNINGS, 0.0)
                 elif name in earned:
                     turn.note(EARNINGS, earned[name])
@@ -157,6 +162,7 @@ def agent(
         seconds=seconds,
         max_tokens=max_tokens,
         at_once=at_once,
+        learners=learners,
     )
     owners = {name: ("generator" if shared else name) if name in learners else "others" for name in names}
     policies: dict[str, Any] = dict(run.start())
