@@ -43,7 +43,8 @@ OTHERWISE = {  # script → who runs it, or why nobody can in seconds
     **dict.fromkeys(("decode", "first_token", "grpo_step", "recipe_step", "update"), "a part of run.py --quick"),
     **dict.fromkeys(("base_table", "harness"), "test_benchmarks.py"),
     **dict.fromkeys(
-        ("gsm8k_equations", "gsm8k_lessons", "gsm8k_reviews", "teach_adapter", "verifier_order"), "test_gsm8k.py"
+        ("gsm8k_equations", "gsm8k_faults", "gsm8k_lessons", "gsm8k_reviews", "teach_adapter", "verifier_order"),
+        "test_gsm8k.py",
     ),
     **dict.fromkeys(("gsm8k_card", "gsm8k_tiny"), "test_gsm8k.py runs their parts; a rehearsal takes minutes"),
     **dict.fromkeys(("batch_figures", "crossed", "reward_order", "what_changed"), "test_tables_over_seeds.py"),

@@ -30,6 +30,7 @@ from tests.helpers import EASY, TINY
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import gsm8k_card
+import gsm8k_faults
 import gsm8k_lessons
 import gsm8k_reviews
 import teach_adapter
@@ -141,6 +142,26 @@ def test_reviews_are_of_as_many_right_as_wrong_solutions(tmp_path, capsys):
         gsm8k_reviews.make_lessons({}, [suite], 100)
     with pytest.raises(DataError, match=r"expected suite-gsm8k.jsonl"):
         gsm8k_reviews.make_lessons({}, [tmp_path / "none.jsonl"], 100)
+
+
+class FirstOf:
+    """Draws the first of what it is given, so that a slip can be worked out by hand."""
+
+    def sample(self, places, count):
+        return list(places)[:count]
+
+    def choice(self, values):
+        return values[-1]
+
+
+def test_a_slip_is_carried_on_to_the_answer():
+    steps, label = gsm8k_faults.solution_with_slip(GOLD, FirstOf())  # 12 + 10 = 22, and 22 - 2 = 20
+    assert (steps, label) == (["Ann has 4*3 = 22 eggs.", "She sells 22-2 = 20.", "#### 20"], 0)
+    assert gsm8k_faults.solution_with_slip("No equation.\n#### 3", FirstOf()) is None
+    assert gsm8k_faults.solution_with_slip("1-3 = <<1-3=-2>>-2\n#### -2", FirstOf()) is None  # not above zero
+    right, wrong = gsm8k_faults.labelled_pair({"question": "Q?", "answer": GOLD}, FirstOf())
+    assert right["steps"] == ["Ann has 4*3 = 12 eggs.", "She sells 12-2 = 10.", "#### 10"]
+    assert [row["label"] for row in (right, wrong)] == [-1, 0]
 
 
 def test_what_is_not_gsm8k_is_refused(tmp_path, capsys):
