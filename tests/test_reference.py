@@ -160,6 +160,31 @@ def test_the_verifier_of_tango_makes_the_update_of_ours(tango_steps):
         torch.testing.assert_close(parameter.detach(), weights[f"model.{name}"], atol=1e-5, rtol=0, msg=name)
 
 
+@pytest.mark.whole
+def test_the_class_balance_of_tango_remembers_as_ours():
+    """Two steps of the verifier: the second one weighs by the running counts of both."""
+    module = program("tango")
+    trainer = CoTrainer(find_recipe("tango")(steps=3, seed=3, warmup=2, reviews=4, **{**SIZE, "tasks_per_step": 8}))
+    learner, balance, weighed = module.Learner(base_model()), module.ClassBalance(), set()
+    for _ in range(2):
+        step = trainer.step()
+        samples, advantages, labels, kept = [], [], [], []
+        for traces in groups_of(step.episodes, "verifier").values():
+            reviews = [sample_of(module, trace) for trace in traces]
+            agreements = [value(trace, "agreement") for trace in traces]
+            worth = module.verifier_advantages(reviews, agreements, [value(trace, "format") for trace in traces])
+            labels += [bool(value(trace, "truth")) for trace in traces]
+            kept += [module.has_spread(worth)] * len(traces)
+            if module.has_spread(worth):
+                samples += reviews
+                advantages += worth
+        weights = balance.weights(labels, kept)
+        weighed |= {round(float(weight), 6) for weight in weights}
+        module.update(learner, samples, advantages, weights=weights)
+    assert len(weighed) == 4, "two classes in each of two steps"
+    assert_same_weights(learner.model, trainer, "verifier")
+
+
 def test_the_generator_of_tango_makes_the_update_of_ours(tango_steps, tokenizer):
     module = program("tango")
     trainer, _, _, solved = tango_steps

@@ -14,8 +14,9 @@ from cotrain.config.override import override
 from cotrain.export import export_policy
 from cotrain.methods.grpo import grpo
 from cotrain.methods.tango import tango
+from cotrain.models.names import hub_folder_with
 from cotrain.preflight.formats import DEFAULT_FORMAT, AnswerFormat, as_taught, choose_format_settings
-from cotrain.rollout.common_roles import keep_taught_roles, speaks_short, taught_roles
+from cotrain.rollout.common_roles import keep_taught_roles, mark_short_prompts, speaks_short, taught_roles
 from tests.helpers import EASY
 
 ASK = "Work it out, line by line.\n{problem}"
@@ -90,6 +91,33 @@ def test_chat_and_serve_open_a_model_as_it_was_taught(model, capsys):
     )
 
 
+@pytest.mark.parametrize("name", ["someone/pushed", "someone/pushed@v1"], ids=["newest", "revision"])
+def test_a_model_of_the_hub_is_asked_as_it_was_taught(name, model, tmp_path, monkeypatch):
+    """A cache as the Hub's library writes it, and no network."""
+    keep_taught_roles(model, {"solver": SOLVER})
+    commit = "89abcdef0123456789abcdef0123456789abcdef"
+    cache = tmp_path / "cache" / "models--someone--pushed"
+    shutil.copytree(model, cache / "snapshots" / commit)
+    (cache / "refs").mkdir()
+    for reference in ("main", "v1"):
+        (cache / "refs" / reference).write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    hub_folder_with.cache_clear()
+    assert taught_roles(name) == {"solver": SOLVER} and not speaks_short(name)
+    assert taught_roles("someone/unknown") == {} == taught_roles("someone/pushed/deeper")
+    roles, said = settings_of(grpo(model=name, tasks=EASY))
+    assert (roles["solver"].answer, roles["solver"].prompt, len(said)) == ("hash", ASK, 1)
+    mark_short_prompts(cache / "snapshots" / commit)
+    assert speaks_short(name)
+
+
+def test_a_home_directory_is_a_directory(model, monkeypatch):
+    keep_taught_roles(model, {"solver": SOLVER})
+    monkeypatch.setenv("HOME", str(model.parent))
+    assert taught_roles("~/model") == {"solver": SOLVER}
+
+
 @pytest.mark.whole
 def test_from_sft_to_a_run_to_its_export(model, tmp_path, capsys):
     rows = [{"question": f"{n}+1?", "answer": f"One more.\n#### {n + 1}"} for n in range(40)]
@@ -121,7 +149,7 @@ def test_roles_that_are_taught_one_after_the_other_are_all_kept(model, tmp_path)
     row = {"problem": "2+2?", "steps": ["2+2=5"], "label": 0, "final_answer_correct": False}
     (tmp_path / "reviews.jsonl").write_text((json.dumps(row) + "\n") * 8)
     words = ["sft", "--model", str(model), "--data", str(tmp_path / "reviews.jsonl"), "--role", "verifier"]
-    words += ["--verdict", "words", "--tokens", "1536", "--batch-tokens", "768", "--length", "768", "--threads", "1"]
+    words += ["--verdict", "words", "--tokens", "2048", "--batch-tokens", "1024", "--length", "1024", "--threads", "1"]
     assert main([*words, "--out", str(tmp_path / "both")]) == 0
     found = taught_roles(tmp_path / "both")
     assert (

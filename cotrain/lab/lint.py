@@ -36,13 +36,13 @@ from cotrain.core.types import UNLABELLED, ParseFailure
 from cotrain.core.verbosity import Pace, json_text, print_lines, print_progress
 from cotrain.disk.kept_work import claim_place
 from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
-from cotrain.tasks.columns import columns_note, count_columns
+from cotrain.tasks.columns import columns_note, count_columns, is_word_character
 from cotrain.tasks.jsonl import SPLITS, split_of
 from cotrain.tasks.labelled import allows_unanswered
 from cotrain.tasks.processbench import solution_of_row
 from cotrain.tasks.programs import ROW_READERS
 from cotrain.tasks.reading import Quarantine, numbered_lines, parse_rows
-from cotrain.tasks.rows import ANY, Schema, format_of, normal_question, row_of, schema_of
+from cotrain.tasks.rows import ANY, Schema, format_of, normal_question, row_of, schema_of, words_in
 from cotrain.text.answers import check_answer, free_solution
 from cotrain.text.parsers import TAGS, tagged_solution
 
@@ -51,7 +51,7 @@ CODE = {"mbpp": "test_list", "humaneval": "entry_point"}  # layout of tasks of c
 HALF_ANSWERED = 0.25  # share of rows without an answer from which on that is meant, and no fault of single rows
 SHOWN = 5  # examples of each finding in the human report; JSON has them all
 SHORT = 40  # letters and digits; in a longer question some signs of arithmetic differ by typesetting alone
-_WORD, _CHARACTER, _SIGN = (re.compile(what) for what in (r"[^\W_]+", r"[^\W_]", r"[^\W_]|[-+*/=<>^()]"))
+_SIGNS = frozenset("-+*/=<>^()")
 
 
 def _count_text(count: int, noun: str) -> str:
@@ -240,7 +240,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             found = row_of(row, schema.question, schema.answer, where, unanswered)
             asked, answer, given, columns = found.question, found.answer, "", found.columns
             shown, unread, kind = found.prompt, found.unread, "problem"
-        words, key = tuple(_WORD.findall(normal_question(asked))), question_key(asked)
+        words, key = words_in(normal_question(asked)), question_key(asked)
         whole = f"{key} {question_key(given)}" if given else key
         number = int(where.rpartition(" ")[2])
         worked = _worked_text(row)
@@ -330,9 +330,9 @@ def _same_answer(said: str, gold: str, pool: GradingPool) -> bool:
 def question_key(question: str) -> str:
     """What two askings of one question have in common."""
     text = normal_question(question)
-    plain = "".join(_CHARACTER.findall(text))
+    plain = "".join(filter(is_word_character, text))
     if len(plain) < SHORT:
-        return "".join(_SIGN.findall(text))
+        return "".join(char for char in text if char in _SIGNS or is_word_character(char))
     return f"{plain} {''.join(_OPERATION.findall(text.translate(_DASHES)))}"
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -58,6 +59,19 @@ def _latest_commit(repository: str) -> str | None:
     except (OSError, ValueError, HFValidationError):
         return None
     return folder.name if folder.parent.name == "snapshots" else None
+
+
+@cache
+def hub_folder_with(name: str, file: str) -> Path | None:
+    """The folder of the cache that has the small file ``file`` of a model of the Hub, fetched where the network has it.
+    None for a name that is none of the Hub, and where neither network nor cache has the model. Asked once a process."""
+    if not is_hub_model(name):
+        return None
+    repository, revision = hub_parts(name)
+    try:
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=[file]))
+    except (OSError, ValueError, HFValidationError):
+        return None
 
 
 def base_of(name: str | os.PathLike[str]) -> tuple[str, str | None]:

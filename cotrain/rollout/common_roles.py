@@ -37,9 +37,9 @@ FORMAT_MARK = "cotrain.json"
 
 
 def speaks_short(model: str) -> bool:
-    """Whether a model knows the formats without being told: the embedded ones, and directories that say so in the file
-    that ``python -m bases`` and ``cotrain sft`` leave in them."""
-    return model in EMBEDDED or _mark_of(Path(model)).get("prompts") == "short"
+    """Whether a model knows the formats without being told: the embedded ones, and directories and models of the Hub
+    that say so in the file that ``python -m bases`` and ``cotrain sft`` leave in them."""
+    return model in EMBEDDED or _mark_of(model).get("prompts") == "short"
 
 
 def mark_short_prompts(model: Path, taught: Sequence[str] = ()) -> None:
@@ -49,8 +49,9 @@ def mark_short_prompts(model: Path, taught: Sequence[str] = ()) -> None:
 
 
 def taught_roles(model: str | Path) -> dict[str, dict[str, Any]]:
-    """How the roles are asked and read that a model directory was taught, by their names; {} for any other model."""
-    roles = _mark_of(Path(model)).get("roles")
+    """How the roles are asked and read that a model, a directory or one of the Hub, was taught, by their names; {} for
+    any other model."""
+    roles = _mark_of(model).get("roles")
     return {name: how for name, how in roles.items() if isinstance(how, dict)} if isinstance(roles, dict) else {}
 
 
@@ -69,13 +70,27 @@ def how_taught(role: Role) -> dict[str, Any] | None:
     return None
 
 
-def _mark_of(model: Path) -> dict[str, Any]:
+def _mark_of(model: str | Path) -> dict[str, Any]:
     """What stands beside a model; {} for nothing, and for what cannot be read."""
+    folder = _mark_folder(model)
+    if folder is None:
+        return {}
     try:
-        mark = json.loads((model / FORMAT_MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        mark = json.loads((folder / FORMAT_MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
     return mark if isinstance(mark, dict) else {}
+
+
+def _mark_folder(model: str | Path) -> Path | None:
+    """Where the mark of a model lies: in its directory, or for a model of the Hub among its small files in the cache.
+    None where these cannot be had."""
+    folder = Path(model).expanduser()
+    if isinstance(model, Path) or "/" not in model or folder.exists():
+        return folder
+    from cotrain.models.names import hub_folder_with  # with the Hub's client, which models that are here do not need
+
+    return hub_folder_with(model, FORMAT_MARK)
 
 
 def _add_to_mark(model: Path, more: Mapping[str, Any]) -> None:

@@ -94,6 +94,7 @@ def start_run(
     recipe, saved = prepare_recipe(recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, lag=lag)
     with RunDirectory.begin(out) as directory:
         trainer = CoTrainer(recipe, backend=backend, wrap=wrap, lag=lag)
+        _set_unsayable_aside(trainer)
         versions = provenance_json(recipe, weights_of(recipe.policies), torch.get_num_threads(), backend.describe())
         observer = LoggingObserver(observer or SilentObserver(), directory.path)
         for note in notes:
@@ -104,6 +105,15 @@ def start_run(
         directory.write_sealed({name: value for name, value in files.items() if value is not None}, grown)
         remember_code(directory.path, recipe)
         return _continue_run(directory, trainer, checkpoint_every, observer)
+
+
+def _set_unsayable_aside(trainer: CoTrainer) -> None:
+    """Refuse replies of a file that cannot follow their prompts, or set them aside; a run of other tasks loads nothing
+    for it."""
+    if hasattr(trainer.recipe.tasks, "set_aside"):
+        from cotrain.preflight.replies import set_unsayable_aside
+
+        set_unsayable_aside(trainer)
 
 
 def _write_quarantine(quarantine: Any, path: Path, observer: Observer) -> dict[str, FileDigest]:
@@ -153,6 +163,7 @@ def resume_run(
             )
         lag = int(saved.get("lag", 0))
         trainer = CoTrainer(recipe, backend=backend or LocalBackend(device), wrap=wrap, lag=lag)
+        _set_unsayable_aside(trainer)
         return _continue_run(directory, trainer, int(saved["checkpoint_every"]), observer)
 
 

@@ -14,6 +14,7 @@ and an image. A column without a value (null, a blank text, an empty list) is as
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -30,9 +31,15 @@ _PART = re.compile(
 )
 
 
+def is_word_character(char: str) -> bool:
+    """Whether a character belongs to a word: a letter, a digit, or a mark that is written on a letter and has no form
+    together with it, as the vowel signs of Hindi and Tamil."""
+    return char.isalnum() or unicodedata.category(char) in ("Mn", "Mc")
+
+
 def plain_spelling(name: str) -> str:
     """A column's name without capitals, spaces and strokes: "Ground Truth" and "ground_truth" are one."""
-    return "".join(character for character in str(name).casefold() if character.isalnum())
+    return "".join(filter(is_word_character, str(name).casefold()))
 
 
 def has_content(value: Any) -> bool:

@@ -23,6 +23,7 @@ Left out: several replies to one prompt after which conversations go on, tools, 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.errors import ConfigError, DataError, RowError
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.tasks.columns import (
     columns_note,
@@ -43,7 +44,7 @@ from cotrain.tasks.columns import (
 )
 from cotrain.tasks.jsonl import JsonlTasks
 from cotrain.tasks.marks import refuse_marked_message, refuse_marked_row
-from cotrain.tasks.reading import RowReader
+from cotrain.tasks.reading import SHOWN, RefusedRow, RowReader
 from cotrain.tasks.rows import SPEAKERS, Row, kind_of, text_of, whole_text
 from cotrain.text.chat_template import Message
 
@@ -95,6 +96,28 @@ class Chats(JsonlTasks):
         unread = columns_note(count_columns(row.unread for rows in self._rows.values() for row in rows))
         notes = [*self._file_notes(), *([unread] if unread else [])]
         return [f"note: {self.path}: {note}" for note in notes]
+
+    def set_aside(self, reasons: Mapping[tuple[str, int], str]) -> None:
+        """Leave these tasks, by split and index, out and into the quarantine. Raises DataError for the first of them
+        where the file is not read leniently, and where nothing or less than half is left."""
+        if not reasons:
+            return
+        refused = [self._refused(split, index, reason) for (split, index), reason in reasons.items()]
+        if not self._lenient:
+            first = refused[0]
+            raise RowError(f"{first.where}: {first.reason}")
+        for name, rows in self._rows.items():
+            self._rows[name] = tuple(row for index, row in enumerate(rows) if (name, index) not in reasons)
+        self.quarantine.refused += refused
+        self.quarantine.read -= len(refused)
+        self.quarantine.check_share(self.path)
+
+    def _refused(self, split: str, index: int, reason: str) -> RefusedRow:
+        row = self._rows[split][index]
+        assert isinstance(row, ChatRow)
+        said = {"prompt": row.question, "chosen": row.solution, "rejected": row.rejected}
+        text = json.dumps(said, ensure_ascii=False)[:SHOWN]
+        return RefusedRow(where=f"{self.path}, task {index} of {split} ({row.question:.40})", reason=reason, row=text)
 
     def describe(self) -> dict[str, Any]:
         kept = super().describe()["settings"]

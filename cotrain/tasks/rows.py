@@ -44,7 +44,15 @@ from typing import Any
 from cotrain.core.errors import DataError, UnknownName
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
 from cotrain.grading.notation import without_separators
-from cotrain.tasks.columns import has_content, is_system, plain_spelling, refuse_lost_parts, system_text, unread_columns
+from cotrain.tasks.columns import (
+    has_content,
+    is_system,
+    is_word_character,
+    plain_spelling,
+    refuse_lost_parts,
+    system_text,
+    unread_columns,
+)
 from cotrain.tasks.parquet import ENDING, parquet_rows
 from cotrain.text.answers import first_line, last_boxed
 from cotrain.text.parsers import behind_thoughts, blocks_of, write_solution
@@ -167,6 +175,11 @@ def normal_question(question: str) -> str:
     splits are kept apart."""
     folded = " ".join(one_form(question).split()).casefold()
     return folded if folded.isascii() else unicodedata.normalize("NFC", folded)
+
+
+def words_in(text: str) -> tuple[str, ...]:
+    """The words of a text, without what stands between them."""
+    return tuple("".join(char if is_word_character(char) else " " for char in text).split())
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, Line]]:

@@ -211,6 +211,14 @@ class Renderer:
         """A given reply behind the ids of its prompt, with the end of its turn: what a model would have to sample to
         say it. Raises ModelError for a reply that cannot follow this prompt."""
         before = self._decoder.raw_text(list(prompt[-_BEFORE:]))
+        return (*self._encode_given(self._reply_behind(text, before), before), *self._closing)
+
+    def check_reply(self, text: str, messages: Sequence[Message]) -> None:
+        """Raise ModelError for a reply that cannot follow the prompt of these messages."""
+        self._reply_behind(text, _join_pieces(self.prompt_pieces(messages)))
+
+    def _reply_behind(self, text: str, before: str) -> list[Piece]:
+        """A given reply as it goes on behind the text ``before``. Raises ModelError."""
         reply = self._reply_slot.trim_content(text)
         _refuse_broken_thought(reply, before)
         if empty_thought_at_end(before) and begins_with_thought(reply):
@@ -218,8 +226,7 @@ class Renderer:
                 "the prompt switches thoughts off with an empty one, and the reply begins with another; take the "
                 "thoughts out of the replies"
             )
-        pieces = self._continue_prompt(reply, before)
-        return (*self._encode_given(pieces, before), *self._closing)
+        return self._continue_prompt(reply, before)
 
     def encode(self, text: str, before: Sequence[int] = ()) -> tuple[int, ...]:
         """A text on its own, or as the beginning of a reply behind the ids ``before``: no id of it is a control
@@ -230,6 +237,11 @@ class Renderer:
     def asks_time(self) -> bool:
         """Whether the template may show the time."""
         return self._template is not None and "strftime_now" in self._template.source
+
+    @property
+    def ends_prompts_with_thoughts(self) -> bool:
+        """Whether a prompt ends with a thought, which is open or empty: then not every reply can follow it."""
+        return open_thought_of(self._opening) is not None or self.switches_thoughts_off
 
     @property
     def switches_thoughts_off(self) -> bool:

@@ -251,12 +251,21 @@ def function_call(name: str, function: str, arguments: Any) -> dict[str, Any]:
     return {"id": name, "type": "function", "function": {"name": function, "arguments": arguments}}
 
 
+UNREAD = ("tool_calls", "function_call", "audio")  # what a message says beside its content; calls where tools are
+
+
 def _read_message(message: Any, where: str, tools: bool) -> Message:
     role = message.get("role") if isinstance(message, dict) else None
     roles = ("system", "developer", "user", "assistant", *(["tool"] if tools else []))
     if role not in roles:
         raise BadRequest(f"{where}: role is {_short_value(role)}; expected one of {', '.join(roles)}", "messages")
     calls = message.get("tool_calls") if tools and role == "assistant" else None
+    for name in UNREAD:
+        value = message.get(name)
+        if value and not (name == "tool_calls" and calls):
+            raise BadRequest(
+                f"{where}: {name} is {_short_value(value)}: not implemented by this server; leave it out", "messages"
+            )
     content = message.get("content")
     if calls and content is None:
         content = ""

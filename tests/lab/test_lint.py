@@ -9,7 +9,9 @@ import pytest
 from cotrain.cli import main
 from cotrain.core.errors import DataError
 from cotrain.lab.lint import check_file, command, question_key
+from cotrain.tasks.columns import plain_spelling
 from cotrain.tasks.jsonl import split_of
+from cotrain.tasks.rows import words_in
 
 LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
 
@@ -236,3 +238,26 @@ def test_tasks_of_code_are_known_and_their_faults_found(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "row 31, field 'test_list': expected at least one test" in said and "field 'images'" in said
     assert "row 33 asks what row 3 asks" in said and "overlap: 31 rows" in said
+
+
+HINDI = ("राम के पास {} हैं और श्याम के पास उससे दो अधिक हैं, दोनों के पास कुल मिलाकर कितने हैं?", ("माला", "मेले", "मूली"))
+TAMIL = ("{} என்றால் என்ன?", ("கல்", "கால்", "கீல்"))
+
+
+@pytest.mark.parametrize("asked", [HINDI, TAMIL], ids=["hindi", "tamil"])
+def test_questions_that_differ_by_vowel_signs_are_two(asked, tmp_path):
+    sentence, words = asked
+    questions = [sentence.format(word) for word in words]
+    assert len({question_key(question) for question in questions}) == 3
+    rows = [{"question": question, "answer": str(n)} for n, question in enumerate(questions)]
+    assert "duplicate" not in found(check_file(write(tmp_path / "a.jsonl", *rows)))
+    again = write(tmp_path / "b.jsonl", rows[0], {"question": rows[0]["question"].replace("?", " ?"), "answer": "0"})
+    assert found(check_file(again))["duplicate"] == ["row 2 asks what row 1 asks"]
+
+
+def test_a_word_keeps_its_vowel_signs():
+    assert words_in("कितने हैं? x_1") == ("कितने", "हैं", "x", "1")
+
+
+def test_columns_that_differ_by_vowel_signs_are_two():
+    assert plain_spelling("माला 1") == "माला1" != plain_spelling("मेले 1")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.methods.agent import agent
-from cotrain.methods.agent.program import AgentFailed, ProgramRun
+from cotrain.methods.agent import agent, program
+from cotrain.methods.agent.program import MOST_COMPLAINED, AgentFailed, ProgramRun
 from cotrain.methods.agent.recipe import make_agent_protocol
 from cotrain.train.trainer import CoTrainer
 from tests.helpers import EASY, TINY
@@ -180,3 +180,23 @@ def test_a_key_that_another_rollout_s_program_uses_is_refused(tmp_path):
     trainer.executor.play(protocol, [EASY.get("train", k) for k in range(2)], step=0, group_size=1)
     trainer.close()
     assert said == ["200 401", "200 401"]
+
+
+def test_standard_error_is_shown_without_control_characters(capfd):
+    assert result_of(["sh", "-c", r"printf 'one\n\033[2J\033]0;mine\007two\r\nthree' >&2; echo 4"]) == "4"
+    shown = capfd.readouterr().err
+    assert shown == "agent: one\nagent: <U+001B>[2J<U+001B>]0;mine<U+0007>two\nagent: three\n"
+
+
+@pytest.mark.parametrize("flood", ["yes", "cat /dev/zero"], ids=["lines", "zeros"])
+def test_a_flood_on_standard_error_is_cut_and_stops_nobody(flood, capfd):
+    assert result_of(["sh", "-c", f"{flood} | head -c 3000000 >&2; echo 4"]) == "4"
+    shown = capfd.readouterr().err
+    assert len(shown) < 20 * MOST_COMPLAINED and "the rest of its standard error is not shown" in shown
+    assert "\0" not in shown
+
+
+def test_all_rollouts_together_show_no_more(capfd, monkeypatch):
+    monkeypatch.setattr(program._SHOWN, "_total", program.MOST_SHOWN - 3)
+    assert result_of(["sh", "-c", "echo first >&2; echo 4"]) == "4"
+    assert capfd.readouterr().err == "agent: fir\nagent: the rest of its standard error is not shown\n"

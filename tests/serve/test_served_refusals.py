@@ -13,6 +13,14 @@ from cotrain.core.errors import ConfigError
 from cotrain.serve.app import host_of, make_application, open_listener
 from cotrain.serve.models import StreamedReply
 
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def called(**said):
+    """A conversation in which the assistant has called a tool."""
+    assistant = {"role": "assistant", "content": "4", **said}
+    return {"messages": [{"role": "user", "content": "2 + 2?"}, assistant, {"role": "user", "content": "And?"}]}
+
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
@@ -24,6 +32,10 @@ from cotrain.serve.models import StreamedReply
         ("chat/completions", {"messages": []}, "messages", "at least one"),
         ("chat/completions", {"messages": [{"role": "tool", "content": ""}]}, "messages", "role is 'tool'"),
         ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages", "content is 3"),
+        ("chat/completions", called(tool_calls=[CALL]), "messages", "messages[1]: tool_calls is"),
+        ("chat/completions", called(content=None, tool_calls=[CALL]), "messages", "messages[1]: tool_calls is"),
+        ("chat/completions", called(function_call=CALL["function"]), "messages", "messages[1]: function_call is"),
+        ("chat/completions", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "not implemented"),
         ("chat/completions", {"messages": [{"role": "assistant", "content": ""}]}, "messages", "last message"),
         ("chat/completions", {"temprature": 1}, "temprature", "did you mean 'temperature'"),
         ("chat/completions", {"temperature": -1}, "temperature", "from 0 to 100"),
@@ -153,3 +165,11 @@ def test_the_command_says_in_one_line_what_is_wrong(capsys, monkeypatch, tmp_pat
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", str(tmp_path)]) == 2
     assert "pip install 'cotrain[serve]'" in capsys.readouterr().err
+
+
+@pytest.mark.whole
+def test_a_message_with_no_calls_in_it_is_answered(client, task):
+    """As clients send back what they were answered."""
+    change = called(tool_calls=[], function_call=None, audio=None, refusal=None)
+    answer = client.post("/v1/chat/completions", json={**body(task), **change, "tools": [], "tool_choice": "none"})
+    assert answer.status_code == 200

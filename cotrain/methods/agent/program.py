@@ -3,7 +3,9 @@
 A command has the problem on its standard input and prints its answer; ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``, which
 clients of OpenAI's read by themselves, are in its environment. It ends with its rollout, and with it all that it has
 started (``keeper.py``). It may print ``MOST_PRINTED`` bytes, and an answer has as many characters as a model's text.
-Left out: ending a plain function, which nothing can end; what a command writes to standard error, which is the run's.
+What it writes to standard error is shown in the terminal line by line, without control characters: the first
+``MOST_COMPLAINED`` bytes of a rollout, and ``MOST_SHOWN`` of all. Left out: ending a plain function, which nothing can
+end, and what a function writes to standard error, which is the run's own.
 """
 
 from __future__ import annotations
@@ -24,10 +26,14 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError
 from cotrain.core.user_code import command_words, failure_reason
+from cotrain.core.verbosity import print_notice
 from cotrain.grading.step_checker import end_marked
 from cotrain.text.parsers import MAX_CHARS
 
 MOST_PRINTED = 1 << 20  # bytes of a command; one that prints more is ended
+MOST_COMPLAINED = 1 << 12  # bytes of a rollout's standard error that are shown
+MOST_SHOWN = 1 << 20  # the same of all rollouts of this process
+READING_S = 1.0  # that the rest of a standard error is waited for, once its program has ended
 KEEPER = Path(__file__).with_name("keeper.py")
 KEEPING_S = 3.0  # that the keeper has to end everything
 Agent = Callable[[str, str, str], Any]  # (problem, base_url, api_key) → the answer, or a coroutine of it
@@ -128,10 +134,15 @@ class ProgramRun:
                 [sys.executable, "-I", "-S", str(KEEPER), *words],
                 stdin=question,
                 stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 env=environment,
                 cwd=self._folder,
                 start_new_session=True,
             )
+        complaints = threading.Thread(
+            target=_show_complaints, args=(process,), name="cotrain-agent-errors", daemon=True
+        )
+        complaints.start()
         if self._stopped:
             self.stop()
         printed = _read_at_most(process, MOST_PRINTED)
@@ -139,6 +150,7 @@ class ProgramRun:
             self.stop()
             raise AgentFailed("agent: too much output")
         code = process.wait()
+        complaints.join(READING_S)
         if code:
             raise AgentFailed(f"agent: exit code {code}")
         return printed.decode("utf-8", "replace").strip()
@@ -153,6 +165,50 @@ def _read_at_most(process: subprocess.Popen[bytes], most: int) -> bytes | None:
         if len(printed) > most:
             return None
     return bytes(printed)
+
+
+class _Shown:
+    """How many bytes of standard errors were shown in this process."""
+
+    def __init__(self) -> None:
+        self._total, self._lock = 0, threading.Lock()
+
+    def take(self, wanted: int) -> int:
+        """How many of so many bytes may still be shown; they count as shown."""
+        with self._lock:
+            granted = min(wanted, MOST_SHOWN - self._total)
+            self._total += granted
+        return granted
+
+
+_SHOWN = _Shown()
+
+
+def _show_complaints(process: subprocess.Popen[bytes]) -> None:
+    """Show the beginning of what a process writes to its standard error, and read the rest, so that it never waits."""
+    assert process.stderr is not None
+    left, begun = MOST_COMPLAINED, b""
+    with suppress(OSError, ValueError):
+        while part := process.stderr.read1(1 << 16):  # type: ignore[attr-defined]
+            if not left:
+                continue
+            shown = part[: _SHOWN.take(min(left, len(part)))]
+            *lines, begun = (begun + shown).split(b"\n")
+            for line in lines:
+                _show_line(line)
+            left -= len(shown)
+            if len(shown) < len(part):
+                _show_line(begun)
+                _show_line(b"the rest of its standard error is not shown")
+                left, begun = 0, b""
+        if begun:
+            _show_line(begun)
+
+
+def _show_line(line: bytes) -> None:
+    text = line.decode("utf-8", "replace").rstrip("\r")
+    if text.strip():
+        print_notice(f"agent: {text}")
 
 
 def _end_process(keeper: subprocess.Popen[bytes], mark: str) -> None:
