@@ -119,6 +119,8 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} is a file; give a directory for the run with --out")
         if not self.path.exists() or self._may_be_replaced():
             return
+        if self.summary.exists():
+            raise RunDirectoryError(f"{self.path} already holds a run, which is finished; choose another --out")
         if (self.path / RECIPE_FILE).exists():
             raise RunDirectoryError(
                 f"{self.path} already holds a run; go on with `cotrain resume {self.path}`, or choose another --out"

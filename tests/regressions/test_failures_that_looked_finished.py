@@ -96,7 +96,7 @@ def test_a_run_that_never_finished_a_step_can_be_begun_again(tmp_path):
     assert (out / "before.json").exists() and (out / "report.html").exists()
     api.run(brief(steps=1), out)
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 1
-    with pytest.raises(RunDirectoryError, match="already holds a run"):
+    with pytest.raises(RunDirectoryError, match="already holds a run, which is finished; choose another --out"):
         api.run(brief(), out)
 
 
