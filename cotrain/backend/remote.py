@@ -222,7 +222,8 @@ class RemoteHandle(PolicyHandle):
 
     def _fitting_limit(self, request: Request) -> int:
         """``max_tokens`` of the request, halved where the server has refused it for a prompt that was no longer."""
-        limit, size = request.sampling.max_tokens, len(request.prompt_ids)
+        limit = request.sampling.max_tokens
+        size = len(request.prompt_ids)
         while size >= self._refused_limits.get(limit, size + 1) and limit // 2 >= LEAST_TOKENS:
             limit //= 2
         return limit
@@ -407,7 +408,9 @@ def _reason_in(content: bytes) -> str:
     for field in ("error", "message", "detail"):
         if isinstance(said, Mapping) and said.get(field):
             said = said[field]
-    return _one_line(said if isinstance(said, str) else json.dumps(said) if said else "")
+    if not said:
+        return ""
+    return _one_line(said if isinstance(said, str) else json.dumps(said))
 
 
 def _one_line(text: str) -> str:

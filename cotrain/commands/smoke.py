@@ -56,7 +56,8 @@ def smoke_note(recipe: Any) -> str:
     stages = "".join(f", {steps} of them {name}" for name, steps in recipe.schedule.warmup)
     reviews = recipe.origin.arguments.get("reviews") if recipe.origin else None
     sizes = f"group_size is {recipe.group_size}" + (f", reviews {reviews}" if reviews else "")
-    steps, problems = count_of(recipe.steps, "step"), count_of(recipe.tasks_per_step, "problem")
+    steps = count_of(recipe.steps, "step")
+    problems = count_of(recipe.tasks_per_step, "problem")
     held_out = count_of(recipe.evaluation.tasks, "held-out problem")
     return (
         f"note: --smoke: {steps} of {problems}{stages}, and {held_out}; the figures of so short a "

@@ -147,8 +147,16 @@ def escape_terminal(text: object, limit: int = MAX_CHARS) -> str:
     whole = str(text)
     if len(whole) <= limit and whole.isprintable() and BLANKS.isdisjoint(whole):
         return whole
-    shown = "".join("⏎" if c == "\n" else f"<U+{ord(c):04X}>" if is_hidden(c) else c for c in whole[:limit])
+    shown = "".join(map(_visible_char, whole[:limit]))
     return shown if len(whole) <= limit else f"{shown}… ({len(whole) - limit} more characters)"
+
+
+def _visible_char(char: str) -> str:
+    if char == "\n":
+        return "⏎"
+    if is_hidden(char):
+        return f"<U+{ord(char):04X}>"
+    return char
 
 
 def _without_middle(text: str) -> str:
